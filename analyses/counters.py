@@ -1,0 +1,66 @@
+"""What hardware counters and counter tracks measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.trace import Trace
+
+__all__ = ["Counters", "counters"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Counters(Result):
+    """`series`: per counter `series` the number of `samples` and `total`, `mean`, `min`, `max`.
+
+    `by_name`: the same per `name` (the track, or the kernel that a measured range covers) and `series`. Values are
+    in the counter's own unit. Both are None when no counter was recorded.
+    """
+
+    series: pl.DataFrame | None
+    by_name: pl.DataFrame | None
+
+
+def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
+    """Counter samples and measured ranges of the whole file.
+
+    >>> import tracekit
+    >>> counters(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).series is None
+    True
+    """
+    scope = scope or select(trace)
+    rows = trace.counters
+    if rows is None or not rows.height:
+        result = Counters(
+            answer="No counter was recorded.",
+            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config",
+            series=None,
+            by_name=None,
+        )
+        return evaluate("counters", trace, scope, result)
+    text = rows.with_columns(pl.col("name", "series").cast(pl.String))
+    series = text.group_by("series").agg(*_summary()).sort("series")
+    ranges = rows["duration"].is_not_null().any()
+    what = "measured kernels" if ranges else "tracks"
+    result = Counters(
+        answer=f"{series.height} counters on {text['name'].n_unique()} {what}.",
+        series=series,
+        by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
+    )
+    return evaluate("counters", trace, scope, result)
+
+
+def _summary() -> list[pl.Expr]:
+    value = pl.col("value")
+    return [
+        pl.len().cast(pl.Int64).alias("samples"),
+        value.sum().alias("total"),
+        value.mean().alias("mean"),
+        value.min().alias("min"),
+        value.max().alias("max"),
+    ]

@@ -1,0 +1,125 @@
+"""What each stream waited for between two activities, with HTA's split (DEFINITIONS §4, first point).
+
+For consecutive activities a, b on one stream the gap is start(b) − end(a), when positive. It is `host_wait` when
+b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
+its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,
+a is whatever ended last before b began. A gap before an activity without a recorded launch is `unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.units import NS_PER_US, format_ns, format_share
+from tracekit.trace import Trace
+
+__all__ = ["KERNEL_WAIT_NS", "Idle", "idle"]
+
+KERNEL_WAIT_NS = 30 * NS_PER_US
+"""Gaps shorter than this between queued activities are the price of starting a kernel."""
+
+CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Idle(Result):
+    """`streams`: per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`,
+    `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations).
+
+    `gaps`: the longest gaps, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
+    `category`. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that waits while another works
+    counts too, so they can exceed the window.
+    """
+
+    streams: pl.DataFrame
+    gaps: pl.DataFrame
+    idle_ns: int
+    host_wait_ns: int
+
+
+def idle(trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERNEL_WAIT_NS, top: int = 100) -> Idle:
+    """Idle time per stream and its split.
+
+    >>> import tracekit
+    >>> result = idle(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> parts = result.streams.select("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
+    >>> int(parts.sum_horizontal().sum()) == result.idle_ns
+    True
+    """
+    scope = scope or select(trace)
+    gaps = _gaps(scope, kernel_wait_ns)
+    parts = [
+        pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns") for name in CATEGORIES
+    ]
+    waiting = gaps.group_by("device_id", "stream_id").agg(
+        pl.col("duration_ns").sum().alias("idle_ns"), *parts, pl.len().cast(pl.Int64).alias("gaps")
+    )
+    busy = scope.activities.group_by("device_id", "stream_id").agg(pl.col("duration").sum().alias("busy_ns"))
+    streams = (
+        busy.join(waiting, on=["device_id", "stream_id"], how="left")
+        .with_columns(pl.exclude("device_id", "stream_id").fill_null(0))
+        .sort("device_id", "stream_id")
+        .select("device_id", "stream_id", "idle_ns", *[f"{n}_ns" for n in CATEGORIES], "gaps", "busy_ns")
+    )
+    total, host = int(streams["idle_ns"].sum()), int(streams["host_wait_ns"].sum())
+    result = Idle(
+        answer=_answer(streams, total, host),
+        streams=streams,
+        gaps=gaps.sort("duration_ns", "start", descending=[True, False]).head(top),
+        idle_ns=total,
+        host_wait_ns=host,
+        not_captured=_not_captured(scope),
+    )
+    return evaluate("idle", trace, scope, result)
+
+
+def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
+    host = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start"))
+    if scope.on_cpu:  # an operator is its own launch
+        host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
+    rows = scope.activities.join(host, on="launch_id", how="left", maintain_order="left").sort(
+        "device_id", "stream_id", "start", "end"
+    )
+    before = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
+    rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
+    length = pl.col("start") - pl.col("gap_start")
+    category = (
+        pl.when(pl.lit(scope.on_cpu) | (pl.col("launch_start") > pl.col("gap_start")))
+        .then(pl.lit("host_wait"))
+        .when(pl.col("launch_start").is_null())
+        .then(pl.lit("unknown"))
+        .when(length < kernel_wait_ns)
+        .then(pl.lit("kernel_wait"))
+        .otherwise(pl.lit("other"))
+    )
+    return rows.select(
+        "device_id",
+        "stream_id",
+        pl.col("gap_start").alias("start"),
+        length.alias("duration_ns"),
+        category.alias("category"),
+        pl.col("name").cast(pl.String).alias("name"),
+        "activity_id",
+    )
+
+
+def _answer(streams: pl.DataFrame, total: int, host: int) -> str:
+    if not total:
+        return "No stream waited between two activities."
+    return (
+        f"The streams waited {format_ns(total)} between activities, {format_share(host / total)} of it for the host "
+        f"({streams.height} stream{'s' if streams.height != 1 else ''})."
+    )
+
+
+def _not_captured(scope: Scope) -> str | None:
+    if scope.on_cpu:
+        return "no device activity; gaps between operators on one thread are shown"
+    if scope.activities.height and not scope.activities["launch_id"].is_not_null().any():
+        return "no launch calls, so waits cannot be told apart; profile with ProfilerActivity.CPU as well"
+    return None

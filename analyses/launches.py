@@ -1,0 +1,183 @@
+"""Does the host launch work fast enough: delays, queues, short kernels (DEFINITIONS §6).
+
+Launch delay = device start − launch start. Queue delay = device start − launch end, when positive. A kernel is
+short below 10 µs. An activity is launch-bound when its duration is below that of its launch call. The queue of a
+stream holds what was launched and has not started. Activities of one CUDA-graph launch share one call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.statistics import duration_aggregates
+from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
+from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.trace import Trace
+
+__all__ = ["SHORT_NS", "Launches", "launches"]
+
+SHORT_NS = 10 * NS_PER_US
+
+_MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Launches(Result):
+    """`delays`: one row each for `launch_delay`, `queue_delay`, `launch_call` and `device_time` with the usual
+    duration columns in ns. `by_name`: per activity name the count, mean device time, mean launch call, mean launch
+    delay and the share that is launch-bound. `queues`: per device and stream the mean (over time) and greatest
+    queue length. `queue`: the length over time (`device_id`, `stream_id`, `time`, `length`), one row a change.
+    `calls`: host API calls by name with `role` (launch, synchronisation, allocation, other).
+
+    `activities` counts device activities with a known launch; `short` those below 10 µs; `launch_bound_share` and
+    `short_share` are shares of `activities`; None when no launch is known.
+    """
+
+    delays: pl.DataFrame
+    by_name: pl.DataFrame
+    queues: pl.DataFrame
+    queue: pl.DataFrame
+    calls: pl.DataFrame
+    activities: int
+    short: int
+    short_share: float | None
+    launch_bound_share: float | None
+
+
+def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
+    """Launch statistics of the scope.
+
+    >>> import tracekit
+    >>> launches(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).activities
+    0
+    """
+    scope = scope or select(trace)
+    rows = _linked(scope)
+    count = rows.height
+    bound = rows.filter(pl.col("device_time") < pl.col("launch_call")).height
+    short = rows.filter((pl.col("device_time") < SHORT_NS) & (pl.col("kind") == "kernel")).height
+    queue = _queue(rows)
+    result = Launches(
+        answer=_answer(rows, bound, short),
+        not_captured=_not_captured(scope, count),
+        delays=_delays(rows),
+        by_name=_by_name(rows),
+        queues=_queues(queue),
+        queue=queue,
+        calls=_calls(scope),
+        activities=count,
+        short=short,
+        short_share=short / count if count else None,
+        launch_bound_share=bound / count if count else None,
+    )
+    return evaluate("launches", trace, scope, result)
+
+
+def _linked(scope: Scope) -> pl.DataFrame:
+    """Activities with a launch call, and the delays of each."""
+    calls = scope.trace.host.filter(pl.col("kind") == "runtime").select(
+        pl.col("span_id").alias("launch_id"),
+        pl.col("start").alias("call_start"),
+        pl.col("duration").alias("launch_call"),
+    )
+    rows = scope.activities.join(calls, on="launch_id", how="inner", maintain_order="left")
+    call_end = pl.col("call_start") + pl.col("launch_call")
+    return rows.select(
+        "activity_id",
+        "device_id",
+        "stream_id",
+        "kind",
+        pl.col("name").cast(pl.String),
+        "start",
+        "call_start",
+        pl.col("duration").alias("device_time"),
+        "launch_call",
+        (pl.col("start") - pl.col("call_start")).alias("launch_delay"),
+        (pl.col("start") - call_end).clip(lower_bound=0).alias("queue_delay"),
+    )
+
+
+def _delays(rows: pl.DataFrame) -> pl.DataFrame:
+    # A queue delay exists only where it is positive; zero means that the device was already on it.
+    parts = []
+    for measure in _MEASURES:
+        chosen = rows.filter(pl.col(measure) > 0) if measure == "queue_delay" else rows
+        parts.append(chosen.select(pl.lit(measure).alias("measure"), *duration_aggregates(measure)))
+    return pl.concat(parts)
+
+
+def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
+    return (
+        rows.group_by("name")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("device_time").mean().alias("mean_device_ns"),
+            pl.col("launch_call").mean().alias("mean_call_ns"),
+            pl.col("launch_delay").mean().alias("mean_delay_ns"),
+            (pl.col("device_time") < pl.col("launch_call")).mean().alias("launch_bound_share"),
+        )
+        .sort("count", "name", descending=[True, False])
+    )
+
+
+def _queue(rows: pl.DataFrame) -> pl.DataFrame:
+    keys = ["device_id", "stream_id"]
+    enter = rows.select(*keys, pl.min_horizontal("call_start", "start").alias("time"), pl.lit(1).alias("change"))
+    leave = rows.select(*keys, pl.col("start").alias("time"), pl.lit(-1).alias("change"))
+    changes = pl.concat([enter, leave]).group_by(*keys, "time").agg(pl.col("change").sum().cast(pl.Int64))
+    return (
+        changes.filter(pl.col("change") != 0)
+        .sort(*keys, "time")
+        .select(*keys, "time", pl.col("change").cum_sum().over(keys).alias("length"))
+    )
+
+
+def _queues(queue: pl.DataFrame) -> pl.DataFrame:
+    """Means over time: each length counts as long as it lasted."""
+    lasted = (pl.col("time").shift(-1) - pl.col("time")).over("device_id", "stream_id").fill_null(0)
+    return (
+        queue.with_columns(lasted.alias("lasted"))
+        .group_by("device_id", "stream_id")
+        .agg(
+            ((pl.col("length") * pl.col("lasted")).sum() / pl.col("lasted").sum()).alias("mean_length"),
+            pl.col("length").max().alias("max_length"),
+        )
+        .sort("device_id", "stream_id")
+    )
+
+
+def _calls(scope: Scope) -> pl.DataFrame:
+    rows = scope.host().filter(pl.col("kind") == "runtime").with_columns(pl.col("name").cast(pl.String))
+    role = (
+        pl.when(pl.col("name").str.contains(SYNCHRONISATION))
+        .then(pl.lit("synchronisation"))
+        .when(pl.col("name").str.contains(LAUNCH))
+        .then(pl.lit("launch"))
+        .when(pl.col("name").str.contains(ALLOCATION))
+        .then(pl.lit("allocation"))
+        .otherwise(pl.lit("other"))
+    )
+    grouped = rows.group_by("name").agg(*duration_aggregates())
+    return grouped.with_columns(role.alias("role")).sort("total_ns", "name", descending=[True, False])
+
+
+def _answer(rows: pl.DataFrame, bound: int, short: int) -> str:
+    if not rows.height:
+        return "No launch of device work was recorded."
+    delay = rows["launch_delay"].median()
+    return (
+        f"{format_count(rows.height)} launches, median delay {format_ns(delay if isinstance(delay, int | float) else None)}; "
+        f"{format_share(bound / rows.height)} of the activities are shorter than their launch call, "
+        f"{format_share(short / rows.height)} are kernels under {format_ns(SHORT_NS)}."
+    )
+
+
+def _not_captured(scope: Scope, count: int) -> str | None:
+    if scope.on_cpu:
+        return "no device activity; profile on a GPU with ProfilerActivity.CUDA"
+    return None if count else "no launch calls; profile with ProfilerActivity.CPU as well"

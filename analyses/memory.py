@@ -1,0 +1,140 @@
+"""What is copied, how fast, and how full the memory is.
+
+Achieved bandwidth is bytes over duration in decimal GB/s. Copies of unknown size count in time but not in
+bandwidth. The allocator's timeline exists when the profile was taken with `profile_memory=True`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.units import format_bytes, format_ns
+from tracekit.trace import Trace
+
+__all__ = ["Memory", "memory"]
+
+_DIRECTION = r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoD|DtoA|AtoA)"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Memory(Result):
+    """`copies`: per `device_id`, `kind` (memcpy, memset), `direction` and `host_memory` (pageable, pinned or null)
+    the `count`, `total_ns`, `bytes`, `largest_bytes` and achieved `bandwidth_gbps`.
+
+    `peaks`: per device (−1 is host memory) `peak_bytes`, `peak_time` (ns), `reserved_bytes`, `capacity_bytes`,
+    `allocations`, `frees`. `timeline`: `device_id`, `time`, `allocated`, `reserved` in bytes. Both are None when
+    the allocator was not profiled. When a file does not give totals, the timeline starts at 0 at its first event
+    and `relative` is true.
+    """
+
+    copies: pl.DataFrame
+    peaks: pl.DataFrame | None
+    timeline: pl.DataFrame | None
+
+
+def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
+    """Copies by direction, and the allocator's timeline and peak.
+
+    >>> import tracekit
+    >>> memory(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).peaks["device_id"].to_list()
+    [-1]
+    """
+    scope = scope or select(trace)
+    copies = _copies(scope)
+    timeline = _timeline(trace)
+    peaks = None if timeline is None else _peaks(timeline, trace)
+    lacking = None if timeline is not None else "no allocator events; profile with profile_memory=True"
+    result = Memory(
+        answer=_answer(copies, peaks),
+        copies=copies,
+        peaks=peaks,
+        timeline=None if timeline is None else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
+        not_captured=lacking,
+    )
+    return evaluate("memory", trace, scope, result)
+
+
+def _copies(scope: Scope) -> pl.DataFrame:
+    rows = scope.activities.filter(pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"]))
+    name = pl.col("name").cast(pl.String)
+    lower = name.str.to_lowercase()
+    known = pl.col("bytes").is_not_null()
+    return (
+        rows.with_columns(
+            pl.col("kind").cast(pl.String),
+            name.str.extract(_DIRECTION).alias("direction"),
+            pl.when(lower.str.contains("pageable"))
+            .then(pl.lit("pageable"))
+            .when(lower.str.contains("pinned"))
+            .then(pl.lit("pinned"))
+            .alias("host_memory"),
+        )
+        .group_by("device_id", "kind", "direction", "host_memory")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("duration").sum().alias("total_ns"),
+            pl.when(known.any()).then(pl.col("bytes").sum()).alias("bytes"),
+            pl.col("bytes").max().alias("largest_bytes"),
+            # bytes per ns is GB per s
+            (pl.col("bytes").sum() / pl.col("duration").filter(known).sum()).alias("bandwidth_gbps"),
+        )
+        .with_columns(pl.when(pl.col("bytes").is_not_null()).then("bandwidth_gbps").alias("bandwidth_gbps"))
+        .with_columns(pl.when(pl.col("bandwidth_gbps").is_finite()).then("bandwidth_gbps").alias("bandwidth_gbps"))
+        .sort("total_ns", "kind", "direction", descending=[True, False, False])
+    )
+
+
+def _timeline(trace: Trace) -> pl.DataFrame | None:
+    events = trace.memory
+    if events is None or not events.height:
+        return None
+    running = pl.col("bytes").cum_sum().over("device_id")
+    return events.filter(pl.col("bytes").is_not_null()).select(
+        "device_id",
+        pl.col("start").alias("time"),
+        "bytes",
+        pl.coalesce("allocated", running).alias("allocated"),
+        "reserved",
+        pl.col("allocated").is_null().all().over("device_id").alias("relative"),
+    )
+
+
+def _peaks(timeline: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    capacity = pl.DataFrame(
+        [(d.device_id, d.memory_bytes) for d in trace.meta.devices],
+        schema={"device_id": pl.Int64, "capacity_bytes": pl.Int64},
+        orient="row",
+    )
+    return (
+        timeline.group_by("device_id")
+        .agg(
+            pl.col("allocated").max().alias("peak_bytes"),
+            pl.col("time").gather(pl.col("allocated").arg_max()).first().alias("peak_time"),
+            pl.col("reserved").max().alias("reserved_bytes"),
+            (pl.col("bytes") > 0).sum().cast(pl.Int64).alias("allocations"),
+            (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("frees"),
+            pl.col("relative").first(),
+        )
+        .join(capacity, on="device_id", how="left")
+        .sort("device_id")
+    )
+
+
+def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
+    parts = []
+    if copies.height:
+        moved = int(copies["bytes"].sum())
+        parts.append(f"{format_bytes(moved)} copied or filled in {format_ns(int(copies['total_ns'].sum()))}")
+    else:
+        parts.append("no copies on a device")
+    for row in peaks.iter_rows(named=True) if peaks is not None else []:
+        where = "host memory" if row["device_id"] < 0 else f"device {row['device_id']}"
+        more = "at least " if row["relative"] else ""
+        parts.append(f"{where} peaked at {more}{format_bytes(row['peak_bytes'])}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

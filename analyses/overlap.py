@@ -1,0 +1,92 @@
+"""How much communication is hidden behind computation: |X ∩ C| / |X| (DEFINITIONS §3, HTA's definition)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.statistics import duration_aggregates
+from tracekit.facts.units import format_ns, format_share
+from tracekit.trace import Trace
+
+__all__ = ["Overlap", "overlap"]
+
+_DEVICE_COLUMNS = {
+    "device_id": pl.Int64,
+    "communication_ns": pl.Int64,
+    "compute_ns": pl.Int64,
+    "overlap_ns": pl.Int64,
+    "exposed_ns": pl.Int64,
+    "overlap": pl.Float64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Overlap(Result):
+    """`devices`: communication, compute, their overlap and what is exposed, in ns; `overlap` is a ratio or null.
+
+    `collectives`: communication activities by name with the usual duration columns and `exposed_ns`, the time in
+    which no compute ran beside them.
+    """
+
+    devices: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
+    """Communication hidden behind computation, per device and per collective.
+
+    >>> import tracekit
+    >>> overlap(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).not_captured
+    'no communication ran in this window'
+    """
+    scope = scope or select(trace)
+    devices = pl.DataFrame([_row(scope, d) for d in scope.device_ids], schema=_DEVICE_COLUMNS, orient="row")
+    total, hidden = int(devices["communication_ns"].sum()), int(devices["overlap_ns"].sum())
+    answer = "No communication ran in this window."
+    if total:
+        answer = f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
+    result = Overlap(
+        answer=answer,
+        devices=devices,
+        collectives=_collectives(scope),
+        not_captured=None if total else "no communication ran in this window",
+    )
+    return evaluate("overlap", trace, scope, result)
+
+
+def _row(scope: Scope, device: int) -> dict[str, object]:
+    communication = scope.intervals(device, "communication")
+    compute = scope.intervals(device, "compute")
+    both = (communication & compute).measure
+    return {
+        "device_id": device,
+        "communication_ns": communication.measure,
+        "compute_ns": compute.measure,
+        "overlap_ns": both,
+        "exposed_ns": communication.measure - both,
+        "overlap": both / communication.measure if communication.measure else None,
+    }
+
+
+def _collectives(scope: Scope) -> pl.DataFrame:
+    rows = scope.activities.filter(pl.col("class") == "communication")
+    hidden = []
+    for device in scope.device_ids:
+        mine = rows.filter(pl.col("device_id") == device)
+        covered = scope.intervals(device, "compute").coverage(mine["start"].to_numpy(), mine["end"].to_numpy())
+        hidden.append(mine.select("activity_id").with_columns(pl.Series("hidden", covered)))
+    if hidden:
+        rows = rows.join(pl.concat(hidden), on="activity_id", how="left")
+    else:
+        rows = rows.with_columns(pl.lit(0, dtype=pl.Int64).alias("hidden"))
+    return (
+        rows.with_columns(pl.col("name").cast(pl.String))
+        .group_by("name")
+        .agg(*duration_aggregates(), (pl.col("duration") - pl.col("hidden")).sum().alias("exposed_ns"))
+        .sort("total_ns", "name", descending=[True, False])
+    )

@@ -1,0 +1,35 @@
+"""The rules that turn figures into findings: one rule, one file, one test.
+
+A rule is a module with one function `check(trace, scope, result) -> Finding | None`; `RULES` names the analysis
+whose result it looks at. A rule never recomputes what the analysis has, and fires only on evidence that it cites.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tracekit.findings import Finding, rank
+from tracekit.trace import Trace
+
+if TYPE_CHECKING:
+    from tracekit.analyses.result import Result
+    from tracekit.analyses.scope import Scope
+
+__all__ = ["RULES", "evaluate"]
+
+_AnyResult = TypeVar("_AnyResult", bound="Result")
+
+RULES: Final[dict[str, tuple[str, ...]]] = {}
+"""Analysis → the modules of its rules, in this package."""
+
+
+def evaluate(analysis: str, trace: Trace, scope: Scope, result: _AnyResult) -> _AnyResult:
+    """The same result with the findings of all rules of this analysis, gravest first."""
+    findings: list[Finding] = []
+    for name in RULES.get(analysis, ()):
+        finding: Finding | None = import_module(f"{__name__}.{name}").check(trace, scope, result)
+        if finding is not None:
+            findings.append(finding)
+    return dataclasses.replace(result, findings=tuple(rank(findings)))

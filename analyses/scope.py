@@ -1,0 +1,189 @@
+"""The scope of an analysis: which activities, in which window, belonging to which steps (DEFINITIONS §1).
+
+A trace without a device is analysed on the CPU: the self time of operators takes the device's place, one
+"stream" a thread, so that every analysis has one path.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses._cpu_activities import cpu_activities
+from tracekit.classify import activity_class
+from tracekit.errors import UsageError
+from tracekit.facts.kineto import STEP_PREFIX
+from tracekit.intervals import IntervalSet
+from tracekit.trace import Trace
+
+__all__ = ["Scope", "Window", "select", "step_spans", "step_table"]
+
+Window = Literal["steps", "trace"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """What is analysed.
+
+    `activities` are the device rows that belong to the scope (columns of DEVICE_SCHEMA plus `class`, `step` and
+    `end`); `overlapping` are all rows that touch the window, whoever launched them. `steps` has one row per
+    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns.
+    """
+
+    trace: Trace
+    window: Window
+    label: str
+    start: int
+    end: int
+    steps: pl.DataFrame
+    activities: pl.DataFrame
+    overlapping: pl.DataFrame
+    on_cpu: bool
+
+    @property
+    def duration(self) -> int:
+        """The window's length in ns."""
+        return self.end - self.start
+
+    @property
+    def device_ids(self) -> list[int]:
+        """The devices that worked in the window, in order."""
+        ids: list[int] = self.overlapping["device_id"].unique().sort().to_list()
+        return ids
+
+    def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
+        """The union of the activities of these classes (all when none is named), clipped to the window."""
+        rows = self.overlapping
+        if device_id is not None:
+            rows = rows.filter(pl.col("device_id") == device_id)
+        if classes:
+            rows = rows.filter(pl.col("class").cast(pl.String).is_in(classes))
+        starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
+        return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
+
+    def host(self) -> pl.DataFrame:
+        """Host spans that start within the host side of the scope: the steps, or the whole trace."""
+        if self.window == "trace" or not self.steps.height:
+            return self.trace.host
+        low, high = self.host_window()
+        return self.trace.host.filter((pl.col("start") >= low) & (pl.col("start") < high))
+
+    def host_window(self) -> tuple[int, int]:
+        """First start to last end of the steps on the host; without steps, of all host spans."""
+        if self.steps.height:
+            return int(self.steps["start"][0]), int(self.steps["end"][-1])
+        host = self.trace.host.filter(pl.col("kind") != "overhead")
+        if not host.height:
+            return self.start, self.end
+        ends = host["start"] + host["duration"]
+        return _int(host["start"].min()), _int(ends.max())
+
+
+def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
+    """One row per step: `step`, `name`, `start`, `duration`, `end` in ns, in order of time.
+
+    Without `pattern` the profiler's own steps; with it, annotations whose name matches. A step's end is its own;
+    the time to the next step's start is what `analyses.steps` calls step time.
+
+    Raises UsageError when the pattern matches nothing or is no regular expression.
+    """
+    host = trace.host.filter(pl.col("kind").cast(pl.String).is_in(["step", "annotation"]))
+    name = pl.col("name").cast(pl.String)
+    if pattern is None:
+        rows = host.filter(pl.col("kind") == "step")
+        number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
+    else:
+        try:
+            re.compile(pattern)
+            rows = host.filter(name.str.contains(pattern))
+        except (re.error, pl.exceptions.PolarsError) as error:
+            raise UsageError(f"--step {pattern!r} is not a regular expression ({error})") from error
+        if not rows.height:
+            raise UsageError(
+                f"no annotation matches --step {pattern!r}", path=trace.meta.path, remedy="see `tracekit info`"
+            )
+        number = pl.lit(None, dtype=pl.Int64)
+    table = rows.select(number.alias("step"), name.alias("name"), "start", "duration").sort("start", "duration")
+    return (
+        table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+        .unique("start", keep="last", maintain_order=True)
+        .with_columns(pl.coalesce("step", pl.int_range(pl.len(), dtype=pl.Int64)).alias("step"))
+    )
+
+
+def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -> Scope:
+    """The scope of a trace.
+
+    With `window="steps"` (the default): first start to last end of the activities that were launched in the
+    steps; a trace without steps falls back to the whole. With `window="trace"`: first to last activity of the
+    file. An activity without a recorded launch belongs to the step during which it starts.
+
+    Raises UsageError for a step pattern that matches nothing.
+    """
+    if window not in ("steps", "trace"):
+        raise UsageError(f"unknown window {window!r}", remedy="use steps or trace")
+    on_cpu = not trace.has_device
+    rows = cpu_activities(trace) if on_cpu else trace.device
+    steps = step_table(trace, step)
+    rows = rows.with_columns((pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class"))
+    rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
+    by_step = window == "steps" and steps.height > 0
+    chosen = rows.filter(pl.col("step").is_not_null()) if by_step else rows
+    if by_step and not chosen.height:
+        chosen, by_step = rows, False
+    start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
+    touching = rows.filter((pl.col("end") > start) & (pl.col("start") < end)) if chosen.height else rows
+    label = _label(steps, by_step=by_step, found=chosen.height > 0)
+    return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)
+
+
+def step_spans(scope: Scope) -> pl.DataFrame:
+    """Each step with the device work that it launched: `step`, `span_start`, `span_end` in ns.
+
+    A span begins where the one before it ends, or at the step's own start if that is later, and ends with the last
+    activity that the step launched, or with its own end: so spans never overlap (torch-tb-profiler's steps).
+    """
+    work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
+    joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
+    until = joined.select(pl.max_horizontal("end", "last").cum_max()).to_series()
+    begin = pl.DataFrame({"s": joined["start"], "p": until.shift(1)}).select(pl.max_horizontal("s", "p")).to_series()
+    return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
+
+
+def _label(steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
+    if not found:
+        return "nothing ran on a device or an operator"
+    if not by_step:
+        return "the whole trace, first to last activity"
+    if steps.height == 1:
+        return f"the activities of {steps['name'][0]}"
+    return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}"
+
+
+def _step_of(rows: pl.DataFrame, trace: Trace, steps: pl.DataFrame) -> pl.Series:
+    """The step in which each activity was launched; null for none.
+
+    A step reaches to the start of the next one, since work launched between two steps is prepared for the next
+    only in rare loops; the last one ends with its own range.
+    """
+    if not steps.height or not rows.height:
+        return pl.Series([None] * rows.height, dtype=pl.Int64)
+    launch = rows["launch_id"].to_numpy() if not rows["launch_id"].null_count() else None
+    filled = rows["launch_id"].fill_null(-1).to_numpy() if launch is None else launch
+    host_start = trace.host["start"].to_numpy()
+    own = rows["start"].to_numpy()
+    at = np.where(filled >= 0, host_start[np.maximum(filled, 0)], own) if host_start.size else own
+    starts = steps["start"].to_numpy()
+    index = np.searchsorted(starts, at, side="right") - 1
+    inside = (index >= 0) & ~((index == starts.size - 1) & (at >= int(steps["end"][-1])))
+    numbers = steps["step"].gather(np.maximum(index, 0))
+    frame = pl.DataFrame({"n": numbers, "inside": inside})
+    return frame.select(pl.when("inside").then("n")).to_series()
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,155 @@
+"""How long a step takes, how steady it is, and what goes on in it (DEFINITIONS §1, §9).
+
+Step time is the time from the start of one step to the start of the next on the host; for the last step its own
+duration. The composition gives every ns of a step to the first of: kernel, copy, fill, communication on the host,
+runtime call, data loader, operator, other (torch-tb-profiler's order). For it a step reaches, as in that tool, from
+the end of the step before (or its own start, if later) to the end of the last activity it launched (or its own end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select, step_spans
+from tracekit.analyses.statistics import outliers, trimmed_mean
+from tracekit.facts.units import format_ns, format_share
+from tracekit.intervals import EMPTY, IntervalSet
+from tracekit.trace import Trace
+
+__all__ = ["PARTS", "Steps", "steps"]
+
+PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
+
+_COLUMNS = {
+    "step": pl.Int64,
+    "name": pl.String,
+    "start": pl.Int64,
+    "duration_ns": pl.Int64,
+    "time_ns": pl.Int64,
+    "outlier": pl.Boolean,
+    "span_start": pl.Int64,
+    "span_ns": pl.Int64,
+    **{f"{part}_ns": pl.Int64 for part in PARTS},
+}
+DATA_LOADER = r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$"
+_HOST_COMMUNICATION = r"^(nccl|gloo|mpi|ucc):"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Steps(Result):
+    """`table`: one row per step: `step`, `name`, `start`, `duration_ns` (its own range), `time_ns` (to the next
+    step's start), `outlier`, `span_start` and `span_ns` (the step with the device work that it launched), and the
+    composition `kernel_ns`, `memcpy_ns`, `memset_ns`, `communication_ns`, `runtime_ns`, `data_loader_ns`,
+    `operator_ns`, `other_ns`, whose sum is `span_ns`.
+
+    The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
+    (sample standard deviation over mean); None without steps.
+    """
+
+    table: pl.DataFrame
+    mean_ns: float | None
+    median_ns: float | None
+    trimmed_mean_ns: float | None
+    p95_ns: float | None
+    variation: float | None
+
+
+def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
+    """Step times and their composition.
+
+    >>> import tracekit
+    >>> steps(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).table.height
+    3
+    """
+    scope = scope or select(trace)
+    table = _table(scope)
+    times = table["time_ns"].to_numpy()
+    mean = float(times.mean()) if times.size else None
+    spread = float(times.std(ddof=1)) if times.size > 1 else None
+    result = Steps(
+        answer=_answer(table, spread),
+        not_captured=None if table.height else "no steps; call prof.step() once an iteration, or name them with --step",
+        table=table,
+        mean_ns=mean,
+        median_ns=float(np.median(times)) if times.size else None,
+        trimmed_mean_ns=trimmed_mean(times),
+        p95_ns=float(np.percentile(times, 95)) if times.size else None,
+        variation=None if spread is None or not mean else spread / mean,
+    )
+    return evaluate("steps", trace, scope, result)
+
+
+def _table(scope: Scope) -> pl.DataFrame:
+    rows = scope.steps
+    if not rows.height:
+        return pl.DataFrame(schema=_COLUMNS)
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    time = np.append(np.diff(start), end[-1] - start[-1])
+    spans = step_spans(scope)
+    low, high = spans["span_start"].to_numpy(), spans["span_end"].to_numpy()
+    parts = _composition(scope, int(low[0]), int(high[-1]))
+    return pl.DataFrame(
+        {
+            "step": rows["step"],
+            "name": rows["name"],
+            "start": start,
+            "duration_ns": end - start,
+            "time_ns": time,
+            "outlier": outliers(time),
+            "span_start": low,
+            "span_ns": high - low,
+            **{f"{name}_ns": part.coverage(low, high) for name, part in parts.items()},
+        },
+        schema=_COLUMNS,
+    )
+
+
+def _composition(scope: Scope, low: int, high: int) -> dict[str, IntervalSet]:
+    """For each part the time in [low, high) that belongs to it and to none before it."""
+    host = scope.trace.host.filter((pl.col("start") < high) & (pl.col("start") + pl.col("duration") > low))
+    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
+    device = scope.trace.device
+    activity = pl.col("kind").cast(pl.String)
+    candidates = {
+        "kernel": _union(device.filter(activity.is_in(["kernel", "graph"]))),
+        "memcpy": _union(device.filter(activity == "memcpy")),
+        "memset": _union(device.filter(activity == "memset")),
+        "communication": _union(host.filter((kind == "annotation") & name.str.contains(_HOST_COMMUNICATION))),
+        "runtime": _union(host.filter(kind == "runtime")),
+        "data_loader": _union(host.filter((kind == "annotation") & name.str.contains(DATA_LOADER))),
+        "operator": _union(host.filter(kind == "op")),
+        "other": IntervalSet.window(low, high),
+    }
+    taken, parts = EMPTY, {}
+    for part in PARTS:
+        inside = candidates[part].clip(low, high)
+        parts[part] = inside - taken
+        taken = taken | inside
+    return parts
+
+
+def _union(rows: pl.DataFrame) -> IntervalSet:
+    start = rows["start"].to_numpy()
+    return IntervalSet.of(start, start + rows["duration"].to_numpy())
+
+
+def _answer(table: pl.DataFrame, spread: float | None) -> str:
+    if not table.height:
+        return "The trace marks no steps."
+    times = table["time_ns"]
+    median = times.median()
+    text = f"{table.height} step{'s' if table.height != 1 else ''}, median {format_ns(_number(median))}"
+    mean = _number(times.mean())
+    if spread is not None and mean:
+        text += f", varying by {format_share(spread / mean)}"
+    odd = table.filter(pl.col("outlier"))["name"].to_list()
+    return text + (f"; outliers: {', '.join(odd[:5])}." if odd else ".")
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,226 @@
+"""From raw frames of any reader to a `Trace`: order, nesting, links from activities to launches, categories.
+
+Readers deliver unsorted rows with absolute times; what is done here is the same for every format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.classify import categorise
+from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.facts.launch_apis import LAUNCH
+from tracekit.health import HealthLog
+from tracekit.spans import Nesting, nest
+from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, Schema
+
+__all__ = ["Assembled", "assemble", "conform", "nesting_of"]
+
+_MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Sorted, nested, linked and categorised frames."""
+
+    host: pl.DataFrame
+    device: pl.DataFrame
+
+
+def assemble(host: pl.DataFrame, device: pl.DataFrame, health: HealthLog) -> Assembled:
+    """Frames that follow HOST_SCHEMA and DEVICE_SCHEMA, from raw rows whose times already start at the origin."""
+    host = _sorted_host(conform(host, HOST_SCHEMA), health)
+    nesting = nesting_of(host)
+    parent = pl.Series("parent_id", nesting.parent)
+    host = host.with_columns(
+        pl.when(parent >= 0).then(parent).alias("parent_id"),
+        pl.Series("depth", nesting.depth()).cast(pl.Int32),
+    )
+    device = _with_blocks(_sorted_device(conform(device, DEVICE_SCHEMA), health))
+    device = _link(device, host, health)
+    device = _operators(device, host, nesting)
+    return Assembled(host, device)
+
+
+def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """The frame with exactly the columns and types of `schema`; columns it lacks are null."""
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
+        for name, dtype in schema.items()
+    )
+
+
+def nesting_of(host: pl.DataFrame) -> Nesting:
+    """The nesting of a sorted host frame; rows are span ids."""
+    start = host["start"].to_numpy()
+    return nest(_thread_codes(host), start, start + host["duration"].to_numpy())
+
+
+def _thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number per (process, thread), rising with the order of the sorted frame."""
+    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
+    change = np.ones(host.height, dtype=np.int64)
+    if host.height:
+        change[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    return np.cumsum(change)
+
+
+def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
+    """Rows that have a start and a sensible duration; what is mended or left out is counted."""
+    health.count("event_without_time", frame["start"].null_count(), what)
+    health.count("missing_duration", int((frame["duration"].is_null() & frame["start"].is_not_null()).sum()), what)
+    health.count("negative_duration", int((frame["duration"] < 0).sum()), what)
+    return frame.filter(pl.col("start").is_not_null()).with_columns(
+        pl.col("duration").fill_null(0).clip(lower_bound=0)
+    )
+
+
+def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    host = _usable(host, "host span", health).with_columns(
+        pl.col("process_id").fill_null(-1), pl.col("thread_id").fill_null(-1)
+    )
+    host = host.sort(
+        ["process_id", "thread_id", "start", "duration"], descending=[False, False, False, True], maintain_order=True
+    )
+    return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
+
+
+def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    device = _usable(device, "device activity", health)
+    missing = device.filter(pl.col("device_id").is_null() | pl.col("stream_id").is_null()).height
+    health.count("activity_without_stream", missing, "device activity")
+    device = device.with_columns(pl.col("device_id").fill_null(0), pl.col("stream_id").fill_null(0)).sort(
+        ["device_id", "stream_id", "start", "duration"], maintain_order=True
+    )
+    absurd = device.filter(pl.col("duration") > _MAX_PLAUSIBLE_KERNEL_NS)
+    health.count("absurd_duration", absurd.height, _example(absurd))
+    ends = pl.col("start") + pl.col("duration")
+    overlapping = device.filter(
+        (pl.col("start") < ends.cum_max().shift(1).over("device_id", "stream_id")).fill_null(value=False)
+    )
+    health.count("overlap_on_stream", overlapping.height, _example(overlapping))
+    return device.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("activity_id"))
+
+
+def _with_blocks(device: pl.DataFrame) -> pl.DataFrame:
+    """`blocks` from the text of the grid, where a reader left it open; distinct grids are few."""
+    grids = device.select("grid").unique().with_columns(pl.col("grid").cast(pl.String).alias("text"))
+    sizes = grids.select(
+        "grid",
+        pl.col("text").str.extract_all(r"\d+").list.eval(pl.element().cast(pl.Int64)).alias("extent"),
+    ).select(
+        "grid",
+        pl.when(pl.col("extent").list.len() > 0)
+        .then(pl.col("extent").list.eval(pl.element().product()).list.first())
+        .alias("of_grid"),
+    )
+    joined = device.join(sizes, on="grid", how="left", maintain_order="left", nulls_equal=True)
+    return joined.with_columns(pl.coalesce("blocks", "of_grid").alias("blocks")).drop("of_grid")
+
+
+def _example(rows: pl.DataFrame) -> str:
+    if not rows.height:
+        return ""
+    first = rows.row(0, named=True)
+    return f"{first['name']} at {first['start']} ns for {first['duration']} ns"
+
+
+def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    """`launch_id` and `process_id` of each activity.
+
+    The key is (process, correlation). Kineto's device rows do not name the process, so a correlation id that
+    several processes use is settled by the operator's external id, then by the latest launch before the activity.
+    """
+    calls = _launch_calls(host)
+    numbered = device.select("activity_id", "correlation", "external_id", "start").filter(
+        pl.col("correlation").is_not_null() & (pl.col("correlation") != 0)
+    )
+    pairs = numbered.join(calls, on="correlation", how="inner")
+    counts = pairs.group_by("activity_id").agg(pl.col("launch_process").n_unique().alias("n"))
+    health.count("ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file")
+    best = (
+        pairs.with_columns(
+            (pl.col("external_id") == pl.col("launch_external_id")).fill_null(value=False).alias("same_op"),
+            (pl.col("launch_start") <= pl.col("start")).alias("before"),
+        )
+        .sort(["same_op", "before", "launch_start"])
+        .unique("activity_id", keep="last", maintain_order=True)
+        .select("activity_id", "launch_id", "launch_process", "before")
+    )
+    late = best.filter(~pl.col("before"))
+    health.count("activity_before_launch", late.height, "a device activity starts before its launch call does")
+    linked = device.drop("launch_id").join(best, on="activity_id", how="left", maintain_order="left")
+    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))["process_id"].unique()
+    only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
+    linked = linked.with_columns(pl.coalesce("launch_process", only).alias("process_id"))
+    if host.height:
+        unlinked = linked.filter(pl.col("launch_id").is_null())
+        health.count("unlinked_activity", unlinked.height, _example(unlinked))
+    return linked.select(DEVICE_SCHEMA.keys())
+
+
+def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
+    """One row per (process, correlation): the launch call, or the outermost call when none is known as one."""
+    runtime = host.filter((pl.col("kind") == "runtime") & pl.col("correlation").is_not_null())
+    return (
+        runtime.select(
+            "correlation",
+            pl.col("span_id").alias("launch_id"),
+            pl.col("process_id").alias("launch_process"),
+            pl.col("external_id").alias("launch_external_id"),
+            pl.col("start").alias("launch_start"),
+            is_launch_call().alias("is_launch"),
+        )
+        .sort(["is_launch", "launch_id"], descending=[True, False])
+        .unique(["launch_process", "correlation"], keep="first", maintain_order=True)
+    )
+
+
+def is_launch_call(pattern: str = LAUNCH) -> pl.Expr:
+    """An expression over `name`: whether the host call puts work on a device."""
+    return pl.col("name").cast(pl.String).str.contains(pattern)
+
+
+def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
+    """`op_id` (innermost operator around the launch) and `category`."""
+    kind = host["kind"].cast(pl.String)
+    is_op = (kind == "op").to_numpy()
+    stepping = _any_name(host, OPTIMIZER_RANGE, kind.is_in(["op", "annotation"]))
+    launch = device["launch_id"].fill_null(-1).to_numpy()
+    op = _ancestor_of(nesting.nearest_ancestor(is_op), launch)
+    optimizer = _ancestor_of(nesting.nearest_ancestor(stepping.to_numpy()), launch)
+    op_column = pl.Series("op_id", op)
+    device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
+    by_external = _by_external_id(device, host)
+    device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
+    names = host["name"]
+    at = device["op_id"]
+    operator = names.gather(at.fill_null(0)) if names.len() else pl.Series([None] * device.height, dtype=pl.String)
+    operator = pl.DataFrame({"n": operator, "at": at}).select(pl.when(pl.col("at").is_not_null()).then("n")).to_series()
+    category = categorise(device["kind"], device["name"], operator, pl.Series(optimizer >= 0))
+    return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
+
+
+def _any_name(host: pl.DataFrame, pattern: str, where: pl.Series) -> pl.Series:
+    return where & host["name"].cast(pl.String).str.contains(pattern).fill_null(value=False)
+
+
+def _ancestor_of(
+    ancestor: np.ndarray[tuple[int], np.dtype[np.int64]], rows: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if not ancestor.size:
+        return np.full(rows.size, -1, dtype=np.int64)
+    return np.where(rows >= 0, ancestor[np.maximum(rows, 0)], -1)
+
+
+def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
+    """The operator that the profiler itself names, for activities whose launch was not recorded."""
+    ops = (
+        host.filter((pl.col("kind") == "op") & pl.col("external_id").is_not_null() & (pl.col("external_id") != 0))
+        .select("external_id", pl.col("span_id").alias("found"))
+        .unique("external_id", keep="first", maintain_order=True)
+    )
+    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")["found"]

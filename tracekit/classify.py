@@ -1,0 +1,71 @@
+"""Categories of device activities (DEFINITIONS §2): collectives by name, then the operator, then the kernel's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from tracekit.facts.kernel_rules import COMMUNICATION, KERNEL_RULES, OPERATOR_RULES
+from tracekit.trace import CATEGORIES
+
+__all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise"]
+
+ACTIVITY_CLASSES = ("compute", "communication", "memory")
+
+
+def categorise(
+    kind: pl.Series,
+    name: pl.Series,
+    operator: pl.Series,
+    in_optimizer: pl.Series,
+    comm_patterns: Sequence[str] = (),
+) -> pl.Series:
+    """The category of each activity, as an Enum over `trace.CATEGORIES`.
+
+    `operator` is the name of the innermost operator around the launch, null when unknown; `in_optimizer` says
+    whether the launch lies in an `Optimizer.step` range; `comm_patterns` are further names of collectives.
+    """
+    frame = pl.DataFrame({"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer})
+    distinct = frame.unique(maintain_order=False)
+    text, op = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
+    communication = _matches(text, "|".join([COMMUNICATION, *comm_patterns]))
+    rule = (
+        pl.when(communication)
+        .then(pl.lit("communication"))
+        .when(pl.col("kind").is_in(["memcpy", "memset"]))
+        .then(pl.col("kind"))
+        .when(pl.col("optimizer"))
+        .then(pl.lit("optimizer"))
+        .otherwise(pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(text, KERNEL_RULES), pl.lit("other")))
+    )
+    labelled = distinct.with_columns(rule.cast(pl.Enum(CATEGORIES)).alias("category"))
+    joined = frame.join(
+        labelled,
+        on=["kind", "name", "operator", "optimizer"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    return joined["category"]
+
+
+def activity_class() -> pl.Expr:
+    """An expression over `category`: `compute`, `communication` or `memory`."""
+    category = pl.col("category").cast(pl.String)
+    return (
+        pl.when(category == "communication")
+        .then(pl.lit("communication"))
+        .when(category.is_in(["memcpy", "memset"]))
+        .then(pl.lit("memory"))
+        .otherwise(pl.lit("compute"))
+        .cast(pl.Enum(ACTIVITY_CLASSES))
+    )
+
+
+def _matches(text: pl.Expr, pattern: str) -> pl.Expr:
+    return text.str.contains(f"(?i){pattern}").fill_null(value=False)
+
+
+def _first_match(text: pl.Expr, rules: Iterable[tuple[str, str]]) -> pl.Expr:
+    return pl.coalesce(*[pl.when(_matches(text, pattern)).then(pl.lit(category)) for category, pattern in rules])

@@ -1,0 +1,74 @@
+"""The errors that tracekit raises, and the exit code of each.
+
+TracekitError
+├── UsageError                2   a flag, a name or an output path is wrong
+│   └── MissingDependencyError 2  an optional package is not installed
+├── UnreadableTraceError      3   the input is missing, damaged beyond repair or not a trace
+├── GateFailedError           1   a comparison exceeded its limit
+└── InconclusiveError         4   the data cannot answer the question
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "GateFailedError",
+    "InconclusiveError",
+    "MissingDependencyError",
+    "TracekitError",
+    "UnreadableTraceError",
+    "UsageError",
+]
+
+
+class TracekitError(Exception):
+    """A failure that a user can act on: which file, what is wrong, what to do.
+
+    `str()` of it is one line, whatever the parts hold.
+
+    >>> str(UnreadableTraceError("the file is empty", path="a.json", remedy="capture it again"))
+    'a.json: the file is empty; capture it again'
+    """
+
+    exit_code = 1
+
+    def __init__(self, fault: str, *, path: str | os.PathLike[str] | None = None, remedy: str = "") -> None:
+        self.fault = fault
+        self.path = None if path is None else os.fspath(path)
+        self.remedy = remedy
+        super().__init__(fault)
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.fault}" if self.path else self.fault
+        if self.remedy:
+            text += f"; {self.remedy}"
+        return " ".join(text.split())
+
+
+class GateFailedError(TracekitError):
+    """A comparison exceeded the limit that was set for it."""
+
+    exit_code = 1
+
+
+class UsageError(TracekitError):
+    """A flag, a name or an output path that cannot be used."""
+
+    exit_code = 2
+
+
+class MissingDependencyError(UsageError):
+    """An optional package that this command needs is not installed."""
+
+
+class UnreadableTraceError(TracekitError):
+    """The input is missing, is not a trace, or is damaged beyond repair."""
+
+    exit_code = 3
+
+
+class InconclusiveError(TracekitError):
+    """The data cannot answer the question that was asked."""
+
+    exit_code = 4

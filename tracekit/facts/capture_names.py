@@ -1,0 +1,17 @@
+"""The names by which a capture marks a trace: what `tracekit.capture` writes and the analysis looks for.
+
+* A phase of a training step is a range named `PHASE_PREFIX` + phase, such as `tracekit.phase/forward`.
+* A call of a module is a range named `LAYER_PREFIX` + qualified name, such as
+  `tracekit.layer/stages.0.conv1`; the root module, whose qualified name is empty, is `tracekit.layer/<root>`.
+  Characters that the profiler cannot write are replaced in the range name. Where the profile recorded shapes,
+  the range's arguments also hold `layer_id`, the layer's `id` in the table below.
+* The layer table stands at the top level of the trace file, under `LAYER_METADATA_KEY`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LAYER_METADATA_KEY", "LAYER_PREFIX", "PHASE_PREFIX"]
+
+PHASE_PREFIX = "tracekit.phase/"
+LAYER_PREFIX = "tracekit.layer/"
+LAYER_METADATA_KEY = "tracekit_layers"

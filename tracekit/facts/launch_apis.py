@@ -1,0 +1,46 @@
+"""Names of host calls that put work on a device, wait for it, or manage its memory (CUDA, ROCm and kin).
+
+Names carry version suffixes (`_v7000`, `_ptsz`), so each table is a regular expression on the name's beginning.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ALLOCATION",
+    "GRAPH_LAUNCH",
+    "KERNEL_LAUNCH",
+    "LAUNCH",
+    "MEMORY_LAUNCH",
+    "SYNCHRONISATION",
+]
+
+KERNEL_LAUNCH = (
+    r"^(cuda|cu|hip|hipExt|hipModule|hipExtModule|hipDrv|musa|mu|xpu|ze|ur|pi|mtia)"
+    r"(Launch\w*Kernel\w*|LaunchCooperative\w*|Launch|LaunchGrid\w*|CommandListAppendLaunch\w*"
+    r"|urEnqueueKernelLaunch\w*|EnqueueKernelLaunch\w*)"
+    r"|^(urEnqueueKernelLaunch|piEnqueueKernelLaunch|zeCommandListAppendLaunch)|^runFunction"
+)
+"""Calls that start one kernel: `cudaLaunchKernel`, `…ExC`, `cuLaunchKernelEx`, `hipExtModuleLaunchKernel`, …"""
+
+GRAPH_LAUNCH = r"^(cudaGraphLaunch|cuGraphLaunch|hipGraphLaunch)"
+"""Calls that replay a captured graph: one call, many activities, one correlation id."""
+
+MEMORY_LAUNCH = (
+    r"^(cuda|cu|hip|musa|mu)(Mem(cpy|set)\w*)|^urEnqueueMem|^urEnqueueUSM(Memcpy|Fill)|^zeCommandListAppendMemory"
+)
+"""Calls that copy or fill memory."""
+
+LAUNCH = f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}|{MEMORY_LAUNCH}"
+"""Any call that puts work on a device."""
+
+SYNCHRONISATION = (
+    r"^(cuda|cu|hip|musa|mu)(Stream|Device|Event|Ctx)Synchronize|^cudaThreadSynchronize"
+    r"|^(hipMemcpyWithStream|cudaMemcpy(_v\d+)?$|cuMemcpy(DtoH|HtoD|DtoD)(_v\d+)?$|hipMemcpy$|hipMemcpy(DtoH|HtoD)$)"
+    r"|^(urEventWait|urQueueFinish|zeEventHostSynchronize|zeCommandQueueSynchronize)"
+)
+"""Calls in which the host waits until the device is done; blocking copies are among them."""
+
+ALLOCATION = (
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister)\w*|^cuMem(Alloc|Free|Create|Map|Release)\w*"
+)
+"""Calls that take device or pinned memory from the driver; `cudaFree` waits for the device as well."""

@@ -1,0 +1,63 @@
+"""Units: everything is held in integer ns and bytes, and turned into something readable only when shown."""
+
+from __future__ import annotations
+
+__all__ = ["NS_PER_MS", "NS_PER_S", "NS_PER_US", "format_bytes", "format_count", "format_ns", "format_share"]
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+NOT_CAPTURED = "–"
+
+
+def format_ns(ns: float | None) -> str:
+    """A time with three significant digits and its unit.
+
+    >>> [format_ns(t) for t in (0, 999, 25_473, 3_907_825, 61_000_000_000, None)]
+    ['0 ns', '999 ns', '25.5 µs', '3.91 ms', '61.0 s', '–']
+    """
+    if ns is None:
+        return NOT_CAPTURED
+    for size, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+        if abs(ns) >= size:
+            return f"{_three_digits(ns / size)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_bytes(count: float | None) -> str:
+    """A number of bytes in decimal units (1 GB = 10⁹ B).
+
+    >>> [format_bytes(b) for b in (0, 512, 38_535_168, 141_000_000_000)]
+    ['0 B', '512 B', '38.5 MB', '141 GB']
+    """
+    if count is None:
+        return NOT_CAPTURED
+    for size, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if abs(count) >= size:
+            return f"{_three_digits(count / size)} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_share(part: float | None) -> str:
+    """A ratio as a percentage with one decimal.
+
+    >>> format_share(0.31416), format_share(None)
+    ('31.4 %', '–')
+    """
+    return NOT_CAPTURED if part is None else f"{100 * part:.1f} %"
+
+
+def format_count(count: int | None) -> str:
+    """A whole number with thousands separated.
+
+    >>> format_count(1234567)
+    '1,234,567'
+    """
+    return NOT_CAPTURED if count is None else f"{count:,}"
+
+
+def _three_digits(value: float) -> str:
+    magnitude = abs(value)
+    decimals = 0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2
+    return f"{value:.{decimals}f}"

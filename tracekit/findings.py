@@ -1,0 +1,45 @@
+"""Findings: what an analysis noticed, how much time it may cost, and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tracekit.facts.units import NS_PER_S
+
+__all__ = ["SEVERITIES", "Finding", "Severity", "rank"]
+
+Severity = Literal["critical", "warning", "info"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth knowing.
+
+    `ns_at_stake` is an upper bound of what the remedy could save inside the analysed window, in ns; None when the
+    trace cannot tell. `evidence` cites the figures that triggered the rule, `advice` says what to change.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    evidence: str
+    advice: str
+    ns_at_stake: int | None = None
+
+    @property
+    def seconds_at_stake(self) -> float | None:
+        """`ns_at_stake` in seconds."""
+        return None if self.ns_at_stake is None else self.ns_at_stake / NS_PER_S
+
+
+def rank(findings: list[Finding]) -> list[Finding]:
+    """Gravest first; among equals the one with most time at stake.
+
+    >>> a = Finding("a", "info", "", "", "", 5)
+    >>> b = Finding("b", "warning", "", "", "", 1)
+    >>> [f.id for f in rank([a, b])]
+    ['b', 'a']
+    """
+    return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), -(f.ns_at_stake or 0), f.id))

@@ -1,0 +1,67 @@
+"""The log of what a reader met: every kind of defect with its meaning, a count and one example."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.trace import HEALTH_SCHEMA
+
+__all__ = ["MEANINGS", "HealthLog"]
+
+MEANINGS: Final[dict[str, tuple[str, str]]] = {
+    "truncated_file": ("error", "the file ends in the middle; everything up to there was read"),
+    "malformed_event": ("error", "events that no repair could make readable were left out"),
+    "unreadable_tail": ("warning", "keys after the events could not be read"),
+    "repaired_header": ("info", "the file's header was repaired before reading"),
+    "unescaped_quote": ("info", 'a name with an unescaped " made the JSON invalid; it was repaired'),
+    "control_character": ("info", "raw control characters in text were escaped"),
+    "invalid_utf8": ("info", "bytes that are no UTF-8 were replaced by �"),
+    "bare_value": ("info", "NaN, Infinity or N/A stand where JSON allows none; they were read as missing"),
+    "odd_arguments": ("info", "arguments of an unexpected type were read one by one"),
+    "event_without_time": ("warning", "events without a readable start time were left out"),
+    "missing_duration": ("warning", "complete events without a duration count as 0 ns"),
+    "negative_duration": ("warning", "negative durations were set to 0 ns"),
+    "absurd_duration": ("warning", "device activities longer than 1 s; a known overflow of ROCm's profiler; kept as they are"),
+    "activity_without_stream": ("warning", "device activities without a device or stream were put on 0"),
+    "overlap_on_stream": ("info", "activities overlap on one stream (programmatic launches); kept, unions are exact"),
+    "overlapping_spans": ("info", "host spans overlap partly on one thread; neither is the other's parent"),
+    "unlinked_activity": ("info", "device activities without a recorded launch call; they count as device time"),
+    "ambiguous_correlation": ("warning", "several processes use one correlation id; settled by operator and time"),
+    "activity_before_launch": ("warning", "clocks of host and device disagree: activities start before their launch"),
+    "unknown_category": ("info", "events of a category that tracekit does not know were read as annotations"),
+    "unread_phase": ("info", "events of a kind that tracekit does not read (asynchronous or begin/end pairs)"),
+    "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
+    "broken_steps": ("warning", "steps overlap or are not in order"),
+}
+"""Defect → (severity, meaning)."""
+
+_DERIVED: Final = "derived:"
+
+
+class HealthLog:
+    """Collects counts; `frame()` gives the health frame of a Trace."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[object]] = {}
+
+    def count(self, kind: str, count: int | None, example: str = "") -> None:
+        """Add `count` defects of this kind (nothing when it is 0 or None)."""
+        if not count:
+            return
+        if kind in self._rows:
+            row = self._rows[kind]
+            row[2] = int(str(row[2])) + count
+            return
+        if kind.startswith(_DERIVED):
+            severity, meaning = "info", f"{kind.removeprefix(_DERIVED)} events repeat what other events say; left out"
+        else:
+            severity, meaning = MEANINGS[kind]
+        self._rows[kind] = [kind, severity, count, meaning, example[:160]]
+
+    def frame(self) -> pl.DataFrame:
+        """One row per kind, the gravest first."""
+        order = {"error": 0, "warning": 1, "info": 2}
+        rows = sorted(self._rows.values(), key=lambda row: (order[str(row[1])], str(row[0])))
+        return pl.DataFrame(rows, schema=HEALTH_SCHEMA, orient="row")

@@ -1,0 +1,134 @@
+"""From lists of decoded JSON values to typed columns, exact and tolerant of mixed types.
+
+JSON from the wild writes one field now as a number, now as a string. Each function takes the plain case by one
+fast path over the whole column and looks at single values only where the types are mixed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+from tracekit.facts.units import NS_PER_US
+
+__all__ = ["EXACT_FLOAT_US", "categorical", "floats", "integers", "nanoseconds", "raw_texts"]
+
+_PLAIN_INT: Final = {int, type(None)}
+_PLAIN_FLOAT: Final = {float, int, type(None)}
+EXACT_FLOAT_US: Final = float(2**43)
+"""Below this a double holds a time in µs to the ns: the spacing of doubles there is 2⁻¹⁰ µs."""
+
+_INT64: Final = 2**63 - 1
+_INTEGER: Final = re.compile(r"[-+]?\d+(\.0*)?")
+
+
+def nanoseconds(values: Sequence[Any]) -> pl.Series:
+    """Microseconds as JSON wrote them, in integer ns (Int64, null where unreadable).
+
+    Floats must lie below `EXACT_FLOAT_US`; larger ones come as undecoded text (`msgspec.Raw`).
+    """
+    types = set(map(type, values))
+    if types <= _PLAIN_INT:
+        return pl.Series(values, dtype=pl.Int64) * NS_PER_US
+    if types <= _PLAIN_FLOAT:
+        column = pl.Series(values, dtype=pl.Float64, strict=False)
+        whole = column.floor()
+        # The fraction is exact as a double, and so is its product with 1000 to well below half a ns.
+        fraction = ((column - whole) * NS_PER_US).round().cast(pl.Int64, strict=False)
+        return whole.cast(pl.Int64, strict=False) * NS_PER_US + fraction
+    if types == {msgspec.Raw}:
+        return _nanoseconds_of_text(values)
+    return pl.Series([_exact(value) for value in values], dtype=pl.Int64)
+
+
+def _nanoseconds_of_text(values: Sequence[msgspec.Raw]) -> pl.Series:
+    text = pl.Series("t", b"\x1e".join(values).decode("utf-8", "replace").split("\x1e"), dtype=pl.String)
+    parts = text.to_frame().select(
+        pl.col("t").str.extract_groups(r'^\s*"?(-?)(\d{1,16})(?:\.(\d{1,3})0*)?"?\s*$').struct.unnest()
+    )
+    sign, whole, fraction = (parts.to_series(i) for i in range(3))
+    ns = whole.cast(pl.Int64) * NS_PER_US + fraction.fill_null("0").str.pad_end(3, "0").cast(pl.Int64)
+    ns = pl.select(pl.when(sign == "-").then(-ns).otherwise(ns)).to_series()
+    if ns.null_count():
+        odd = [i for i, missing in enumerate(ns.is_null()) if missing]
+        ns = ns.scatter(odd, [_exact(text[i]) for i in odd])
+    return ns
+
+
+def _exact(value: object) -> int | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, float) and abs(value) < EXACT_FLOAT_US:
+        whole = int(value // 1)
+        return whole * NS_PER_US + round((value - whole) * NS_PER_US)
+    try:
+        ns = Decimal(str(value).strip().strip('"')) * NS_PER_US
+        rounded = int(ns.to_integral_value())
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+    return rounded if abs(rounded) <= _INT64 else None
+
+
+def integers(values: Sequence[Any]) -> pl.Series:
+    """Whole numbers written as numbers, decimal or hexadecimal strings; anything else is null."""
+    if set(map(type, values)) <= _PLAIN_INT:
+        try:
+            return pl.Series(values, dtype=pl.Int64)
+        except OverflowError:
+            return pl.Series([_integer(value) for value in values], dtype=pl.Int64)
+    known = {value: _integer(value) for value in set(values)}
+    return pl.Series([known[value] for value in values], dtype=pl.Int64)
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    number: int | None = None
+    if isinstance(value, int):
+        number = value
+    elif isinstance(value, float):
+        number = int(value) if value == value and abs(value) < float(_INT64) else None
+    elif isinstance(value, str):
+        text = value.strip().removeprefix("stream ")
+        if _INTEGER.fullmatch(text):
+            number = int(text.split(".")[0])
+        elif text[:2].lower() == "0x" and re.fullmatch(r"[0-9a-fA-F]{1,16}", text[2:]):
+            number = int(text, 16)
+    # Addresses use the whole of 64 bits: keep them apart from one another, as a signed number.
+    if number is not None and number > _INT64:
+        number = number - 2**64 if number < 2**64 else None
+    return number if number is None or abs(number) <= _INT64 else None
+
+
+def floats(values: Sequence[Any]) -> pl.Series:
+    """Numbers, also written as strings; anything else is null."""
+    if set(map(type, values)) <= _PLAIN_FLOAT:
+        return pl.Series(values, dtype=pl.Float64, strict=False)
+    return pl.Series([None if v is None else str(v) for v in values], dtype=pl.String).cast(pl.Float64, strict=False)
+
+
+def categorical(values: Sequence[Any]) -> pl.Series:
+    """Text, dictionary-encoded; numbers become their text."""
+    if set(map(type, values)) - {str, type(None)}:
+        values = [None if value is None else str(value) for value in values]
+    return pl.Series(values, dtype=pl.Categorical)
+
+
+def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
+    """The JSON text of undecoded values on one line, dictionary-encoded; null where the key was absent."""
+    joined = b"\x1e".join(values).decode("utf-8", "replace")
+    if "\n" in joined:
+        joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
+    column = pl.Series(joined.split("\x1e"), dtype=pl.Categorical)
+    missing = [len(value) == 0 for value in map(memoryview, values)]
+    return column if not any(missing) else _blank(column, missing)
+
+
+def _blank(column: pl.Series, missing: list[bool]) -> pl.Series:
+    frame = pl.DataFrame({"value": column, "missing": missing})
+    return frame.select(pl.when(~pl.col("missing")).then(pl.col("value"))).to_series()

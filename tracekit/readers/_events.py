@@ -1,0 +1,213 @@
+"""From bytes to event records: the streaming decoder of Chrome-format JSON.
+
+The file is cut into blocks of whole events, and each block is decoded at once into typed records. A cut is a
+guess (the last `},{`-like place of a block), and decoding proves it: a prefix of the array that decodes is
+balanced, so the guess was right. What does not decode is salvaged event by event in `_salvage`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final, cast
+
+import msgspec
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.readers._columns import EXACT_FLOAT_US
+from tracekit.readers._salvage import Defects, decode_object, end_of_value, salvage
+from tracekit.readers._source import Source
+
+__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent"]
+
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+_TIME: Final = attrgetter("ts")
+_HEADER_LIMIT: Final = 256 << 20
+_TAIL_LIMIT: Final = 64 << 20
+_GUESSES: Final = 3
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event; `args` stays undecoded until its category is known."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    id: int | str | float | None = None
+    args: msgspec.Raw = msgspec.Raw()
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """An event whose time stays text, because a double cannot hold it to the ns."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: int | float | str | None = None
+    id: int | str | float | None = None
+    args: msgspec.Raw = msgspec.Raw()
+
+
+AnyEvent = Event | ExactEvent
+_FAST: Final = msgspec.json.Decoder(list[Event])
+_EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
+
+
+@dataclass(slots=True)
+class EventStream:
+    """Iterates over lists of events; `header` holds the file's other top-level keys once it is exhausted."""
+
+    source: Source
+    header: dict[str, Any] = field(default_factory=dict)
+    defects: Defects = field(default_factory=Defects)
+
+    def __iter__(self) -> Iterator[list[AnyEvent]]:
+        """Lists of events, one a block.
+
+        Raises UnreadableTraceError when the file is not a trace at all.
+        """
+        blocks = self.source.blocks()
+        pending = self._open_array(blocks)
+        ended = False
+        for block in blocks:
+            pending += block
+            cut = self._last_cut(pending)
+            if cut is None:
+                continue
+            events, used, ended = self._decode(pending, cut)
+            pending = pending[used:]
+            if events:
+                yield events
+            if ended:
+                break
+        if not ended:
+            events, used, ended = self._decode_last(pending)
+            pending = pending[used:]
+            if events:
+                yield events
+        if not ended or self.source.truncated:
+            self.defects.add("truncated_file", pending[:120])
+        self._read_tail(pending if ended else b"", blocks)
+
+    def _open_array(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the opening bracket of the event array; returns what follows it."""
+        head = b""
+        searched = 0
+        for block in blocks:
+            head = head + block if head else block.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if head and head[:1] == b"[":
+                return head[1:]
+            if head and head[:1] != b"{":
+                raise UnreadableTraceError(
+                    "it is not a JSON trace", path=self.source.path, remedy="give a PyTorch-profiler trace"
+                )
+            for match in _EVENTS_KEY.finditer(head, searched):
+                parsed = decode_object(head[: match.start()] + b'"traceEvents":[]}', self.defects)
+                if parsed is not None:
+                    parsed.pop("traceEvents", None)
+                    self.header.update(parsed)
+                    return head[match.end() :]
+            searched = max(0, len(head) - 64)
+            if len(head) > _HEADER_LIMIT:
+                break
+        fault = "it holds no traceEvents"
+        if not head:
+            fault = "the file is empty"
+        elif head and decode_object(head, Defects()) is None:
+            fault = "it is truncated or damaged before the first event"
+        raise UnreadableTraceError(fault, path=self.source.path, remedy="give a PyTorch-profiler trace")
+
+    @staticmethod
+    def _last_cut(text: bytes, before: int | None = None) -> int | None:
+        """The position just behind the last `}` that is followed by `,` and `{`."""
+        high = len(text) if before is None else before
+        reach = 1 << 14
+        while True:
+            low = max(0, high - reach)
+            found = None
+            for match in _BETWEEN.finditer(text, low, min(len(text), high + 1)):
+                if match.start() + 1 < high:
+                    found = match.start() + 1
+            if found is not None or low == 0:
+                return found
+            reach *= 8
+
+    def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
+        """Events of text[:cut], how many bytes were used, and whether the array ended."""
+        guess: int | None = cut
+        for _ in range(_GUESSES):
+            if guess is None:
+                break
+            array = b"[" + text[:guess] + b"]"
+            try:
+                return _decode_array(array), _skip_comma(text, guess), False
+            except msgspec.ValidationError:
+                break  # well-formed, but a field has an odd type: read event by event
+            except msgspec.DecodeError as error:
+                end = end_of_value(error, array)
+                if end is not None:
+                    return _decode_array(array[:end]), end - 1, True
+            except UnicodeDecodeError:
+                break
+            guess = self._last_cut(text, guess)
+        events, used, ended = _salvage(text[:cut], self.defects, final=False)
+        while not ended and text[used : used + 1] in (b",", b" ", b"\n", b"\r", b"\t"):
+            used += 1
+        return events, used, ended
+
+    def _decode_last(self, text: bytes) -> tuple[list[AnyEvent], int, bool]:
+        array = b"[" + text
+        end: int | None = len(array)
+        try:
+            return _decode_array(array), len(text), True
+        except msgspec.DecodeError as error:
+            end = end_of_value(error, array)
+        except UnicodeDecodeError:
+            end = None
+        if end is not None:
+            try:
+                return _decode_array(array[:end]), end - 1, True
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return _salvage(text, self.defects, final=True)
+        return _salvage(text, self.defects, final=True)
+
+    def _read_tail(self, tail: bytes, blocks: Iterator[bytes]) -> None:
+        """Keys that follow the event array."""
+        for block in blocks:
+            if len(tail) < _TAIL_LIMIT:
+                tail += block
+        text = tail.strip().removeprefix(b"]").strip().removeprefix(b",").strip()
+        if text in (b"", b"}"):
+            return
+        parsed = decode_object(b"{" + text, self.defects)
+        if parsed is None:
+            self.defects.add("unreadable_tail", text[:120])
+        else:
+            self.header.update(parsed)
+
+
+def _skip_comma(text: bytes, cut: int) -> int:
+    return text.index(b",", cut) + 1
+
+
+
+def _decode_array(array: bytes) -> list[AnyEvent]:
+    events = _FAST.decode(array)
+    if any(type(ts) is float and abs(ts) >= EXACT_FLOAT_US for ts in map(_TIME, events)):
+        return cast("list[AnyEvent]", _EXACT.decode(array))
+    return cast("list[AnyEvent]", events)
+
+
+def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:
+    events, used, ended = salvage(text, defects, ExactEvent, final=final)
+    return cast("list[AnyEvent]", events), used, ended

@@ -1,0 +1,168 @@
+"""Opening a trace file as a stream of plain bytes: plain or gzip, with bounded growth and one-line errors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from isal import igzip_lib, isal_zlib
+
+from tracekit.errors import UnreadableTraceError
+
+__all__ = ["BLOCK_BYTES", "Limits", "Source"]
+
+BLOCK_BYTES: Final = 8 << 20
+"""How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the cache and out of the way."""
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_FOREIGN: Final = (
+    (b"\x89PNG", "it is a PNG image"),
+    (b"PK\x03\x04", "it is a zip archive; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; decompress it first (zstd -d)"),
+    (b"\xfd7zXZ", "it is compressed with xz; decompress it first (xz -d)"),
+    (b"SQLite format 3", "it is an SQLite database"),
+    (b"%PDF", "it is a PDF document"),
+    (b"\x7fELF", "it is a program"),
+)
+_REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a compressed file may grow before it is taken for an attack.
+
+    Real traces compress 8 to 60 times; a file of zeros compresses 1,000 times. The ratio is looked at only
+    beyond `free_bytes`, since short files can be extreme.
+    """
+
+    max_ratio: int = 200
+    free_bytes: int = 256 << 20
+    max_bytes: int = 64 << 30
+    enforced: bool = True
+
+
+class Source:
+    """One input file; iterate over `blocks()` once. `digest` is known when the iteration is over."""
+
+    def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
+        self.path = Path(path)
+        self.limits = limits or Limits()
+        self.size = 0
+        self.plain_bytes = 0
+        self.truncated = False
+        self.compressed = False
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """The BLAKE2b digest of the file's bytes as far as they were read."""
+        return self._hash.hexdigest()
+
+    def blocks(self) -> Iterator[bytes]:
+        """The plain bytes in blocks of about `BLOCK_BYTES`.
+
+        Raises UnreadableTraceError for a missing, unreadable, empty or foreign file, and for one that grows
+        beyond the limits.
+        """
+        with self._open() as file:
+            magic = file.read(16)
+            file.seek(0)
+            self._refuse_foreign(magic)
+            self.compressed = magic.startswith(_GZIP_MAGIC)
+            raw = self._raw_blocks(file, BLOCK_BYTES // 16 if self.compressed else BLOCK_BYTES)
+            yield from self._inflate(raw) if self.compressed else self._count(raw)
+
+    def _open(self) -> BinaryIO:
+        try:
+            if self.path.is_dir():
+                raise UnreadableTraceError(
+                    "it is a directory", path=self.path, remedy="give one trace file, or several"
+                )
+            file = self.path.open("rb")
+            self.size = os.fstat(file.fileno()).st_size
+        except FileNotFoundError as error:
+            raise UnreadableTraceError("no such file", path=self.path, remedy="check the path") from error
+        except PermissionError as error:
+            raise UnreadableTraceError("no permission to read it", path=self.path, remedy="chmod +r it") from error
+        except (OSError, ValueError) as error:
+            raise UnreadableTraceError(f"it cannot be opened ({error})", path=self.path) from error
+        return file
+
+    def _refuse_foreign(self, magic: bytes) -> None:
+        if not magic:
+            raise UnreadableTraceError("the file is empty", path=self.path, remedy="capture it again")
+        for signature, what in _FOREIGN:
+            if magic.startswith(signature):
+                raise UnreadableTraceError(what, path=self.path, remedy=_REMEDY)
+
+    def _raw_blocks(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+        while True:
+            try:
+                block = file.read(size)
+            except OSError as error:
+                raise UnreadableTraceError(f"reading failed ({error})", path=self.path) from error
+            if not block:
+                return
+            self._hash.update(block)
+            yield block
+
+    def _count(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            self.plain_bytes += len(block)
+            yield block
+
+    def _inflate(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Decompressed blocks; several gzip members in a row are one stream."""
+        inflater = _inflater()
+        read = 0
+        fresh = True
+        for raw in blocks:
+            read += len(raw)
+            data = raw
+            while data or not (inflater.needs_input or inflater.eof):
+                try:
+                    plain = inflater.decompress(data, BLOCK_BYTES)
+                except (isal_zlib.error, EOFError, ValueError) as error:
+                    if self.plain_bytes == 0:
+                        raise UnreadableTraceError(
+                            f"the gzip data are damaged ({error})", path=self.path, remedy="copy it again"
+                        ) from error
+                    self.truncated = True
+                    return
+                fresh = False
+                if plain:
+                    self.plain_bytes += len(plain)
+                    self._guard(read)
+                    yield plain
+                data = b""
+                if inflater.eof:
+                    data = inflater.unused_data.lstrip(b"\0")
+                    inflater = _inflater()
+                    fresh = True
+                    if data and not data.startswith(_GZIP_MAGIC[: len(data)]):
+                        return  # padding or a signature after the last member
+        self.truncated = not fresh
+        if self.plain_bytes == 0:
+            fault = "the gzip data end before the first byte" if self.truncated else "the file is empty"
+            raise UnreadableTraceError(fault, path=self.path, remedy="copy or capture it again")
+
+    def _guard(self, read: int) -> None:
+        limits = self.limits
+        if not limits.enforced:
+            return
+        ratio = self.plain_bytes / max(read, 1)
+        too_dense = self.plain_bytes > limits.free_bytes and ratio > limits.max_ratio
+        if too_dense or self.plain_bytes > limits.max_bytes:
+            raise UnreadableTraceError(
+                f"it grows {ratio:,.0f} times when decompressed ({self.plain_bytes / 1e9:.1f} GB so far)",
+                path=self.path,
+                remedy="if you trust it, pass --no-size-limit",
+            )
+
+
+def _inflater() -> igzip_lib.IgzipDecompressor:
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)

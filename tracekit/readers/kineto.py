@@ -1,0 +1,302 @@
+"""The reader of PyTorch-profiler (Kineto) traces and of any other Chrome-format JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.assemble import assemble, conform, nesting_of
+from tracekit.facts import kineto as facts
+from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.health import HealthLog
+from tracekit.readers._events import EventStream
+from tracekit.readers._kineto_frames import RawFrames
+from tracekit.readers._source import Limits, Source
+from tracekit.trace import (
+    COLLECTIVE_SCHEMA,
+    COUNTER_SCHEMA,
+    DEVICE_SCHEMA,
+    FLOW_SCHEMA,
+    HOST_SCHEMA,
+    MEMORY_SCHEMA,
+    SYNC_SCHEMA,
+    THREAD_SCHEMA,
+    DeviceInfo,
+    Meta,
+    Trace,
+    empty,
+)
+
+__all__ = ["read_kineto"]
+
+_RANK_IN_NAME: Final = (
+    re.compile(r"rank[-_]?(\d+)", re.IGNORECASE),
+    re.compile(r"worker[-_]?(\d+)", re.IGNORECASE),
+    re.compile(r"-TP-(\d+)(?:-|\.|_|$)"),
+)
+_PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
+_UTC_FROM_US: Final = 10**15
+"""Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
+
+
+def read_kineto(
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trace:
+    """Read one trace file, plain or gzip.
+
+    `progress` is called with (plain bytes decoded, bytes of the file). Raises UnreadableTraceError when the file
+    is missing, foreign or holds no event.
+
+    Times of the returned frames are ns from the earliest event of the file.
+    """
+    source = Source(path, limits)
+    stream = EventStream(source)
+    raw = RawFrames(stream.defects)
+    for events in stream:
+        raw.add(events)
+        if progress is not None:
+            progress(source.plain_bytes, source.size)
+    return _build(source, stream, raw)
+
+
+def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
+    health = HealthLog()
+    for kind, count in stream.defects.counts.items():
+        health.count(kind, count, stream.defects.examples.get(kind, ""))
+    host = conform(_host_kinds(_diagonal(raw, "host")), HOST_SCHEMA)
+    device = conform(_diagonal(raw, "device"), DEVICE_SCHEMA)
+    side = {
+        name: raw.frame(name) for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
+    }
+    origin = _origin([host, device, *[side[n] for n in ("syncs", "memory", "counters", "collectives")]])
+    host, device = _shift(host, origin), _shift(device, origin)
+    made = assemble(host, device, health)
+    rank = _rank(stream.header, source)
+    if rank is None:
+        health.count("unknown_rank", 1, source.path.name)
+    _count_partial_overlaps(made.host, health)
+    frames: dict[str, pl.DataFrame | None] = {
+        "syncs": _optional(side["syncs"], SYNC_SCHEMA, origin),
+        "memory": _optional(side["memory"], MEMORY_SCHEMA, origin),
+        "counters": _optional(side["counters"], COUNTER_SCHEMA, origin),
+        "collectives": _collectives(side["collectives"], made.host, origin),
+        "flows": _flows(side["flow_starts"], side["flow_ends"], origin),
+    }
+    return Trace(
+        meta=_meta(source, stream.header, raw, made.host, made.device, frames, origin, rank),
+        host=made.host,
+        device=made.device,
+        threads=_threads(raw),
+        health=health.frame(),
+        counters=frames["counters"],
+        memory=frames["memory"],
+        syncs=frames["syncs"],
+        collectives=frames["collectives"],
+        flows=frames["flows"],
+    )
+
+
+def _diagonal(raw: RawFrames, name: str) -> pl.DataFrame:
+    parts = raw.parts.pop(name, [])
+    schema = HOST_SCHEMA if name == "host" else DEVICE_SCHEMA
+    return pl.concat(parts, how="diagonal_relaxed", rechunk=True) if parts else empty(schema)
+
+
+def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
+    """Refine the kind by name: steps, module calls, and what 2021 files list as operators although it is not."""
+    name = pl.col("name").cast(pl.String)
+    kind = pl.col("kind").cast(pl.String)
+    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in facts.ANNOTATION_PREFIXES])
+    is_range = kind.is_in(["op", "annotation"])
+    return host.with_columns(
+        pl.when(is_range & name.str.starts_with(facts.STEP_PREFIX))
+        .then(pl.lit("step"))
+        .when((kind == "op") & annotation)
+        .then(pl.lit("annotation"))
+        .when((kind == "python") & name.str.starts_with(facts.MODULE_PREFIX))
+        .then(pl.lit("module"))
+        .otherwise(kind)
+        .alias("kind")
+    )
+
+
+def _origin(frames: list[pl.DataFrame | None]) -> int:
+    starts = [frame["start"].min() for frame in frames if frame is not None and frame.height]
+    return min((int(start) for start in starts if isinstance(start, int)), default=0)
+
+
+def _shift(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
+    return frame.with_columns(pl.col("start") - origin)
+
+
+def _optional(frame: pl.DataFrame | None, schema: Any, origin: int) -> pl.DataFrame | None:
+    if frame is None:
+        return None
+    shifted = conform(_shift(frame, origin).filter(pl.col("start").is_not_null()), schema)
+    return shifted.sort("start", maintain_order=True)
+
+
+def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
+    if frame is None:
+        return None
+    spans = host.filter(pl.col("kind") == "op").select("process_id", "thread_id", "start", "duration", "span_id")
+    joined = _shift(frame, origin).join(
+        spans.unique(["process_id", "thread_id", "start", "duration"], keep="last"),
+        on=["process_id", "thread_id", "start", "duration"],
+        how="left",
+        maintain_order="left",
+    )
+    return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True)
+
+
+def _flows(starts: pl.DataFrame | None, ends: pl.DataFrame | None, origin: int) -> pl.DataFrame | None:
+    if starts is None or ends is None:
+        return None
+    joined = starts.unique("flow_id", keep="first").join(
+        ends.unique("flow_id", keep="first"), on="flow_id", how="inner", suffix="_end"
+    )
+    return conform(
+        joined.select(
+            "flow_id",
+            pl.col("process").alias("source_process"),
+            pl.col("thread").alias("source_thread"),
+            (pl.col("time") - origin).alias("source_time"),
+            pl.col("process_end").alias("target_process"),
+            pl.col("thread_end").alias("target_thread"),
+            (pl.col("time_end") - origin).alias("target_time"),
+        ),
+        FLOW_SCHEMA,
+    ).sort("source_time", "flow_id")
+
+
+def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
+    """Spans that are open when another begins and end before it does."""
+    nesting = nesting_of(host)
+    open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
+    crossing = (open_before >= 0) & (nesting.end[open_before] > nesting.start) & (nesting.end[open_before] < nesting.end)
+    if crossing.any():
+        first = host.row(int(crossing.argmax()), named=True)
+        health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
+
+
+def _threads(raw: RawFrames) -> pl.DataFrame:
+    rows = [(process, thread, name) for (process, thread), name in sorted(raw.threads.items())]
+    return pl.DataFrame(rows, schema=THREAD_SCHEMA, orient="row")
+
+
+def _meta(
+    source: Source,
+    header: dict[str, Any],
+    raw: RawFrames,
+    host: pl.DataFrame,
+    device: pl.DataFrame,
+    frames: dict[str, pl.DataFrame | None],
+    origin: int,
+    rank: int | None,
+) -> Meta:
+    distributed = header.get("distributedInfo")
+    info = distributed if isinstance(distributed, dict) else {}
+    base = header.get("baseTimeNanoseconds")
+    base_ns = base if isinstance(base, int) else None
+    if base_ns is None and origin >= _UTC_FROM_US * 1000:
+        base_ns = 0
+    producer = {key: str(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
+    layers = header.get(LAYER_METADATA_KEY)
+    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))["process_id"].unique()
+    return Meta(
+        path=str(source.path),
+        format="kineto",
+        format_version=str(header.get("schemaVersion", "")),
+        size_bytes=source.size,
+        event_count=raw.event_count,
+        producer=producer,
+        rank=rank,
+        world_size=_int(info.get("world_size")),
+        backend=str(info["backend"]) if "backend" in info else None,
+        process_ids=tuple(processes.sort().to_list()),
+        devices=_devices(header.get("deviceProperties"), device),
+        origin_ns=origin,
+        origin_utc_ns=None if base_ns is None else base_ns + origin,
+        captured=_captured(header, host, device, frames, has_layers=layers is not None),
+        layers=None if layers is None else json.dumps(layers),
+    )
+
+
+def _captured(
+    header: dict[str, Any],
+    host: pl.DataFrame,
+    device: pl.DataFrame,
+    frames: dict[str, pl.DataFrame | None],
+    *,
+    has_layers: bool,
+) -> frozenset[str]:
+    kinds = set(host["kind"].cast(pl.String).unique().to_list())
+    present = {
+        "steps": "step" in kinds,
+        "device": device.height > 0,
+        "launches": device["launch_id"].is_not_null().any(),
+        "ops": "op" in kinds,
+        "shapes": bool(header.get("record_shapes")) or bool((host["shapes"].cast(pl.String) != "").any()),
+        "stacks": "python" in kinds,
+        "modules": "module" in kinds,
+        "layers": has_layers or host["layer"].is_not_null().any(),
+        "memory": frames["memory"] is not None,
+        "sync": frames["syncs"] is not None,
+        "counters": frames["counters"] is not None,
+        "collectives": frames["collectives"] is not None,
+        "occupancy": device["occupancy"].is_not_null().any(),
+    }
+    return frozenset(name for name, is_there in present.items() if is_there)
+
+
+def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
+    """The devices of the header; when any worked, only those that did, so that idle neighbours do not count."""
+    infos: dict[int, DeviceInfo] = {}
+    for entry in properties if isinstance(properties, list) else []:
+        if not isinstance(entry, dict) or (number := _int(entry.get("id"))) is None:
+            continue
+        major, minor = _int(entry.get("computeMajor")), _int(entry.get("computeMinor"))
+        infos[number] = DeviceInfo(
+            device_id=number,
+            name=str(entry.get("name", "")),
+            compute_capability=None if major is None or minor is None else (major, minor),
+            sm_count=_int(entry.get("numSms")),
+            memory_bytes=_int(entry.get("totalGlobalMem")),
+            max_threads_per_sm=_int(entry.get("maxThreadsPerMultiprocessor")),
+            warp_size=_int(entry.get("warpSize")),
+        )
+    used = device["device_id"].unique().sort().to_list()
+    if not used:
+        return tuple(infos.values())
+    # ROCm numbers its activities differently from its properties; when all devices are alike it does not matter.
+    kinds = {replace(info, device_id=0) for info in infos.values()}
+    common = kinds.pop() if len(kinds) == 1 else DeviceInfo(0)
+    return tuple(infos.get(number, replace(common, device_id=number)) for number in used)
+
+
+def _rank(header: dict[str, Any], source: Source) -> int | None:
+    """From the file's distributedInfo, else from its name; unknown is not 0."""
+    info = header.get("distributedInfo")
+    if isinstance(info, dict) and (rank := _int(info.get("rank"))) is not None:
+        return rank
+    for pattern in _RANK_IN_NAME:
+        if match := pattern.search(source.path.name):
+            return int(match.group(1))
+    return None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else None

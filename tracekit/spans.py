@@ -1,0 +1,148 @@
+"""Nesting of spans on threads: parents, depths, self time, and "which span is open at time t".
+
+All of it works on whole columns. A span is a half-open interval [start, end) on one thread. The *parent* of a
+span is the latest-starting other span on its thread that contains it whole; of two equal spans the earlier row
+is the outer one. Spans that only overlap partly (programmatic dependent launches, stream-sync rows) are not
+each other's ancestors, and nothing is moved or dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Nesting", "nest"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """The nesting of spans that are sorted by (thread, start, −end); row numbers are span ids.
+
+    `thread` is any integer code per row, `parent` is −1 for a root.
+    """
+
+    thread: Int64Array
+    start: Int64Array
+    end: Int64Array
+    parent: Int64Array
+
+    def depth(self) -> Int64Array:
+        """How many ancestors each span has (0 for a root)."""
+        depth = (self.parent >= 0).astype(np.int64)
+        hop = self.parent.copy()
+        # Pointer jumping: after k rounds each row has counted up to 2^k ancestors.
+        active = np.flatnonzero(hop >= 0)
+        while active.size:
+            target = hop[active]
+            gained, next_hop = depth[target], hop[target]
+            depth[active] += gained
+            hop[active] = next_hop
+            active = active[next_hop >= 0]
+        return depth
+
+    def self_time(self) -> Int64Array:
+        """Each span's duration less the time its children cover, in ns.
+
+        Children that overlap each other partly are counted once per child and the result is kept at zero or
+        more, so that one odd pair cannot make a span's own time negative.
+        """
+        duration = self.end - self.start
+        covered = np.zeros(duration.size, dtype=np.int64)
+        child = self.parent >= 0
+        np.add.at(covered, self.parent[child], duration[child])
+        return np.maximum(duration - covered, 0)
+
+    def innermost_at(self, thread: npt.ArrayLike, time: npt.ArrayLike) -> Int64Array:
+        """The row of the innermost span open at each (thread, time), or −1 when none is.
+
+        Open means start ≤ time < end; a span of length zero is open at its start.
+        """
+        query_thread = np.asarray(thread, dtype=np.int64)
+        query_time = np.asarray(time, dtype=np.int64)
+        found = _last_started(self.thread, self.start, query_thread, query_time)
+        # Everything between a span and its parent ended before the span did, so walking up is exact.
+        pending = np.flatnonzero(found >= 0)
+        while pending.size:
+            at = found[pending]
+            when = query_time[pending]
+            closed = ~((self.end[at] > when) | (self.start[at] == when))
+            pending = pending[closed]
+            found[pending] = self.parent[found[pending]]
+            pending = pending[found[pending] >= 0]
+        return found
+
+    def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
+        """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
+        rows = np.arange(self.parent.size, dtype=np.int64)
+        found = rows.copy() if include_self else self.parent.copy()
+        pending = np.flatnonzero((found >= 0) & ~wanted[np.maximum(found, 0)])
+        # Pointer jumping over the unwanted: a row that is settled is a valid shortcut for the rows below it.
+        skip = np.where(wanted, rows, self.parent)
+        while pending.size:
+            found[pending] = skip[found[pending]]
+            skip[rows] = np.where((skip >= 0) & ~wanted[np.maximum(skip, 0)], skip[np.maximum(skip, 0)], skip)
+            at = found[pending]
+            pending = pending[(at >= 0) & ~wanted[np.maximum(at, 0)]]
+        return found
+
+
+def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nesting:
+    """The nesting of spans given in the order (thread, start, −end), ties in file order.
+
+    >>> n = nest([1, 1, 1, 2], [0, 1, 5, 0], [9, 4, 8, 3])
+    >>> n.parent.tolist(), n.depth().tolist(), n.self_time().tolist()
+    ([-1, 0, 0, -1], [0, 1, 1, 0], [3, 3, 3, 3])
+    >>> n.innermost_at([1, 1, 2], [2, 4, 7]).tolist()
+    [1, 0, -1]
+
+    Raises ValueError when the rows are not in that order.
+    """
+    thread_code = np.asarray(thread, dtype=np.int64)
+    starts = np.asarray(start, dtype=np.int64)
+    ends = np.asarray(end, dtype=np.int64)
+    same = thread_code[1:] == thread_code[:-1]
+    if ((thread_code[1:] < thread_code[:-1]) | (same & (starts[1:] < starts[:-1]))).any():
+        raise ValueError("spans must be sorted by (thread, start, -end)")
+    return Nesting(thread_code, starts, ends, _parents(thread_code, ends))
+
+
+def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
+    """The previous row on the same thread whose end is not smaller: the innermost container.
+
+    Invariant: every row strictly between `parent[i]` and `i` ends before row i does. So when the candidate ends
+    too early as well, all rows back to the candidate's own candidate do, and the row can jump there at once.
+    """
+    rows = np.arange(end.size, dtype=np.int64)
+    parent = rows - 1
+    if end.size:
+        parent[np.flatnonzero(np.append(True, thread[1:] != thread[:-1]))] = -1
+    pending = np.flatnonzero(parent >= 0)
+    while pending.size:
+        candidate = parent[pending]
+        short = end[candidate] < end[pending]
+        pending = pending[short]
+        parent[pending] = parent[candidate[short]]
+        pending = pending[parent[pending] >= 0]
+    return parent
+
+
+def _last_started(
+    thread: Int64Array, start: Int64Array, query_thread: Int64Array, query_time: Int64Array
+) -> Int64Array:
+    """The last row of each query's thread whose start is not after the query's time, or −1."""
+    found = np.full(query_thread.size, -1, dtype=np.int64)
+    codes, first = np.unique(thread, return_index=True)
+    bounds = np.append(first, thread.size)
+    which = np.searchsorted(codes, query_thread)
+    known = which < codes.size
+    known[known] &= codes[which[known]] == query_thread[known]
+    for code in np.unique(which[known]).tolist():  # threads are few
+        low, high = int(bounds[code]), int(bounds[code + 1])
+        rows = np.flatnonzero(known & (which == code))
+        at = low + np.searchsorted(start[low:high], query_time[rows], side="right") - 1
+        found[rows] = np.where(at >= low, at, -1)
+    return found

@@ -1,0 +1,281 @@
+"""The model: a `Trace` is one profiled process (one rank) read from one file.
+
+Readers of every format fill the same frames, so that every analysis works on every format. Times are Int64
+nanoseconds from the trace's own origin. What the profile did not record is null or a frame that is None,
+never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+__all__ = [
+    "ACTIVITY_KINDS",
+    "CATEGORIES",
+    "COLLECTIVE_SCHEMA",
+    "COMPUTE_CATEGORIES",
+    "COUNTER_SCHEMA",
+    "DEVICE_SCHEMA",
+    "FLOW_SCHEMA",
+    "HEALTH_SCHEMA",
+    "HOST_KINDS",
+    "HOST_SCHEMA",
+    "MEMORY_SCHEMA",
+    "SYNC_SCHEMA",
+    "THREAD_SCHEMA",
+    "DeviceInfo",
+    "Meta",
+    "Trace",
+    "empty",
+]
+
+Schema = dict[str, pl.DataType | type[pl.DataType]]
+
+HOST_KINDS: Final = ("step", "annotation", "module", "op", "python", "runtime", "sync", "overhead")
+ACTIVITY_KINDS: Final = ("kernel", "memcpy", "memset", "graph", "op")
+"""`op` stands for operator self time, which takes the device's place in a trace without a device."""
+
+COMPUTE_CATEGORIES: Final = (
+    "gemm",
+    "convolution",
+    "attention",
+    "normalisation",
+    "softmax",
+    "embedding",
+    "elementwise",
+    "reduction",
+    "sort",
+    "optimizer",
+    "rnn",
+    "pooling",
+    "fused",
+    "copy",
+    "random",
+    "other",
+)
+CATEGORIES: Final = (*COMPUTE_CATEGORIES, "communication", "memcpy", "memset")
+
+HOST_SCHEMA: Final[Schema] = {
+    "span_id": pl.Int64,  # the row number
+    "parent_id": pl.Int64,  # null for a root
+    "depth": pl.Int32,
+    "process_id": pl.Int64,
+    "thread_id": pl.Int64,
+    "kind": pl.Enum(HOST_KINDS),
+    "name": pl.Categorical(),
+    "start": pl.Int64,
+    "duration": pl.Int64,
+    "correlation": pl.Int64,  # of runtime calls: links to device activities of the same process
+    "external_id": pl.Int64,  # the profiler's number of the operator
+    "sequence": pl.Int64,  # autograd sequence number
+    "forward_thread": pl.Int64,  # the profiler's own number of the forward thread, not an OS thread id
+    "shapes": pl.Categorical(),  # JSON text of the operator's input dimensions
+    "dtypes": pl.Categorical(),  # JSON text of the operator's input types
+    "concrete_inputs": pl.Categorical(),  # JSON text of the operator's scalar arguments
+    "python_id": pl.Int64,
+    "python_parent_id": pl.Int64,
+    "module_id": pl.Int64,
+    "layer": pl.Categorical(),  # qualified module name, from ranges that the capture wrote
+    "module_type": pl.Categorical(),
+}
+
+DEVICE_SCHEMA: Final[Schema] = {
+    "activity_id": pl.Int64,  # the row number
+    "process_id": pl.Int64,  # of the launching process; null when no launch is known and several processes ran
+    "kind": pl.Enum(ACTIVITY_KINDS),
+    "category": pl.Enum(CATEGORIES),
+    "name": pl.Categorical(),
+    "device_id": pl.Int64,
+    "stream_id": pl.Int64,
+    "start": pl.Int64,
+    "duration": pl.Int64,
+    "correlation": pl.Int64,
+    "launch_id": pl.Int64,  # host.span_id of the launch call; null when it was not recorded
+    "op_id": pl.Int64,  # host.span_id of the innermost operator around the launch
+    "external_id": pl.Int64,
+    "grid": pl.Categorical(),
+    "block": pl.Categorical(),
+    "blocks": pl.Int64,  # thread blocks in the grid
+    "registers": pl.Int32,  # per thread
+    "shared_memory": pl.Int64,  # bytes per block
+    "occupancy": pl.Float64,  # estimated achieved occupancy, 0 to 1
+    "bytes": pl.Int64,
+    "graph_node": pl.Int64,
+}
+
+THREAD_SCHEMA: Final[Schema] = {"process_id": pl.Int64, "thread_id": pl.Int64, "name": pl.String}
+
+COUNTER_SCHEMA: Final[Schema] = {
+    "name": pl.Categorical(),  # the track, or the kernel that a measured range covers
+    "series": pl.Categorical(),
+    "start": pl.Int64,
+    "duration": pl.Int64,  # null for a sample
+    "value": pl.Float64,
+}
+
+MEMORY_SCHEMA: Final[Schema] = {
+    "start": pl.Int64,
+    "process_id": pl.Int64,
+    "thread_id": pl.Int64,
+    "device_id": pl.Int64,  # −1 is host memory
+    "address": pl.Int64,
+    "bytes": pl.Int64,  # negative: freed
+    "allocated": pl.Int64,  # total after the event; null in old files
+    "reserved": pl.Int64,
+}
+
+SYNC_SCHEMA: Final[Schema] = {
+    "name": pl.Categorical(),
+    "device_id": pl.Int64,
+    "stream_id": pl.Int64,
+    "start": pl.Int64,
+    "duration": pl.Int64,
+    "correlation": pl.Int64,
+    "wait_on_stream": pl.Int64,
+    "wait_on_correlation": pl.Int64,
+}
+
+COLLECTIVE_SCHEMA: Final[Schema] = {
+    "span_id": pl.Int64,  # host.span_id of the recording operator
+    "name": pl.Categorical(),
+    "group": pl.String,
+    "group_size": pl.Int64,
+    "elements_in": pl.Int64,
+    "elements_out": pl.Int64,
+    "dtype": pl.Categorical(),
+    "sequence": pl.Int64,
+    "start": pl.Int64,
+    "duration": pl.Int64,
+}
+
+FLOW_SCHEMA: Final[Schema] = {
+    "flow_id": pl.Int64,
+    "source_process": pl.Int64,
+    "source_thread": pl.Int64,
+    "source_time": pl.Int64,
+    "target_process": pl.Int64,
+    "target_thread": pl.Int64,
+    "target_time": pl.Int64,
+}
+
+HEALTH_SCHEMA: Final[Schema] = {
+    "kind": pl.String,  # stable name of the defect
+    "severity": pl.String,  # info | warning | error
+    "count": pl.Int64,
+    "meaning": pl.String,
+    "example": pl.String,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One accelerator as the profile describes it; what it does not say is None."""
+
+    device_id: int
+    name: str = ""
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    max_threads_per_sm: int | None = None
+    warp_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known about the file and the run, beside the events.
+
+    `captured` names what the profile recorded: `steps`, `device`, `shapes`, `stacks`, `modules`, `memory`,
+    `launches`, `sync`, `layers`, `collectives`, `counters`. `origin_ns` is what was subtracted from every time
+    of the file; `origin_utc_ns` is the same instant in UTC, when the file tells.
+    """
+
+    path: str
+    format: str
+    format_version: str = ""
+    size_bytes: int = 0
+    event_count: int = 0
+    producer: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    process_ids: tuple[int, ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
+    origin_ns: int = 0
+    origin_utc_ns: int | None = None
+    captured: frozenset[str] = frozenset()
+    layers: str | None = None  # JSON text of the layer table that a capture wrote
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder and trace suffixes."""
+        name = Path(self.path).name
+        for suffix in (".gz", ".json", ".pt.trace"):
+            name = name.removesuffix(suffix)
+        return name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One profiled process. Frames follow the `*_SCHEMA` of this module, row for row and type for type."""
+
+    meta: Meta
+    host: pl.DataFrame
+    device: pl.DataFrame
+    threads: pl.DataFrame
+    health: pl.DataFrame
+    counters: pl.DataFrame | None = None
+    memory: pl.DataFrame | None = None
+    syncs: pl.DataFrame | None = None
+    collectives: pl.DataFrame | None = None
+    flows: pl.DataFrame | None = None
+
+    def __post_init__(self) -> None:
+        for name, schema in FRAMES.items():
+            frame = getattr(self, name)
+            if frame is None:
+                continue
+            if dict(frame.schema) != {key: _instance(dtype) for key, dtype in schema.items()}:
+                message = f"frame {name!r} does not follow its schema: {frame.schema}"
+                raise TypeError(message)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether the profile holds activities of an accelerator."""
+        return self.device.height > 0
+
+    def equals(self, other: Trace) -> bool:
+        """Whether all frames and all of `meta` but the path are equal."""
+        for name in FRAMES:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if (mine is None) != (theirs is None):
+                return False
+            if mine is not None and not mine.equals(theirs):
+                return False
+        return True
+
+
+FRAMES: Final[dict[str, Schema]] = {
+    "host": HOST_SCHEMA,
+    "device": DEVICE_SCHEMA,
+    "threads": THREAD_SCHEMA,
+    "health": HEALTH_SCHEMA,
+    "counters": COUNTER_SCHEMA,
+    "memory": MEMORY_SCHEMA,
+    "syncs": SYNC_SCHEMA,
+    "collectives": COLLECTIVE_SCHEMA,
+    "flows": FLOW_SCHEMA,
+}
+"""Every frame of a Trace with its schema."""
+
+
+def empty(schema: Schema) -> pl.DataFrame:
+    """A frame without rows that follows `schema`."""
+    return pl.DataFrame(schema=schema)
+
+
+def _instance(dtype: pl.DataType | type[pl.DataType]) -> pl.DataType:
+    return dtype() if isinstance(dtype, type) else dtype
