@@ -75,9 +75,15 @@ def _within(rows: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
     """Whether each row lies in a range on its own thread; ranges of one name do not nest."""
     if not ranges.height:
         return pl.Series([False] * rows.height)
-    known = ranges.select("process_id", "thread_id", "start", (pl.col("start") + pl.col("duration")).alias("until"))
+    known = ranges.select(
+        "process_id", "thread_id", "start", (pl.col("start") + pl.col("duration")).alias("until")
+    )
     left = rows.select("process_id", "thread_id", "start").with_row_index()
     joined = left.sort("start").join_asof(
-        known.sort("start"), on="start", by=["process_id", "thread_id"], strategy="backward", check_sortedness=False
+        known.sort("start"),
+        on="start",
+        by=["process_id", "thread_id"],
+        strategy="backward",
+        check_sortedness=False,
     )
     return joined.sort("index").select((pl.col("start") < pl.col("until")).fill_null(value=False)).to_series()

@@ -1,7 +1,7 @@
-"""Where the device's time went: compute, exposed communication, exposed memory, idle (DEFINITIONS §3).
+r"""Where the device's time went: compute, exposed communication, exposed memory, idle (DEFINITIONS §3).
 
 C, X, M are the unions of the compute, communication and memory intervals of one device in the window W:
-compute = |C|, exposed communication = |X \\ C|, exposed memory = |M \\ C \\ X|, idle = |W \\ (C ∪ X ∪ M)|.
+compute = |C|, exposed communication = |X \ C|, exposed memory = |M \ C \ X|, idle = |W \ (C ∪ X ∪ M)|.
 The four sum to |W| exactly. HTA's `non_compute` is exposed communication plus exposed memory; torch-tb-profiler's
 GPU utilisation counts kernels only, over the time of all steps.
 """
@@ -155,4 +155,6 @@ def _not_captured(scope: Scope) -> str | None:
         return None
     if not scope.activities.height:
         return "no device activity and no operators; profile with activities=[CPU, CUDA]"
-    return "no device activity (profile with ProfilerActivity.CUDA); the self time of operators takes its place"
+    return (
+        "no device activity (profile with ProfilerActivity.CUDA); the self time of operators takes its place"
+    )

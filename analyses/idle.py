@@ -42,7 +42,9 @@ class Idle(Result):
     host_wait_ns: int
 
 
-def idle(trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERNEL_WAIT_NS, top: int = 100) -> Idle:
+def idle(
+    trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERNEL_WAIT_NS, top: int = 100
+) -> Idle:
     """Idle time per stream and its split.
 
     >>> import tracekit
@@ -54,7 +56,8 @@ def idle(trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERN
     scope = scope or select(trace)
     gaps = _gaps(scope, kernel_wait_ns)
     parts = [
-        pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns") for name in CATEGORIES
+        pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
+        for name in CATEGORIES
     ]
     waiting = gaps.group_by("device_id", "stream_id").agg(
         pl.col("duration_ns").sum().alias("idle_ns"), *parts, pl.len().cast(pl.Int64).alias("gaps")
@@ -79,7 +82,9 @@ def idle(trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERN
 
 
 def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
-    host = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start"))
+    host = scope.trace.host.select(
+        pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start")
+    )
     if scope.on_cpu:  # an operator is its own launch
         host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
     rows = scope.activities.join(host, on="launch_id", how="left", maintain_order="left").sort(

@@ -55,9 +55,13 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
         by_name=_table(rows, ["name", "category", "kind"], total),
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
-        by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total) if "shapes" in trace.meta.captured else None,
+        by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total)
+        if "shapes" in trace.meta.captured
+        else None,
         total_ns=total,
-        not_captured=None if rows.height else "no device activity and no operators; profile with CPU and CUDA activities",
+        not_captured=None
+        if rows.height
+        else "no device activity and no operators; profile with CPU and CUDA activities",
     )
     return evaluate("kernels", trace, scope, result)
 
@@ -77,7 +81,9 @@ def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"), "shapes", "dtypes"
     )
     joined = rows.join(ops, on="op_id", how="left", maintain_order="left")
-    return joined.with_columns(pl.col("name", "category", "kind", "operator", "shapes", "dtypes").cast(pl.String))
+    return joined.with_columns(
+        pl.col("name", "category", "kind", "operator", "shapes", "dtypes").cast(pl.String)
+    )
 
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
@@ -91,6 +97,9 @@ def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
 def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
     if not by_category.height:
         return "Nothing ran."
-    named = [f"{name} {format_share(share)}" for name, share in by_category.select("category", "share").head(3).rows()]
+    named = [
+        f"{name} {format_share(share)}"
+        for name, share in by_category.select("category", "share").head(3).rows()
+    ]
     what = "operators' self time" if on_cpu else "device activities"
     return f"{format_ns(total)} of {what}: {', '.join(named)}."

@@ -127,7 +127,9 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
     keys = ["device_id", "stream_id"]
-    enter = rows.select(*keys, pl.min_horizontal("call_start", "start").alias("time"), pl.lit(1).alias("change"))
+    enter = rows.select(
+        *keys, pl.min_horizontal("call_start", "start").alias("time"), pl.lit(1).alias("change")
+    )
     leave = rows.select(*keys, pl.col("start").alias("time"), pl.lit(-1).alias("change"))
     changes = pl.concat([enter, leave]).group_by(*keys, "time").agg(pl.col("change").sum().cast(pl.Int64))
     return (

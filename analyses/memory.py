@@ -53,7 +53,9 @@ def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
         answer=_answer(copies, peaks),
         copies=copies,
         peaks=peaks,
-        timeline=None if timeline is None else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
+        timeline=None
+        if timeline is None
+        else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
         not_captured=lacking,
     )
     return evaluate("memory", trace, scope, result)
@@ -84,7 +86,9 @@ def _copies(scope: Scope) -> pl.DataFrame:
             (pl.col("bytes").sum() / pl.col("duration").filter(known).sum()).alias("bandwidth_gbps"),
         )
         .with_columns(pl.when(pl.col("bytes").is_not_null()).then("bandwidth_gbps").alias("bandwidth_gbps"))
-        .with_columns(pl.when(pl.col("bandwidth_gbps").is_finite()).then("bandwidth_gbps").alias("bandwidth_gbps"))
+        .with_columns(
+            pl.when(pl.col("bandwidth_gbps").is_finite()).then("bandwidth_gbps").alias("bandwidth_gbps")
+        )
         .sort("total_ns", "kind", "direction", descending=[True, False, False])
     )
 

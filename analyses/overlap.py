@@ -49,7 +49,9 @@ def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
     total, hidden = int(devices["communication_ns"].sum()), int(devices["overlap_ns"].sum())
     answer = "No communication ran in this window."
     if total:
-        answer = f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
+        answer = (
+            f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
+        )
     result = Overlap(
         answer=answer,
         devices=devices,
@@ -78,7 +80,9 @@ def _collectives(scope: Scope) -> pl.DataFrame:
     hidden = []
     for device in scope.device_ids:
         mine = rows.filter(pl.col("device_id") == device)
-        covered = scope.intervals(device, "compute").coverage(mine["start"].to_numpy(), mine["end"].to_numpy())
+        covered = scope.intervals(device, "compute").coverage(
+            mine["start"].to_numpy(), mine["end"].to_numpy()
+        )
         hidden.append(mine.select("activity_id").with_columns(pl.Series("hidden", covered)))
     if hidden:
         rows = rows.join(pl.concat(hidden), on="activity_id", how="left")

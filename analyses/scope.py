@@ -104,10 +104,14 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
             raise UsageError(f"--step {pattern!r} is not a regular expression ({error})") from error
         if not rows.height:
             raise UsageError(
-                f"no annotation matches --step {pattern!r}", path=trace.meta.path, remedy="see `tracekit info`"
+                f"no annotation matches --step {pattern!r}",
+                path=trace.meta.path,
+                remedy="see `tracekit info`",
             )
         number = pl.lit(None, dtype=pl.Int64)
-    table = rows.select(number.alias("step"), name.alias("name"), "start", "duration").sort("start", "duration")
+    table = rows.select(number.alias("step"), name.alias("name"), "start", "duration").sort(
+        "start", "duration"
+    )
     return (
         table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
         .unique("start", keep="last", maintain_order=True)
@@ -129,7 +133,9 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     on_cpu = not trace.has_device
     rows = cpu_activities(trace) if on_cpu else trace.device
     steps = step_table(trace, step)
-    rows = rows.with_columns((pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class"))
+    rows = rows.with_columns(
+        (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
+    )
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
     by_step = window == "steps" and steps.height > 0
     chosen = rows.filter(pl.col("step").is_not_null()) if by_step else rows
@@ -150,7 +156,11 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
     joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
     until = joined.select(pl.max_horizontal("end", "last").cum_max()).to_series()
-    begin = pl.DataFrame({"s": joined["start"], "p": until.shift(1)}).select(pl.max_horizontal("s", "p")).to_series()
+    begin = (
+        pl.DataFrame({"s": joined["start"], "p": until.shift(1)})
+        .select(pl.max_horizontal("s", "p"))
+        .to_series()
+    )
     return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
 
 

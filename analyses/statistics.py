@@ -31,7 +31,9 @@ def trimmed_mean(values: Sequence[float] | npt.NDArray[np.int64]) -> float | Non
     return float(data[cut : data.size - cut].mean())
 
 
-def outliers(values: Sequence[float] | npt.NDArray[np.int64], *, sigmas: float = 3.5, least: float = 0.1) -> list[bool]:
+def outliers(
+    values: Sequence[float] | npt.NDArray[np.int64], *, sigmas: float = 3.5, least: float = 0.1
+) -> list[bool]:
     """Which values lie more than `sigmas` robust deviations, and at least the share `least`, from the median.
 
     Fewer than four values have no outlier. The robust deviation is 1.4826 times the median absolute deviation.

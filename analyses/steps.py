@@ -73,7 +73,9 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
     spread = float(times.std(ddof=1)) if times.size > 1 else None
     result = Steps(
         answer=_answer(table, spread),
-        not_captured=None if table.height else "no steps; call prof.step() once an iteration, or name them with --step",
+        not_captured=None
+        if table.height
+        else "no steps; call prof.step() once an iteration, or name them with --step",
         table=table,
         mean_ns=mean,
         median_ns=float(np.median(times)) if times.size else None,

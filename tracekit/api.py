@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
+from tracekit import cache as parsed
 from tracekit.readers import Limits, read_kineto
 from tracekit.trace import Trace
 
@@ -15,11 +17,19 @@ def read(
     path: str | os.PathLike[str],
     *,
     limits: Limits | None = None,
+    cache: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """Read a trace file of any known format.
 
-    `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises UnreadableTraceError
-    when the file is missing, is not a trace, or is damaged beyond repair.
+    With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
+    file's name. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
+    UnreadableTraceError when the file is missing, is not a trace, or is damaged beyond repair.
     """
-    return read_kineto(path, limits=limits, progress=progress)
+    digest = parsed.digest_of(Path(path)) if cache else None
+    if digest is not None and (known := parsed.load(digest, path)) is not None:
+        return known
+    trace = read_kineto(path, limits=limits, progress=progress)
+    if digest is not None:
+        parsed.store(digest, trace)
+    return trace

@@ -5,19 +5,21 @@ Readers deliver unsorted rows with absolute times; what is done here is the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
+from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
 from tracekit.spans import Nesting, nest
-from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, Schema
+from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, Schema, Trace
 
-__all__ = ["Assembled", "assemble", "conform", "nesting_of"]
+__all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 
@@ -71,7 +73,9 @@ def _thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int6
 def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
     """Rows that have a start and a sensible duration; what is mended or left out is counted."""
     health.count("event_without_time", frame["start"].null_count(), what)
-    health.count("missing_duration", int((frame["duration"].is_null() & frame["start"].is_not_null()).sum()), what)
+    health.count(
+        "missing_duration", int((frame["duration"].is_null() & frame["start"].is_not_null()).sum()), what
+    )
     health.count("negative_duration", int((frame["duration"] < 0).sum()), what)
     return frame.filter(pl.col("start").is_not_null()).with_columns(
         pl.col("duration").fill_null(0).clip(lower_bound=0)
@@ -83,7 +87,9 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
         pl.col("process_id").fill_null(-1), pl.col("thread_id").fill_null(-1)
     )
     host = host.sort(
-        ["process_id", "thread_id", "start", "duration"], descending=[False, False, False, True], maintain_order=True
+        ["process_id", "thread_id", "start", "duration"],
+        descending=[False, False, False, True],
+        maintain_order=True,
     )
     return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
 
@@ -140,7 +146,9 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     )
     pairs = numbered.join(calls, on="correlation", how="inner")
     counts = pairs.group_by("activity_id").agg(pl.col("launch_process").n_unique().alias("n"))
-    health.count("ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file")
+    health.count(
+        "ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file"
+    )
     best = (
         pairs.with_columns(
             (pl.col("external_id") == pl.col("launch_external_id")).fill_null(value=False).alias("same_op"),
@@ -151,9 +159,13 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
         .select("activity_id", "launch_id", "launch_process", "before")
     )
     late = best.filter(~pl.col("before"))
-    health.count("activity_before_launch", late.height, "a device activity starts before its launch call does")
+    health.count(
+        "activity_before_launch", late.height, "a device activity starts before its launch call does"
+    )
     linked = device.drop("launch_id").join(best, on="activity_id", how="left", maintain_order="left")
-    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))["process_id"].unique()
+    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))[
+        "process_id"
+    ].unique()
     only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
     linked = linked.with_columns(pl.coalesce("launch_process", only).alias("process_id"))
     if host.height:
@@ -172,16 +184,16 @@ def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
             pl.col("process_id").alias("launch_process"),
             pl.col("external_id").alias("launch_external_id"),
             pl.col("start").alias("launch_start"),
-            is_launch_call().alias("is_launch"),
+            _is_launch_call().alias("is_launch"),
         )
         .sort(["is_launch", "launch_id"], descending=[True, False])
         .unique(["launch_process", "correlation"], keep="first", maintain_order=True)
     )
 
 
-def is_launch_call(pattern: str = LAUNCH) -> pl.Expr:
+def _is_launch_call() -> pl.Expr:
     """An expression over `name`: whether the host call puts work on a device."""
-    return pl.col("name").cast(pl.String).str.contains(pattern)
+    return pl.col("name").cast(pl.String).str.contains(LAUNCH)
 
 
 def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
@@ -196,12 +208,36 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
     by_external = _by_external_id(device, host)
     device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
-    names = host["name"]
-    at = device["op_id"]
-    operator = names.gather(at.fill_null(0)) if names.len() else pl.Series([None] * device.height, dtype=pl.String)
-    operator = pl.DataFrame({"n": operator, "at": at}).select(pl.when(pl.col("at").is_not_null()).then("n")).to_series()
-    category = categorise(device["kind"], device["name"], operator, pl.Series(optimizer >= 0))
+    category = categorise(
+        device["kind"], device["name"], _operator_names(device, host), pl.Series(optimizer >= 0)
+    )
     return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
+
+
+def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
+    """The same trace, with activities whose name matches one of the patterns counted as communication.
+
+    Raises UsageError when a pattern is no regular expression.
+    """
+    for pattern in comm_patterns:
+        try:
+            pl.select(pl.lit("").str.contains(pattern))
+            known = pl.col("name").cast(pl.String).str.contains(f"(?i){pattern}")
+            device = trace.device.with_columns(
+                pl.when(known)
+                .then(pl.lit("communication").cast(DEVICE_SCHEMA["category"]))
+                .otherwise("category")
+                .alias("category")
+            )
+        except pl.exceptions.PolarsError as error:
+            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
+        trace = replace(trace, device=device)
+    return trace
+
+
+def _operator_names(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
+    names = host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    return device.select("op_id").join(names, on="op_id", how="left", maintain_order="left")["operator"]
 
 
 def _any_name(host: pl.DataFrame, pattern: str, where: pl.Series) -> pl.Series:
@@ -219,8 +255,12 @@ def _ancestor_of(
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
     """The operator that the profiler itself names, for activities whose launch was not recorded."""
     ops = (
-        host.filter((pl.col("kind") == "op") & pl.col("external_id").is_not_null() & (pl.col("external_id") != 0))
+        host.filter(
+            (pl.col("kind") == "op") & pl.col("external_id").is_not_null() & (pl.col("external_id") != 0)
+        )
         .select("external_id", pl.col("span_id").alias("found"))
         .unique("external_id", keep="first", maintain_order=True)
     )
-    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")["found"]
+    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")[
+        "found"
+    ]

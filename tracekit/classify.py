@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import polars as pl
 
@@ -19,17 +19,18 @@ def categorise(
     name: pl.Series,
     operator: pl.Series,
     in_optimizer: pl.Series,
-    comm_patterns: Sequence[str] = (),
 ) -> pl.Series:
     """The category of each activity, as an Enum over `trace.CATEGORIES`.
 
     `operator` is the name of the innermost operator around the launch, null when unknown; `in_optimizer` says
-    whether the launch lies in an `Optimizer.step` range; `comm_patterns` are further names of collectives.
+    whether the launch lies in an `Optimizer.step` range.
     """
-    frame = pl.DataFrame({"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer})
+    frame = pl.DataFrame(
+        {"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer}
+    )
     distinct = frame.unique(maintain_order=False)
     text, op = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
-    communication = _matches(text, "|".join([COMMUNICATION, *comm_patterns]))
+    communication = _matches(text, COMMUNICATION)
     rule = (
         pl.when(communication)
         .then(pl.lit("communication"))
@@ -37,7 +38,9 @@ def categorise(
         .then(pl.col("kind"))
         .when(pl.col("optimizer"))
         .then(pl.lit("optimizer"))
-        .otherwise(pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(text, KERNEL_RULES), pl.lit("other")))
+        .otherwise(
+            pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(text, KERNEL_RULES), pl.lit("other"))
+        )
     )
     labelled = distinct.with_columns(rule.cast(pl.Enum(CATEGORIES)).alias("category"))
     joined = frame.join(
@@ -68,4 +71,6 @@ def _matches(text: pl.Expr, pattern: str) -> pl.Expr:
 
 
 def _first_match(text: pl.Expr, rules: Iterable[tuple[str, str]]) -> pl.Expr:
-    return pl.coalesce(*[pl.when(_matches(text, pattern)).then(pl.lit(category)) for category, pattern in rules])
+    return pl.coalesce(
+        *[pl.when(_matches(text, pattern)).then(pl.lit(category)) for category, pattern in rules]
+    )

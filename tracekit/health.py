@@ -23,15 +23,33 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "event_without_time": ("warning", "events without a readable start time were left out"),
     "missing_duration": ("warning", "complete events without a duration count as 0 ns"),
     "negative_duration": ("warning", "negative durations were set to 0 ns"),
-    "absurd_duration": ("warning", "device activities longer than 1 s; a known overflow of ROCm's profiler; kept as they are"),
+    "absurd_duration": (
+        "warning",
+        "device activities longer than 1 s; a known overflow of ROCm's profiler; kept as they are",
+    ),
     "activity_without_stream": ("warning", "device activities without a device or stream were put on 0"),
-    "overlap_on_stream": ("info", "activities overlap on one stream (programmatic launches); kept, unions are exact"),
+    "overlap_on_stream": (
+        "info",
+        "activities overlap on one stream (programmatic launches); kept, unions are exact",
+    ),
     "overlapping_spans": ("info", "host spans overlap partly on one thread; neither is the other's parent"),
-    "unlinked_activity": ("info", "device activities without a recorded launch call; they count as device time"),
-    "ambiguous_correlation": ("warning", "several processes use one correlation id; settled by operator and time"),
-    "activity_before_launch": ("warning", "clocks of host and device disagree: activities start before their launch"),
+    "unlinked_activity": (
+        "info",
+        "device activities without a recorded launch call; they count as device time",
+    ),
+    "ambiguous_correlation": (
+        "warning",
+        "several processes use one correlation id; settled by operator and time",
+    ),
+    "activity_before_launch": (
+        "warning",
+        "clocks of host and device disagree: activities start before their launch",
+    ),
     "unknown_category": ("info", "events of a category that tracekit does not know were read as annotations"),
-    "unread_phase": ("info", "events of a kind that tracekit does not read (asynchronous or begin/end pairs)"),
+    "unread_phase": (
+        "info",
+        "events of a kind that tracekit does not read (asynchronous or begin/end pairs)",
+    ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
     "broken_steps": ("warning", "steps overlap or are not in order"),
 }
@@ -55,7 +73,10 @@ class HealthLog:
             row[2] = int(str(row[2])) + count
             return
         if kind.startswith(_DERIVED):
-            severity, meaning = "info", f"{kind.removeprefix(_DERIVED)} events repeat what other events say; left out"
+            severity, meaning = (
+                "info",
+                f"{kind.removeprefix(_DERIVED)} events repeat what other events say; left out",
+            )
         else:
             severity, meaning = MEANINGS[kind]
         self._rows[kind] = [kind, severity, count, meaning, example[:160]]

@@ -54,7 +54,8 @@ class Nesting:
         covered = np.zeros(duration.size, dtype=np.int64)
         child = self.parent >= 0
         np.add.at(covered, self.parent[child], duration[child])
-        return np.maximum(duration - covered, 0)
+        own: Int64Array = np.maximum(duration - covered, 0)
+        return own
 
     def innermost_at(self, thread: npt.ArrayLike, time: npt.ArrayLike) -> Int64Array:
         """The row of the innermost span open at each (thread, time), or −1 when none is.

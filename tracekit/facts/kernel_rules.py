@@ -25,9 +25,15 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
     ("attention", r"^triton_tem_fused_.*(attention|sdpa)"),
     ("fused", r"^triton_|^triton_kernel|^graph_\d+_(cpp|triton)_fused|^cpp_fused"),
     ("optimizer", r"^aten::_(fused_(adam|adamw|sgd|adagrad)|foreach_)|^(fused_adam|multi_tensor_)"),
-    ("attention", r"scaled_dot_product|flash_attn|flash_attention|fmha|efficient_attention|_attention_|^attention"),
+    (
+        "attention",
+        r"scaled_dot_product|flash_attn|flash_attention|fmha|efficient_attention|_attention_|^attention",
+    ),
     ("rnn", r"^aten::(_cudnn_rnn|_thnn_fused_lstm|_thnn_fused_gru|lstm|gru|rnn_|miopen_rnn|mkldnn_rnn)"),
-    ("convolution", r"convolution|^aten::(slow_|thnn_)?conv\d?d?|conv_depthwise|^aten::mkldnn_conv|miopen_conv"),
+    (
+        "convolution",
+        r"convolution|^aten::(slow_|thnn_)?conv\d?d?|conv_depthwise|^aten::mkldnn_conv|miopen_conv",
+    ),
     (
         "gemm",
         r"^aten::(add|b|sparse_addm|_scaled_|_int_|_addmm_activation)?(mm|addmm|addmv|addbmm|baddbmm|mv|dot|vdot|matmul|linear|bmm|einsum"
@@ -44,9 +50,18 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         r"embedding|^aten::(index|_index_put|index_put|index_select|gather|scatter|take|masked_select|masked_scatter"
         r"|nonzero|embedding_bag)(_|$)|^aten::_?index_put|permute_2D|fbgemm::|^aten::index_add|^aten::index_copy",
     ),
-    ("sort", r"^aten::(sort|topk|argsort|msort|unique|_unique|kthvalue|searchsorted|bucketize)|nms|^torchvision::nms"),
-    ("pooling", r"pool\dd|_pool|^aten::(max_pool|avg_pool|adaptive_)|upsample|interpolate|grid_sampler|^aten::im2col"),
-    ("random", r"^aten::(rand|normal_|uniform_|bernoulli|exponential_|random_|multinomial|native_dropout|_fused_dropout|dropout)"),
+    (
+        "sort",
+        r"^aten::(sort|topk|argsort|msort|unique|_unique|kthvalue|searchsorted|bucketize)|nms|^torchvision::nms",
+    ),
+    (
+        "pooling",
+        r"pool\dd|_pool|^aten::(max_pool|avg_pool|adaptive_)|upsample|interpolate|grid_sampler|^aten::im2col",
+    ),
+    (
+        "random",
+        r"^aten::(rand|normal_|uniform_|bernoulli|exponential_|random_|multinomial|native_dropout|_fused_dropout|dropout)",
+    ),
     (
         "copy",
         r"^aten::(copy_|_to_copy|to|contiguous|clone|cat|_cat|stack|pad|constant_pad|transpose|permute|slice_backward|fill_|zero_|zeros|ones"
@@ -88,7 +103,10 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
         "gemm",
         r"gemm|gemv|Cijk_|cutlass|cublas|xmma|ampere_\w*_(s|h|bf)\d+|matmul|nvjet|_mm_|splitKreduce|wmma|wgmma|dot_kernel|hgemm|sgemm|ck::.*Gemm|ck_tile.*Gemm|mfma|wvSplitK",
     ),
-    ("normalisation", r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|bn_(fw|bw)_|RowwiseMoments|GammaBeta|LayerNorm|BatchNorm"),
+    (
+        "normalisation",
+        r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|bn_(fw|bw)_|RowwiseMoments|GammaBeta|LayerNorm|BatchNorm",
+    ),
     ("softmax", r"soft_?max"),
     (
         "embedding",
@@ -96,12 +114,18 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("sort", r"sort|topk|top_k|nms|radix|bitonic|unique|merge_?by_?key|DeviceSelect|DeviceScan|partition"),
     ("pooling", r"pool|upsample|grid_sampl|interp"),
-    ("random", r"distribution_|dropout|philox|curand|rng|bernoulli|random|uniform_and_transform|normal_and_transform"),
+    (
+        "random",
+        r"distribution_|dropout|philox|curand|rng|bernoulli|random|uniform_and_transform|normal_and_transform",
+    ),
     (
         "copy",
         r"copy|CatArray|cat_kernel|transpose|permute|memcpy|memset|fill|FillFunctor|_cast|convert|pad_|arange|reshape|bfloat16_copy|chunk|_to_|unrolled_elementwise_kernel.*LoadWithCast|fillBuffer",
     ),
-    ("reduction", r"reduce|reduction|sum_kernel|norm_kernel|mean|argmax|argmin|cumsum|scan_|nll_loss|loss|CrossEntropy"),
+    (
+        "reduction",
+        r"reduce|reduction|sum_kernel|norm_kernel|mean|argmax|argmin|cumsum|scan_|nll_loss|loss|CrossEntropy",
+    ),
     (
         "elementwise",
         r"elementwise|pointwise|gelu|silu|relu|sigmoid|tanh|act_and_mul|activation|TensorIterator|binary_op|unary|tril_triu|lpnorm|CUDAFunctor|rotary|rope|masked",

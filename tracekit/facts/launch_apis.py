@@ -25,9 +25,7 @@ KERNEL_LAUNCH = (
 GRAPH_LAUNCH = r"^(cudaGraphLaunch|cuGraphLaunch|hipGraphLaunch)"
 """Calls that replay a captured graph: one call, many activities, one correlation id."""
 
-MEMORY_LAUNCH = (
-    r"^(cuda|cu|hip|musa|mu)(Mem(cpy|set)\w*)|^urEnqueueMem|^urEnqueueUSM(Memcpy|Fill)|^zeCommandListAppendMemory"
-)
+MEMORY_LAUNCH = r"^(cuda|cu|hip|musa|mu)(Mem(cpy|set)\w*)|^urEnqueueMem|^urEnqueueUSM(Memcpy|Fill)|^zeCommandListAppendMemory"
 """Calls that copy or fill memory."""
 
 LAUNCH = f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}|{MEMORY_LAUNCH}"
@@ -40,7 +38,5 @@ SYNCHRONISATION = (
 )
 """Calls in which the host waits until the device is done; blocking copies are among them."""
 
-ALLOCATION = (
-    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister)\w*|^cuMem(Alloc|Free|Create|Map|Release)\w*"
-)
+ALLOCATION = r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister)\w*|^cuMem(Alloc|Free|Create|Map|Release)\w*"
 """Calls that take device or pinned memory from the driver; `cudaFree` waits for the device as well."""

@@ -6,6 +6,7 @@ fast path over the whole column and looks at single values only where the types 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -92,7 +93,7 @@ def _integer(value: object) -> int | None:
     if isinstance(value, int):
         number = value
     elif isinstance(value, float):
-        number = int(value) if value == value and abs(value) < float(_INT64) else None
+        number = int(value) if math.isfinite(value) and abs(value) < float(_INT64) else None
     elif isinstance(value, str):
         text = value.strip().removeprefix("stream ")
         if _INTEGER.fullmatch(text):
@@ -109,7 +110,9 @@ def floats(values: Sequence[Any]) -> pl.Series:
     """Numbers, also written as strings; anything else is null."""
     if set(map(type, values)) <= _PLAIN_FLOAT:
         return pl.Series(values, dtype=pl.Float64, strict=False)
-    return pl.Series([None if v is None else str(v) for v in values], dtype=pl.String).cast(pl.Float64, strict=False)
+    return pl.Series([None if v is None else str(v) for v in values], dtype=pl.String).cast(
+        pl.Float64, strict=False
+    )
 
 
 def categorical(values: Sequence[Any]) -> pl.Series:
@@ -125,8 +128,12 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
     column = pl.Series(joined.split("\x1e"), dtype=pl.Categorical)
-    missing = [len(value) == 0 for value in map(memoryview, values)]
+    missing = [not length for length in map(len, map(_view, values))]
     return column if not any(missing) else _blank(column, missing)
+
+
+def _view(value: msgspec.Raw) -> memoryview:
+    return memoryview(value)
 
 
 def _blank(column: pl.Series, missing: list[bool]) -> pl.Series:

@@ -200,7 +200,6 @@ def _skip_comma(text: bytes, cut: int) -> int:
     return text.index(b",", cut) + 1
 
 
-
 def _decode_array(array: bytes) -> list[AnyEvent]:
     events = _FAST.decode(array)
     if any(type(ts) is float and abs(ts) >= EXACT_FLOAT_US for ts in map(_TIME, events)):

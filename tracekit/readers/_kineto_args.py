@@ -9,7 +9,16 @@ import msgspec
 
 from tracekit.readers._salvage import Defects
 
-__all__ = ["ActivityArgs", "MemoryArgs", "OpArgs", "PythonArgs", "RuntimeArgs", "SyncArgs", "decode_args"]
+__all__ = [
+    "ActivityArgs",
+    "MemoryArgs",
+    "OpArgs",
+    "PythonArgs",
+    "RuntimeArgs",
+    "SyncArgs",
+    "decode_args",
+    "is_blank",
+]
 
 Scalar = int | str | float | None
 
@@ -66,7 +75,11 @@ class RuntimeArgs(
 class PythonArgs(
     msgspec.Struct,
     gc=False,
-    rename={"python_id": "Python id", "python_parent_id": "Python parent id", "module_id": "Python module id"},
+    rename={
+        "python_id": "Python id",
+        "python_parent_id": "Python parent id",
+        "module_id": "Python module id",
+    },
 ):
     """Python functions and module calls."""
 
@@ -138,13 +151,18 @@ class MemoryArgs(
     device_type: Scalar = None
 
 
+def is_blank(raw: msgspec.Raw) -> bool:
+    """Whether the key was absent."""
+    return memoryview(raw).nbytes == 0
+
+
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 
 
 def decode_args(raws: Sequence[msgspec.Raw], record: type[_Args], defects: Defects) -> list[_Args]:
     """The `args` of many events as records; one that is not an object becomes a record of nothing, and is counted."""
     try:
-        joined = b",".join([raw if len(memoryview(raw)) else b"{}" for raw in raws])
+        joined = b",".join([b"{}" if is_blank(raw) else raw for raw in raws])
         return msgspec.json.decode(b"[" + joined + b"]", type=list[record])  # type: ignore[valid-type]
     except msgspec.DecodeError:
         return [_decode_one(bytes(raw), record, defects) for raw in raws]

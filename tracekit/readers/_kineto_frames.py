@@ -185,7 +185,9 @@ class RawFrames:
             {
                 "start": columns.nanoseconds(_get(group, "ts")),
                 **self._place(group),
-                "device_id": frame.select(pl.when("on_host").then(-1).otherwise("device").cast(pl.Int64)).to_series(),
+                "device_id": frame.select(
+                    pl.when("on_host").then(-1).otherwise("device").cast(pl.Int64)
+                ).to_series(),
                 "address": columns.integers(_get(args, "address")),
                 "bytes": columns.integers(_get(args, "byte_count")),
                 "allocated": columns.integers(_get(args, "allocated")),
@@ -237,7 +239,9 @@ class RawFrames:
 
     def _add_metadata(self, group: list[AnyEvent]) -> None:
         for event in group:
-            if event.name not in ("process_name", "process_labels", "thread_name") or not len(memoryview(event.args)):
+            if event.name not in ("process_name", "process_labels", "thread_name") or records.is_blank(
+                event.args
+            ):
                 continue
             args: Any = msgspec.json.decode(event.args)
             if not isinstance(args, dict):
@@ -285,7 +289,7 @@ def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
 
 def _numbers(raw: msgspec.Raw) -> dict[str, float]:
     """The numeric entries of an args object."""
-    if not len(memoryview(raw)):
+    if records.is_blank(raw):
         return {}
     args: Any = msgspec.json.decode(raw)
     if not isinstance(args, dict):

@@ -14,7 +14,8 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 _SPLIT: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _STRING_OR_BARE: Final = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])', re.DOTALL
+    rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])',
+    re.DOTALL,
 )
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
@@ -129,9 +130,7 @@ def _decode_piece(
     return None
 
 
-def _try(
-    piece: bytes, decoder: msgspec.json.Decoder[_Record]
-) -> tuple[_Record | None, int | None] | None:
+def _try(piece: bytes, decoder: msgspec.json.Decoder[_Record]) -> tuple[_Record | None, int | None] | None:
     try:
         return decoder.decode(piece), None
     except msgspec.ValidationError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from isal import igzip_lib, isal_zlib
 
@@ -28,6 +27,7 @@ _FOREIGN: Final = (
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
 )
+_INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
 _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
 
 
@@ -46,7 +46,7 @@ class Limits:
 
 
 class Source:
-    """One input file; iterate over `blocks()` once. `digest` is known when the iteration is over."""
+    """One input file; iterate over `blocks()` once."""
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
         self.path = Path(path)
@@ -55,12 +55,6 @@ class Source:
         self.plain_bytes = 0
         self.truncated = False
         self.compressed = False
-        self._hash = hashlib.blake2b(digest_size=16)
-
-    @property
-    def digest(self) -> str:
-        """The BLAKE2b digest of the file's bytes as far as they were read."""
-        return self._hash.hexdigest()
 
     def blocks(self) -> Iterator[bytes]:
         """The plain bytes in blocks of about `BLOCK_BYTES`.
@@ -87,7 +81,9 @@ class Source:
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=self.path, remedy="check the path") from error
         except PermissionError as error:
-            raise UnreadableTraceError("no permission to read it", path=self.path, remedy="chmod +r it") from error
+            raise UnreadableTraceError(
+                "no permission to read it", path=self.path, remedy="chmod +r it"
+            ) from error
         except (OSError, ValueError) as error:
             raise UnreadableTraceError(f"it cannot be opened ({error})", path=self.path) from error
         return file
@@ -107,7 +103,6 @@ class Source:
                 raise UnreadableTraceError(f"reading failed ({error})", path=self.path) from error
             if not block:
                 return
-            self._hash.update(block)
             yield block
 
     def _count(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -126,7 +121,7 @@ class Source:
             while data or not (inflater.needs_input or inflater.eof):
                 try:
                     plain = inflater.decompress(data, BLOCK_BYTES)
-                except (isal_zlib.error, EOFError, ValueError) as error:
+                except (_INFLATE_ERROR, EOFError, ValueError) as error:
                     if self.plain_bytes == 0:
                         raise UnreadableTraceError(
                             f"the gzip data are damaged ({error})", path=self.path, remedy="copy it again"

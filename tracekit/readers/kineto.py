@@ -75,7 +75,8 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
     host = conform(_host_kinds(_diagonal(raw, "host")), HOST_SCHEMA)
     device = conform(_diagonal(raw, "device"), DEVICE_SCHEMA)
     side = {
-        name: raw.frame(name) for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
+        name: raw.frame(name)
+        for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
     }
     origin = _origin([host, device, *[side[n] for n in ("syncs", "memory", "counters", "collectives")]])
     host, device = _shift(host, origin), _shift(device, origin)
@@ -117,12 +118,15 @@ def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
     kind = pl.col("kind").cast(pl.String)
     annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in facts.ANNOTATION_PREFIXES])
     is_range = kind.is_in(["op", "annotation"])
+    has_layer = pl.col("layer").is_not_null() if "layer" in host.columns else pl.lit(value=False)
     return host.with_columns(
         pl.when(is_range & name.str.starts_with(facts.STEP_PREFIX))
         .then(pl.lit("step"))
         .when((kind == "op") & annotation)
         .then(pl.lit("annotation"))
         .when((kind == "python") & name.str.starts_with(facts.MODULE_PREFIX))
+        .then(pl.lit("module"))
+        .when((kind == "annotation") & has_layer)
         .then(pl.lit("module"))
         .otherwise(kind)
         .alias("kind")
@@ -148,7 +152,9 @@ def _optional(frame: pl.DataFrame | None, schema: Any, origin: int) -> pl.DataFr
 def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
     if frame is None:
         return None
-    spans = host.filter(pl.col("kind") == "op").select("process_id", "thread_id", "start", "duration", "span_id")
+    spans = host.filter(pl.col("kind") == "op").select(
+        "process_id", "thread_id", "start", "duration", "span_id"
+    )
     joined = _shift(frame, origin).join(
         spans.unique(["process_id", "thread_id", "start", "duration"], keep="last"),
         on=["process_id", "thread_id", "start", "duration"],
@@ -182,7 +188,11 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
     """Spans that are open when another begins and end before it does."""
     nesting = nesting_of(host)
     open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
-    crossing = (open_before >= 0) & (nesting.end[open_before] > nesting.start) & (nesting.end[open_before] < nesting.end)
+    crossing = (
+        (open_before >= 0)
+        & (nesting.end[open_before] > nesting.start)
+        & (nesting.end[open_before] < nesting.end)
+    )
     if crossing.any():
         first = host.row(int(crossing.argmax()), named=True)
         health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
@@ -211,7 +221,9 @@ def _meta(
         base_ns = 0
     producer = {key: str(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))["process_id"].unique()
+    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))[
+        "process_id"
+    ].unique()
     return Meta(
         path=str(source.path),
         format="kineto",

@@ -1,0 +1,85 @@
+"""The registry that makes an analysis show up in the report, on the command line, in the docs and in the JSON.
+
+It imports nothing heavy, so that `tracekit --help` can list the analyses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.analyses.result import Result
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "Analysis", "AnalysisFunction", "analyses", "get_analysis"]
+
+
+class AnalysisFunction(Protocol):
+    """A pure function of a trace and a scope."""
+
+    def __call__(self, trace: Trace, *, scope: Scope | None = None) -> Result:
+        """The result for this scope; without one, for the default scope of the trace."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A registry entry: its name, the question it answers, and where the function lives (`module:function`)."""
+
+    name: str
+    question: str
+    target: str
+
+    def load(self) -> AnalysisFunction:
+        """Import the function."""
+        module, _, attribute = self.target.partition(":")
+        function: Any = getattr(import_module(module), attribute)
+        loaded: AnalysisFunction = function
+        return loaded
+
+
+BUILT_IN: Final = (
+    Analysis("breakdown", "Where did the device's time go?", "tracekit.analyses.breakdown:breakdown"),
+    Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
+    Analysis("idle", "What did each stream wait for?", "tracekit.analyses.idle:idle"),
+    Analysis("kernels", "Which kernels take the time?", "tracekit.analyses.kernels:kernels"),
+    Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
+    Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
+    Analysis("memory", "What is copied, and how full is the memory?", "tracekit.analyses.memory:memory"),
+    Analysis("counters", "What did the hardware counters measure?", "tracekit.analyses.counters:counters"),
+)
+"""The analyses that come with tracekit, in the order of the report."""
+
+ENTRY_POINT_GROUP: Final = "tracekit.analyses"
+
+
+def analyses() -> tuple[Analysis, ...]:
+    """The built-in analyses, then those of installed packages (entry points of the group `tracekit.analyses`).
+
+    An entry point's value is the function; the question is the first line of the function's docstring.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - 20 ms that `tracekit --help` does not need
+
+    found = []
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name):
+        function = point.load()
+        question = (function.__doc__ or point.name).strip().splitlines()[0]
+        found.append(Analysis(point.name, question, point.value))
+    return (*BUILT_IN, *found)
+
+
+def get_analysis(name: str) -> Analysis:
+    """The analysis of this name.
+
+    Raises UsageError when there is none.
+    """
+    for analysis in analyses():
+        if analysis.name == name:
+            return analysis
+    known = ", ".join(analysis.name for analysis in analyses())
+    raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")

@@ -1,0 +1,94 @@
+"""The device a capture runs on: its name, its synchronisation and its clock."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from tracekit.errors import UsageError
+
+__all__ = ["StepClock", "device_name", "resolve_device", "synchronize"]
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device called `name`: `cpu`, `cuda` or `cuda:N` (ROCm GPUs are called cuda too).
+
+    Raises `UsageError` for another name, or when that GPU is not there.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"unknown device {name!r}", remedy="use cpu, cuda or cuda:N") from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise UsageError(f"cannot capture on the device {name!r}", remedy="use cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"the device {name!r} was asked for, but this torch sees no GPU", remedy="use --device cpu"
+        )
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise UsageError(f"there is no device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", index)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the work queued on `device` is done; on a CPU there is never any."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def device_name(device: torch.device) -> str:
+    """Return the model of the GPU or CPU, such as `NVIDIA H200`; at least the CPU's architecture."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        for line in cpu_info.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+class StepClock:
+    """Times steps without disturbing them: by events in the stream on a GPU, by the host's clock on a CPU.
+
+    Waiting for the GPU after each step would forbid the host to run ahead, and so measure another program.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._host: list[tuple[int, int]] = []
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._started_at = 0
+        self._started: torch.cuda.Event | None = None
+
+    def start(self) -> None:
+        """Begin a step."""
+        if self._device.type == "cuda":
+            self._started = self._mark()
+        self._started_at = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        """End the step that `start` began."""
+        self._host.append((self._started_at, time.perf_counter_ns()))
+        if self._started is not None:
+            self._events.append((self._started, self._mark()))
+
+    def durations_ns(self) -> list[int]:
+        """Return the duration of each finished step in ns, after waiting for the device."""
+        if self._device.type != "cuda":
+            return [end - start for start, end in self._host]
+        synchronize(self._device)
+        # CUDA reports milliseconds in single precision, good to about half a microsecond.
+        return [round(start.elapsed_time(end) * 1e6) for start, end in self._events]
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event

@@ -1,0 +1,144 @@
+"""Writing a capture: the trace without what names the machine, and both files whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tracekit.capture.layer_table import LayerTable
+from tracekit.capture.manifest import Manifest
+from tracekit.errors import TracekitError, UsageError
+from tracekit.facts.capture_names import LAYER_METADATA_KEY
+
+__all__ = ["MANIFEST_FILE", "TRACE_FILE", "pack_trace", "prepare_folder", "write_capture"]
+
+TRACE_FILE = "trace.json.gz"
+MANIFEST_FILE = "manifest.json"
+
+_EVENTS = b'"traceEvents"'
+_DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path that the profiler wrote to
+# A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
+# know it by, and do not tell whose machine it was.
+_ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
+_CHUNK = 1 << 20
+
+
+def prepare_folder(folder: Path) -> Path:
+    """Create `folder` where it is missing and return it, so that a long run does not fail at its end.
+
+    Raises `UsageError` when it cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write there ({error.strerror})", path=folder) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError("cannot write there (no permission)", path=folder)
+    return folder
+
+
+def write_capture(
+    folder: Path, export: Callable[[str], object], layers: LayerTable, manifest: Manifest
+) -> Manifest:
+    """Write the trace and its manifest into `folder`; return the manifest with what was found in the trace.
+
+    `export` writes the profiler's own JSON to the path it is given. Both files are complete before either
+    gets its name, so a failure leaves an older capture as it was. Raises `TracekitError` when the profiler
+    wrote a file without events.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".capture-") as scratch_name:
+        scratch = Path(scratch_name)
+        exported = scratch / "exported.json"
+        export(str(exported))
+        defect = pack_trace(exported, scratch / TRACE_FILE, {LAYER_METADATA_KEY: msgspec.json.encode(layers)})
+        manifest = msgspec.structs.replace(manifest, trace_defect=defect)
+        (scratch / MANIFEST_FILE).write_bytes(manifest.to_json())
+        for name in (TRACE_FILE, MANIFEST_FILE):
+            (scratch / name).replace(folder / name)
+    return manifest
+
+
+def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | None:
+    """Compress the profiler's JSON file `source` into `target`, with the top-level keys of `added`.
+
+    The values of `added` are JSON. The keys that name the machine are left out and absolute paths in Python
+    frames shortened; every other byte of the events stays as it was. The file is mapped, not loaded.
+
+    Returns None, or why the events are not valid JSON: a quotation mark in the name of one of the user's own
+    ranges is enough for that, and no reason to lose the recording, which readers can repair. Raises
+    `TracekitError` when there are no events.
+    """
+    with (
+        source.open("rb") as file,
+        target.open("xb") as raw_target,
+        # No file name and no time in the gzip header: they would say where and when it was packed.
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw_target, mtime=0, compresslevel=9) as packed,
+    ):
+        # Not a context manager: while an exception holds views into it, closing it would raise another.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        header, events = _split(content)
+        kept = {key: bytes(value) for key, value in header.items() if key not in _DROPPED_KEYS}
+        packed.write(b"{\n")
+        for key, value in {**kept, **added}.items():
+            packed.write(msgspec.json.encode(key) + b": " + value + b",\n")
+        packed.write(b'"traceEvents": ')
+        _write_events(packed, content, events)
+        packed.write(b"\n}\n")
+        defect = _defect(content)
+        content.close()
+    return defect
+
+
+def _split(content: mmap.mmap) -> tuple[dict[str, msgspec.Raw], range]:
+    """Return the keys before the events, and where the events' array lies.
+
+    The profiler writes every key before the events, except `traceName`. The events themselves are not
+    parsed, because they may not be valid JSON.
+    """
+    mark = content.find(_EVENTS)
+    while mark >= 0:
+        header = _object(content[:mark].rstrip().removesuffix(b",") + b"}")
+        if header is not None:
+            name = content.rfind(b'"traceName"', mark)
+            begin = content.find(b"[", mark)
+            end = content.rfind(b"]", mark, name if name >= 0 else len(content)) + 1
+            if mark < begin < end:
+                return header, range(begin, end)
+        mark = content.find(_EVENTS, mark + 1)
+    raise TracekitError("the profiler wrote a file without events")
+
+
+def _object(text: bytes) -> dict[str, msgspec.Raw] | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return None
+
+
+def _defect(content: mmap.mmap) -> str | None:
+    try:
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except msgspec.MsgspecError as error:
+        return str(error)
+    return None
+
+
+def _write_events(target: gzip.GzipFile, content: mmap.mmap, events: range) -> None:
+    position = events.start
+    for frame in _ABSOLUTE_FRAME.finditer(content, events.start, events.stop):
+        _copy(target, content, range(position, frame.start()))
+        target.write(b'"' + frame[1])
+        position = frame.end()
+    _copy(target, content, range(position, events.stop))
+
+
+def _copy(target: gzip.GzipFile, content: mmap.mmap, part: range) -> None:
+    for start in part[::_CHUNK]:
+        target.write(content[start : min(start + _CHUNK, part.stop)])

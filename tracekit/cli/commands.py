@@ -1,0 +1,81 @@
+"""All commands: the fixed ones and one per registered analysis."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import typer
+
+from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.cli import options as flags
+from tracekit.cli.capture import capture
+from tracekit.cli.inspect_ import doctor, info
+from tracekit.cli.report import export, report, run_analysis
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add every command to the program, in the order of its help."""
+    app.command()(report)
+    app.command()(info)
+    app.command()(doctor)
+    for analysis in BUILT_IN:
+        app.command(name=analysis.name, help=_help(analysis))(_command(analysis))
+    app.command(name="analysis")(third_party)
+    app.command()(export)
+    app.command()(capture)
+
+
+def third_party(
+    name: str = typer.Argument(metavar="NAME", help="An analysis of an installed package."),
+    traces: flags.TraceFiles = [],  # noqa: B006 - typer copies it
+    step: flags.Step = None,
+    window: flags.WindowFlag = flags.WindowKind.steps,
+    format_: flags.FormatFlag = None,
+    output: flags.Output = None,
+) -> None:
+    """Run an analysis that another package registered (entry-point group tracekit.analyses)."""
+    run_analysis(name, traces, step=step, window=window, format_=format_, output=output)
+
+
+def _help(analysis: Analysis) -> str:
+    return analysis.question
+
+
+def _command(analysis: Analysis) -> Callable[..., None]:
+    def command(
+        traces: flags.TraceFiles,
+        rank: flags.Rank = None,
+        step: flags.Step = None,
+        window: flags.WindowFlag = flags.WindowKind.steps,
+        comm_pattern: flags.CommPatterns = None,
+        table: flags.TableName = None,
+        top: flags.Top = None,
+        sort: flags.Sort = None,
+        format_: flags.FormatFlag = None,
+        output: flags.Output = None,
+        no_cache: flags.NoCache = False,
+        no_size_limit: flags.NoSizeLimit = False,
+    ) -> None:
+        run_analysis(
+            analysis.name,
+            traces,
+            rank=rank,
+            step=step,
+            window=window,
+            comm_pattern=comm_pattern,
+            table=table,
+            top=top,
+            sort=sort,
+            format_=format_,
+            output=output,
+            no_cache=no_cache,
+            no_size_limit=no_size_limit,
+        )
+
+    command.__name__ = analysis.name
+    # typer resolves annotations in the module of the function; here they are already objects.
+    command.__signature__ = inspect.signature(command, eval_str=True)  # type: ignore[attr-defined]
+    return command

@@ -1,0 +1,98 @@
+"""Reading the traces that a command was given, with progress on a terminal's stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+__all__ = ["load", "load_all"]
+
+_PROGRESS_AFTER_S: Final = 0.5
+_PROGRESS_EVERY_S: Final = 0.1
+
+
+def load(
+    path: Path, *, no_cache: bool, no_size_limit: bool, comm_patterns: Sequence[str] | None = None
+) -> Trace:
+    """One trace.
+
+    Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
+    """
+    import tracekit.api
+    from tracekit.readers import Limits
+
+    progress = _progress(path)
+    try:
+        trace = tracekit.api.read(
+            path, limits=Limits(enforced=not no_size_limit), cache=not no_cache, progress=progress
+        )
+    finally:
+        progress(-1, 0)
+    return _with_patterns(trace, comm_patterns) if comm_patterns else trace
+
+
+def load_all(
+    paths: Sequence[Path],
+    *,
+    rank: int | None,
+    no_cache: bool,
+    no_size_limit: bool,
+    comm_patterns: Sequence[str] | None = None,
+) -> list[Trace]:
+    """The traces of these files; with `rank`, only the one of that rank.
+
+    Raises UsageError when no file, or more than one, is of that rank.
+    """
+    traces = [
+        load(path, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_patterns)
+        for path in paths
+    ]
+    if rank is None:
+        return traces
+    chosen = [trace for trace in traces if trace.meta.rank == rank]
+    if len(chosen) == 1:
+        return chosen
+    found = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
+    fault = f"{'no trace is' if not chosen else 'several traces are'} of rank {rank}"
+    raise UsageError(fault, remedy=f"the ranks are {found}")
+
+
+def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:
+    """The same trace with the categories found again, with more names of collectives."""
+    from tracekit.assemble import recategorise
+
+    return recategorise(trace, patterns)
+
+
+def _progress(path: Path) -> Callable[[int, int], None]:
+    """A line with the share of the file that was read, on a terminal only; called with −1 it wipes itself."""
+    began = shown = time.monotonic()
+    visible = False
+    wanted = sys.stderr.isatty()
+
+    def report(plain_bytes: int, _file_bytes: int) -> None:
+        nonlocal shown, visible
+        if not wanted:
+            return
+        now = time.monotonic()
+        if plain_bytes < 0:
+            if visible:
+                sys.stderr.write("\r\033[K")
+                sys.stderr.flush()
+            return
+        if now - began < _PROGRESS_AFTER_S or now - shown < _PROGRESS_EVERY_S:
+            return
+        shown, visible = now, True
+        rate = plain_bytes / (now - began) / 1e6
+        sys.stderr.write(f"\r\033[Kreading {path.name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        sys.stderr.flush()
+
+    return report

@@ -1,0 +1,128 @@
+"""The flags that commands share, each declared once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "CommPatterns",
+    "Figures",
+    "Format",
+    "FormatFlag",
+    "NoCache",
+    "NoSizeLimit",
+    "Only",
+    "Output",
+    "Rank",
+    "Sort",
+    "Step",
+    "TableName",
+    "Top",
+    "TraceFile",
+    "TraceFiles",
+    "WindowFlag",
+    "WindowKind",
+]
+
+
+class Format(str, Enum):
+    """How a result is written."""
+
+    table = "table"
+    html = "html"
+    json = "json"
+    md = "md"
+    csv = "csv"
+    parquet = "parquet"
+
+
+class WindowKind(str, Enum):
+    """Which part of the trace is analysed."""
+
+    steps = "steps"
+    trace = "trace"
+
+
+_READ = "Reading"
+_SELECT = "Selection"
+_WRITE = "Output"
+
+TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file (.json or .json.gz).")]
+TraceFiles = Annotated[
+    list[Path], typer.Argument(metavar="TRACE...", help="Trace files (.json or .json.gz).")
+]
+
+Rank = Annotated[
+    int | None, typer.Option(help="Only the trace of this rank, of several given.", rich_help_panel=_SELECT)
+]
+Step = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REGEX",
+        help="Take annotations that match as steps, instead of ProfilerStep#.",
+        rich_help_panel=_SELECT,
+    ),
+]
+WindowFlag = Annotated[
+    WindowKind,
+    typer.Option(
+        "--window", help="The activities of all complete steps, or the whole trace.", rich_help_panel=_SELECT
+    ),
+]
+CommPatterns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--comm-pattern",
+        metavar="REGEX",
+        help="Count kernels whose name matches as communication; repeatable.",
+        rich_help_panel=_SELECT,
+    ),
+]
+Top = Annotated[int | None, typer.Option(min=1, help="Rows of each table.", rich_help_panel=_SELECT)]
+Sort = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.", rich_help_panel=_SELECT)
+]
+TableName = Annotated[
+    str | None,
+    typer.Option("--table", metavar="NAME", help="Only this table of the analysis.", rich_help_panel=_SELECT),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="ANALYSIS", help="Only this analysis; repeatable.", rich_help_panel=_SELECT
+    ),
+]
+
+FormatFlag = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-f",
+        help="Default: from the suffix of -o, else a table for reading.",
+        rich_help_panel=_WRITE,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write here instead of stdout.", rich_help_panel=_WRITE
+    ),
+]
+Figures = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Also draw the figures into this folder.", rich_help_panel=_WRITE),
+]
+
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Neither use nor keep the parsed trace.", rich_help_panel=_READ)
+]
+NoSizeLimit = Annotated[
+    bool,
+    typer.Option(
+        "--no-size-limit", help="Read a compressed file however much it grows.", rich_help_panel=_READ
+    ),
+]

@@ -1,0 +1,188 @@
+"""`tracekit report`, `tracekit export`, and the commands of single analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options as flags
+from tracekit.cli import output as out
+from tracekit.cli.loading import load, load_all
+from tracekit.cli.options import Format, WindowKind
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.report.model import Report, Section
+    from tracekit.trace import Trace
+
+__all__ = ["export", "report", "run_analysis"]
+
+
+def report(
+    traces: flags.TraceFiles,
+    rank: flags.Rank = None,
+    step: flags.Step = None,
+    window: flags.WindowFlag = WindowKind.steps,
+    comm_pattern: flags.CommPatterns = None,
+    only: flags.Only = None,
+    top: flags.Top = None,
+    format_: flags.FormatFlag = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    no_cache: flags.NoCache = False,
+    no_size_limit: flags.NoSizeLimit = False,
+) -> None:
+    """What bounds this run, what costs most, and what to try: verdict first."""
+    chosen = out.choose_format(format_, output)
+    if len(traces) > 1 and chosen is Format.html:
+        raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+    read = load_all(
+        traces, rank=rank, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_pattern
+    )
+    from tracekit.report.build import build_report
+
+    made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
+    for result, trace in made:
+        if figures is not None:
+            from tracekit.report import figures as drawing
+
+            drawing.write(result, figures if len(made) == 1 else figures / trace.meta.name, "svg")
+    _write_reports(made, chosen, output)
+
+
+def _write_reports(made: Sequence[tuple[Report, Trace]], chosen: Format, output: Path | None) -> None:
+    if chosen in (Format.csv, Format.parquet):
+        from tracekit.report import tables
+
+        if output is None:
+            raise UsageError(f"a report is many {chosen.value} tables", remedy="give -o FOLDER")
+        for result, trace in made:
+            tables.write(result, output if len(made) == 1 else output / trace.meta.name, chosen.value)
+        return
+    texts = [_render(result, trace, chosen) for result, trace in made]
+    if chosen is Format.json and len(texts) > 1:
+        out.emit('{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}", output)
+    else:
+        out.emit("\n".join(texts), output)
+
+
+def _render(result: Report, trace: Trace, chosen: Format) -> str:
+    if chosen is Format.json:
+        from tracekit.report import json_
+
+        return json_.render(result)
+    if chosen is Format.md:
+        from tracekit.report import markdown
+
+        return markdown.render(result)
+    if chosen is Format.html:
+        from tracekit.report import html
+
+        return html.render(result, trace)
+    from tracekit.report import terminal
+
+    return terminal.render(result, width=out.terminal_width(), color=out.use_color())
+
+
+def run_analysis(
+    name: str,
+    traces: Sequence[Path],
+    *,
+    rank: int | None = None,
+    step: str | None = None,
+    window: WindowKind = WindowKind.steps,
+    comm_pattern: Sequence[str] | None = None,
+    table: str | None = None,
+    top: int | None = None,
+    sort: str | None = None,
+    format_: Format | None = None,
+    output: Path | None = None,
+    no_cache: bool = False,
+    no_size_limit: bool = False,
+) -> None:
+    """Run one analysis on each trace and write its result.
+
+    Raises UsageError for an unknown table, column or format.
+    """
+    chosen = out.choose_format(format_, output)
+    if chosen is Format.html:
+        raise UsageError(
+            "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
+        )
+    read = load_all(
+        traces, rank=rank, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_pattern
+    )
+    from tracekit.report.build import build_report
+
+    texts = []
+    for trace in read:
+        made = build_report(trace, window=window.value, step=step, only=[name])
+        section = _narrow(made.sections[0], table, sort)
+        if chosen in (Format.csv, Format.parquet):
+            if len(read) > 1:
+                raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+            frame = section.tables[0].frame
+            out.emit_frame(frame.head(top) if top else frame, chosen, output)
+            return
+        texts.append(_render_section(made, section, chosen, top))
+    out.emit("\n".join(texts), output)
+
+
+def _narrow(section: Section, table: str | None, sort: str | None) -> Section:
+    """The section with only the table asked for, sorted as asked for."""
+    from dataclasses import replace
+
+    tables = section.tables
+    if table is not None:
+        tables = tuple(t for t in tables if t.name == table)
+        if not tables:
+            known = ", ".join(t.name for t in section.tables) or "none"
+            raise UsageError(f"{section.name} has no table {table!r}", remedy=f"its tables are {known}")
+    if sort is not None:
+        if not any(sort in t.frame.columns for t in tables):
+            known = ", ".join(dict.fromkeys(c for t in tables for c in t.frame.columns))
+            raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {known}")
+        tables = tuple(
+            replace(t, frame=t.frame.sort(sort, descending=t.frame[sort].dtype.is_numeric(), nulls_last=True))
+            if sort in t.frame.columns
+            else t
+            for t in tables
+        )
+    return replace(section, tables=tables)
+
+
+def _render_section(made: Report, section: Section, chosen: Format, top: int | None) -> str:
+    from dataclasses import replace
+
+    if chosen is Format.json:
+        from tracekit.report import json_
+
+        return json_.render(replace(made, sections=(section,)), top=top)
+    if chosen is Format.md:
+        from tracekit.report import markdown
+
+        return markdown.render_section(section, top=top)
+    from tracekit.report import terminal
+
+    return terminal.render_section(section, width=out.terminal_width(), color=out.use_color(), top=top)
+
+
+def export(
+    trace: flags.TraceFile,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
+    format_: flags.FormatFlag = None,
+    no_cache: flags.NoCache = False,
+    no_size_limit: flags.NoSizeLimit = False,
+) -> None:
+    """Write the trace's own frames (host spans, device activities, …) as Parquet or CSV files."""
+    chosen = format_ or Format.parquet
+    if chosen not in (Format.parquet, Format.csv):
+        raise UsageError(f"export writes parquet or csv, not {chosen.value}")
+    read = load(trace, no_cache=no_cache, no_size_limit=no_size_limit)
+    from tracekit.report.tables import write_trace
+
+    for name in write_trace(read, output, chosen.value):
+        typer.echo(name)
