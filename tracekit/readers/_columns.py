@@ -127,15 +127,7 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
     joined = b"\x1e".join(values).decode("utf-8", "replace")
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
-    column = pl.Series(joined.split("\x1e"), dtype=pl.Categorical)
-    missing = [not length for length in map(len, map(_view, values))]
-    return column if not any(missing) else _blank(column, missing)
-
-
-def _view(value: msgspec.Raw) -> memoryview:
-    return memoryview(value)
-
-
-def _blank(column: pl.Series, missing: list[bool]) -> pl.Series:
-    frame = pl.DataFrame({"value": column, "missing": missing})
-    return frame.select(pl.when(~pl.col("missing")).then(pl.col("value"))).to_series()
+    text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
+    # No JSON value has an empty text, so an empty one says that the key was absent.
+    known = text.to_frame().select(pl.when(pl.col("text") != "").then(pl.col("text"))).to_series()
+    return known.cast(pl.Categorical)

@@ -8,10 +8,13 @@ balanced, so the guess was right. What does not decode is salvaged event by even
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -20,7 +23,10 @@ from tracekit.readers._columns import EXACT_FLOAT_US
 from tracekit.readers._salvage import Defects, decode_object, end_of_value, salvage
 from tracekit.readers._source import Source
 
-__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent"]
+if TYPE_CHECKING:
+    from tracekit.readers._pool import Pool
+
+__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array"]
 
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -28,6 +34,9 @@ _TIME: Final = attrgetter("ts")
 _HEADER_LIMIT: Final = 256 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _GUESSES: Final = 3
+
+
+NO_ARGS: Final = msgspec.Raw(b"{}")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -41,7 +50,7 @@ class Event(msgspec.Struct, gc=False):
     ts: int | float | str | None = None
     dur: int | float | str | None = None
     id: int | str | float | None = None
-    args: msgspec.Raw = msgspec.Raw()
+    args: msgspec.Raw = NO_ARGS
 
 
 class ExactEvent(msgspec.Struct, gc=False):
@@ -55,7 +64,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw()
     dur: int | float | str | None = None
     id: int | str | float | None = None
-    args: msgspec.Raw = msgspec.Raw()
+    args: msgspec.Raw = NO_ARGS
 
 
 AnyEvent = Event | ExactEvent
@@ -72,14 +81,47 @@ class EventStream:
     defects: Defects = field(default_factory=Defects)
 
     def __iter__(self) -> Iterator[list[AnyEvent]]:
-        """Lists of events, one a block.
+        """Lists of events, one a block, decoded in this process.
 
         Raises UnreadableTraceError when the file is not a trace at all.
         """
         blocks = self.source.blocks()
+        yield from self._one_by_one(self._open_array(blocks), blocks)
+
+    def batches(self, pool: Pool | None) -> Iterator[list[AnyEvent] | bytes]:
+        """The same, with blocks decoded by the processes of `pool`, if there is one: their answers are bytes.
+
+        Cuts are guesses here as well. When one does not decode, it and all that follows is read in this process.
+        """
+        blocks = self.source.blocks()
         pending = self._open_array(blocks)
-        ended = False
+        if pool is None:
+            yield from self._one_by_one(pending, blocks)
+            return
+        under_way: deque[tuple[bytes, Future[bytes]]] = deque()
         for block in blocks:
+            pending += block
+            cut = self._last_cut(pending)
+            if cut is None:
+                continue
+            text, pending = pending[:cut], pending[_skip_comma(pending, cut) :]
+            under_way.append((text, pool.submit(text)))
+            while len(under_way) > pool.depth or (under_way and under_way[0][1].done()):
+                if not (answer := under_way[0][1].result()):
+                    break
+                under_way.popleft()
+                yield answer
+            if under_way and under_way[0][1].done() and not under_way[0][1].result():
+                break
+        while under_way and (answer := under_way[0][1].result()):
+            under_way.popleft()
+            yield answer
+        rest = b",".join([*[text for text, _ in under_way], pending])
+        yield from self._one_by_one(rest, blocks)
+
+    def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[list[AnyEvent]]:
+        ended = False
+        for block in chain((b"",), blocks):
             pending += block
             cut = self._last_cut(pending)
             if cut is None:
@@ -150,13 +192,13 @@ class EventStream:
                 break
             array = b"[" + text[:guess] + b"]"
             try:
-                return _decode_array(array), _skip_comma(text, guess), False
+                return decode_array(array), _skip_comma(text, guess), False
             except msgspec.ValidationError:
                 break  # well-formed, but a field has an odd type: read event by event
             except msgspec.DecodeError as error:
                 end = end_of_value(error, array)
                 if end is not None:
-                    return _decode_array(array[:end]), end - 1, True
+                    return decode_array(array[:end]), end - 1, True
             except UnicodeDecodeError:
                 break
             guess = self._last_cut(text, guess)
@@ -169,14 +211,14 @@ class EventStream:
         array = b"[" + text
         end: int | None = len(array)
         try:
-            return _decode_array(array), len(text), True
+            return decode_array(array), len(text), True
         except msgspec.DecodeError as error:
             end = end_of_value(error, array)
         except UnicodeDecodeError:
             end = None
         if end is not None:
             try:
-                return _decode_array(array[:end]), end - 1, True
+                return decode_array(array[:end]), end - 1, True
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return _salvage(text, self.defects, final=True)
         return _salvage(text, self.defects, final=True)
@@ -200,11 +242,24 @@ def _skip_comma(text: bytes, cut: int) -> int:
     return text.index(b",", cut) + 1
 
 
-def _decode_array(array: bytes) -> list[AnyEvent]:
+def decode_array(array: bytes) -> list[AnyEvent]:
+    """A JSON array of events as records; with times as text when doubles would lose their ns.
+
+    Raises msgspec.DecodeError or UnicodeDecodeError when it is not one.
+    """
     events = _FAST.decode(array)
-    if any(type(ts) is float and abs(ts) >= EXACT_FLOAT_US for ts in map(_TIME, events)):
+    times = list(map(_TIME, events))
+    types = set(map(type, times))
+    if float in types and any(type(t) is float and abs(t) >= EXACT_FLOAT_US for t in _extremes(times, types)):
         return cast("list[AnyEvent]", _EXACT.decode(array))
     return cast("list[AnyEvent]", events)
+
+
+def _extremes(times: list[Any], types: set[type]) -> list[Any]:
+    """The values among which the largest float is: two when all are numbers, all of them when they are mixed."""
+    if types <= {int, float}:
+        return [float(max(times)), float(min(times))]
+    return times
 
 
 def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:

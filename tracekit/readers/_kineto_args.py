@@ -17,7 +17,6 @@ __all__ = [
     "RuntimeArgs",
     "SyncArgs",
     "decode_args",
-    "is_blank",
 ]
 
 Scalar = int | str | float | None
@@ -151,26 +150,18 @@ class MemoryArgs(
     device_type: Scalar = None
 
 
-def is_blank(raw: msgspec.Raw) -> bool:
-    """Whether the key was absent."""
-    return memoryview(raw).nbytes == 0
-
-
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 
 
 def decode_args(raws: Sequence[msgspec.Raw], record: type[_Args], defects: Defects) -> list[_Args]:
     """The `args` of many events as records; one that is not an object becomes a record of nothing, and is counted."""
     try:
-        joined = b",".join([b"{}" if is_blank(raw) else raw for raw in raws])
-        return msgspec.json.decode(b"[" + joined + b"]", type=list[record])  # type: ignore[valid-type]
+        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[record])  # type: ignore[valid-type]
     except msgspec.DecodeError:
         return [_decode_one(bytes(raw), record, defects) for raw in raws]
 
 
 def _decode_one(raw: bytes, record: type[_Args], defects: Defects) -> _Args:
-    if not raw:
-        return record()
     try:
         return msgspec.json.decode(raw, type=record)
     except msgspec.DecodeError:

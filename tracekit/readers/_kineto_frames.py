@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,17 @@ _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _ANONYMOUS_BASE: Final = -1_000
 
 
+class _Packed(msgspec.Struct):
+    """A RawFrames on its way from one process to another."""
+
+    parts: dict[str, bytes]
+    processes: dict[int, str]
+    threads: list[tuple[int, int, str]]
+    event_count: int
+    defect_counts: dict[str, int]
+    defect_examples: dict[str, str]
+
+
 @dataclass(slots=True)
 class RawFrames:
     """Collects blocks; `host`, `device`, … are lists of frames with unsorted rows and absolute times."""
@@ -32,7 +45,6 @@ class RawFrames:
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     event_count: int = 0
-    _text_ids: dict[str, int] = field(default_factory=dict)
 
     def add(self, events: Sequence[AnyEvent]) -> None:
         """Sort one block of events by category and turn each group into a frame."""
@@ -43,10 +55,36 @@ class RawFrames:
         for (phase, category), group in groups.items():
             self._add_group(phase, category, group)
 
+    def pack(self) -> bytes:
+        """Everything collected, as bytes that `absorb` takes in another process."""
+        parts = {}
+        for name, frames in self.parts.items():
+            buffer = io.BytesIO()
+            pl.concat(frames, how="diagonal_relaxed", rechunk=True).write_ipc(
+                buffer, compression="uncompressed"
+            )
+            parts[name] = buffer.getvalue()
+        threads = [(process, thread, name) for (process, thread), name in self.threads.items()]
+        packed = _Packed(
+            parts, self.processes, threads, self.event_count, self.defects.counts, self.defects.examples
+        )
+        return msgspec.msgpack.encode(packed)
+
+    def absorb(self, packed: bytes) -> None:
+        """Add what another process has packed."""
+        other = msgspec.msgpack.decode(packed, type=_Packed)
+        for name, part in other.parts.items():
+            self.parts[name].append(pl.read_ipc(io.BytesIO(part)))
+        self.processes.update(other.processes)
+        self.threads.update({(process, thread): name for process, thread, name in other.threads})
+        self.event_count += other.event_count
+        for kind, count in other.defect_counts.items():
+            self.defects.add(kind, other.defect_examples[kind], count)
+
     def frame(self, name: str) -> pl.DataFrame | None:
-        """All rows collected under this name, or None when there are none."""
+        """All rows collected under this name, or None when there are none; they are handed over, not kept."""
         parts = self.parts.pop(name, [])
-        return pl.concat(parts, rechunk=True) if parts else None
+        return pl.concat(parts, how="diagonal_relaxed", rechunk=True) if parts else None
 
     def _add_group(self, phase: str, category: str | None, group: list[AnyEvent]) -> None:
         if phase == "X":
@@ -239,9 +277,7 @@ class RawFrames:
 
     def _add_metadata(self, group: list[AnyEvent]) -> None:
         for event in group:
-            if event.name not in ("process_name", "process_labels", "thread_name") or records.is_blank(
-                event.args
-            ):
+            if event.name not in ("process_name", "process_labels", "thread_name"):
                 continue
             args: Any = msgspec.json.decode(event.args)
             if not isinstance(args, dict):
@@ -269,9 +305,8 @@ class RawFrames:
     def _id(self, value: int | str | float | None) -> int:
         """A process or thread number; text that is none ("Spans", "") gets a negative number of its own."""
         number = columns.integers([value])[0]
-        if number is not None:
-            return int(number)
-        return self._text_ids.setdefault(str(value), _ANONYMOUS_BASE - len(self._text_ids))
+        # The same text gets the same number in every process that decodes a part of the file.
+        return _ANONYMOUS_BASE - zlib.crc32(str(value).encode()) if number is None else int(number)
 
 
 def _get(items: Iterable[Any], name: str) -> list[Any]:
@@ -289,8 +324,6 @@ def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
 
 def _numbers(raw: msgspec.Raw) -> dict[str, float]:
     """The numeric entries of an args object."""
-    if records.is_blank(raw):
-        return {}
     args: Any = msgspec.json.decode(raw)
     if not isinstance(args, dict):
         return {}

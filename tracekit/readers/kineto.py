@@ -17,6 +17,7 @@ from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.health import HealthLog
 from tracekit.readers._events import EventStream
 from tracekit.readers._kineto_frames import RawFrames
+from tracekit.readers._pool import decoder_pool
 from tracekit.readers._source import Limits, Source
 from tracekit.trace import (
     COLLECTIVE_SCHEMA,
@@ -29,6 +30,7 @@ from tracekit.trace import (
     THREAD_SCHEMA,
     DeviceInfo,
     Meta,
+    Schema,
     Trace,
     empty,
 )
@@ -40,6 +42,9 @@ _RANK_IN_NAME: Final = (
     re.compile(r"worker[-_]?(\d+)", re.IGNORECASE),
     re.compile(r"-TP-(\d+)(?:-|\.|_|$)"),
 )
+_USUAL_RATIO: Final = 12
+"""How much larger than its gzip a trace usually is."""
+
 _PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
 _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
@@ -61,19 +66,29 @@ def read_kineto(
     source = Source(path, limits)
     stream = EventStream(source)
     raw = RawFrames(stream.defects)
-    for events in stream:
-        raw.add(events)
-        if progress is not None:
-            progress(source.plain_bytes, source.size)
+    with decoder_pool(_plain_size(source)) as pool:
+        for batch in stream.batches(pool):
+            raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
+            if progress is not None:
+                progress(source.plain_bytes, source.size)
     return _build(source, stream, raw)
+
+
+def _plain_size(source: Source) -> int:
+    """The size of the JSON in bytes; of a compressed file an estimate."""
+    try:
+        size = source.path.stat().st_size
+    except (OSError, ValueError):
+        return 0  # the reader says what is wrong with the file
+    return size * _USUAL_RATIO if source.path.suffix == ".gz" else size
 
 
 def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
     health = HealthLog()
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
-    host = conform(_host_kinds(_diagonal(raw, "host")), HOST_SCHEMA)
-    device = conform(_diagonal(raw, "device"), DEVICE_SCHEMA)
+    host = conform(_host_kinds(_or_empty(raw.frame("host"), HOST_SCHEMA)), HOST_SCHEMA)
+    device = conform(_or_empty(raw.frame("device"), DEVICE_SCHEMA), DEVICE_SCHEMA)
     side = {
         name: raw.frame(name)
         for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
@@ -106,10 +121,8 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
     )
 
 
-def _diagonal(raw: RawFrames, name: str) -> pl.DataFrame:
-    parts = raw.parts.pop(name, [])
-    schema = HOST_SCHEMA if name == "host" else DEVICE_SCHEMA
-    return pl.concat(parts, how="diagonal_relaxed", rechunk=True) if parts else empty(schema)
+def _or_empty(frame: pl.DataFrame | None, schema: Schema) -> pl.DataFrame:
+    return empty(schema) if frame is None else frame
 
 
 def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,117 @@
+"""The parts into which the verdict cuts a device's time; they sum to the basis exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope
+
+__all__ = ["DeviceParts", "device_parts"]
+
+LEAD_IN_SHARE: Final = 0.1
+"""From this share on, the host's work before the first device activity counts as part of the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """Times in ns. `compute + communication + memory + idle = basis`, and the five waits sum to `idle`.
+
+    `basis` is the window, or the window with the `lead_in` before it: the time from the start of the first step
+    to the first device activity, when that is a tenth of the whole or more.
+    """
+
+    who: str
+    basis: int
+    basis_name: str
+    compute: int
+    communication: int
+    memory: int
+    data_loading: int
+    host_wait: int
+    queued_wait: int
+    unknown_wait: int
+    lead_in: int
+    causes_known: bool
+    has_steps: bool
+    devices: int
+
+    @property
+    def busy(self) -> int:
+        """The time in which the device did anything, in ns."""
+        return self.compute + self.communication + self.memory
+
+    @property
+    def idle(self) -> int:
+        """The rest of the basis, in ns."""
+        return self.basis - self.busy
+
+
+def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
+    """The parts of the busiest device's time in the scope."""
+    devices = results["breakdown"].tables()["devices"]
+    row = devices.sort("busy_ns", descending=True).row(0, named=True)
+    steps = scope.steps if scope.window == "steps" else scope.steps.clear()
+    lead_in = max(0, scope.start - int(steps["start"][0])) if steps.height else 0
+    if lead_in < LEAD_IN_SHARE * (lead_in + scope.duration):
+        lead_in = 0
+    host, queued, unknown = _waits(scope, int(row["device_id"]))
+    # What is idle before the first or after the last activity of this device has no activity that ends it.
+    unknown += int(row["idle_ns"]) - host - queued - unknown
+    host += lead_in
+    loading = min(_data_loading(results), host)
+    return DeviceParts(
+        who="The device" if devices.height == 1 else f"Device {row['device_id']}",
+        basis=scope.duration + lead_in,
+        basis_name=_basis_name(steps.height, lead_in),
+        compute=int(row["compute_ns"]),
+        communication=int(row["exposed_communication_ns"]),
+        memory=int(row["exposed_memory_ns"]),
+        data_loading=loading,
+        host_wait=host - loading,
+        queued_wait=queued,
+        unknown_wait=unknown,
+        lead_in=lead_in,
+        causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
+        has_steps=steps.height > 0,
+        devices=devices.height,
+    )
+
+
+def _basis_name(steps: int, lead_in: int) -> str:
+    if not steps:
+        return "the window"
+    what = "1 step" if steps == 1 else f"{steps} steps"
+    return what if lead_in else f"the window of {what}"
+
+
+def _waits(scope: Scope, device: int) -> tuple[int, int, int]:
+    """The device's idle gaps by what ended each: launched late by the host, launched before, launch unknown.
+
+    A stream that waits while another works is not idle time of the device, so the gaps per stream cannot tell.
+    """
+    host = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    rows = scope.overlapping.filter(pl.col("device_id") == device).select("start", "end", "launch_id").sort("start")
+    gaps = (
+        rows.with_columns(pl.col("end").cum_max().shift(1).alias("free"))
+        .filter((pl.col("start") > pl.col("free")) & (pl.col("free") >= scope.start) & (pl.col("start") <= scope.end))
+        .join(host, on="launch_id", how="left")
+    )
+    length = pl.col("start") - pl.col("free")
+    late, unknown = pl.col("launched") > pl.col("free"), pl.col("launched").is_null()
+    row = gaps.select(
+        length.filter(late).sum().alias("host"),
+        length.filter(~late & ~unknown).sum().alias("queued"),
+        length.filter(unknown).sum().alias("unknown"),
+    ).row(0)
+    return int(row[0]), int(row[1]), int(row[2])
+
+
+def _data_loading(results: Mapping[str, Result]) -> int:
+    """Time of the steps in which only the data loader ran, in ns."""
+    table = results["steps"].tables()["table"]
+    return int(table["data_loader_ns"].sum())

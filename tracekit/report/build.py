@@ -1,0 +1,225 @@
+"""Run the analyses on a trace and put what they found into a `Report`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.registry import BUILT_IN, Analysis, analyses
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Window as WindowKind
+from tracekit.errors import TracekitError, UsageError
+from tracekit.findings import Finding
+from tracekit.report.columns import column_of, view_of
+from tracekit.report.figures_data import figures_of
+from tracekit.report.model import (
+    Column,
+    HealthItem,
+    Report,
+    Section,
+    Step,
+    Table,
+    TraceInfo,
+    Verdict,
+    Window,
+)
+from tracekit.report.text import clean, clean_frame
+from tracekit.report.verdict import VERDICT_NEEDS, decide
+from tracekit.trace import Trace
+
+__all__ = ["build_report", "build_section"]
+
+_BUILT_IN: Final = frozenset(analysis.name for analysis in BUILT_IN)
+
+
+def build_report(
+    trace: Trace,
+    *,
+    window: WindowKind = "steps",
+    step: str | None = None,
+    only: Sequence[str] | None = None,
+    top: int | None = None,
+) -> Report:
+    """The report of a trace.
+
+    `window` and `step` choose the scope as in `tracekit.analyses.scope.select`; `only` names the sections to keep,
+    in any order; `top` limits every table to its first rows (None: all rows). The verdict is the same whatever
+    `only` says. An analysis of another package that fails becomes a section that says so; a failure of a built-in
+    one is raised.
+
+    Raises UsageError for an unknown analysis, a step pattern that matches nothing, or a `top` below 1.
+    """
+    if top is not None and top < 1:
+        raise UsageError(f"--top {top} leaves nothing to show", remedy="use a number from 1 on")
+    registered, broken = _registered()
+    names = {analysis.name for analysis in registered}
+    unknown = [name for name in only or () if name not in names]
+    if unknown:
+        raise UsageError(
+            f"there is no analysis {unknown[0]!r}", remedy=f"choose from {', '.join(sorted(names))}"
+        )
+    scope = select(trace, window=window, step=step)
+    results: dict[str, Result] = {}
+    sections = []
+    for analysis in registered:
+        wanted = only is None or analysis.name in only
+        if not wanted and analysis.name not in VERDICT_NEEDS:
+            continue
+        outcome = _run(analysis, trace, scope)
+        if isinstance(outcome, Result):
+            results[analysis.name] = outcome
+        if wanted:
+            sections.append(_section(analysis, outcome, scope, top))
+    return Report(
+        trace=_trace_info(trace),
+        window=_window(scope),
+        verdict=_clean_verdict(decide(scope, results)),
+        sections=tuple(sections),
+        health=(*_health(trace), *broken),
+    )
+
+
+def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: int | None = None) -> Section:
+    """One analysis as a section, with all its tables.
+
+    Raises UsageError when no analysis has this name.
+    """
+    registered, _ = _registered()
+    analysis = next((a for a in registered if a.name == name), None)
+    if analysis is None:
+        known = ", ".join(a.name for a in registered)
+        raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")
+    scope = scope or select(trace)
+    return _section(analysis, _run(analysis, trace, scope), scope, top)
+
+
+def _registered() -> tuple[tuple[Analysis, ...], tuple[HealthItem, ...]]:
+    """All analyses; only the built-in ones, and a health item, when an installed package cannot be loaded."""
+    try:
+        return analyses(), ()
+    except Exception as error:  # noqa: BLE001 - a broken package must not take the report down; it is reported
+        item = HealthItem(
+            "broken_extension", "warning", 1, "an installed analysis could not be loaded", _one_line(error)
+        )
+        return BUILT_IN, (item,)
+
+
+def _run(analysis: Analysis, trace: Trace, scope: Scope) -> Result | str:
+    """The result, or the one line of the error when the analysis belongs to another package."""
+    if analysis.name in _BUILT_IN:
+        return analysis.load()(trace, scope=scope)
+    try:
+        result = analysis.load()(trace, scope=scope)
+    except Exception as error:  # noqa: BLE001 - it is another package's, and its section says what happened
+        return _one_line(error)
+    if not isinstance(result, Result):
+        return f"TypeError: it returned {type(result).__name__}, not a Result"
+    return result
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+    return clean(" ".join(text.split()))[:200]
+
+
+def _section(analysis: Analysis, outcome: Result | str, scope: Scope, top: int | None) -> Section:
+    if isinstance(outcome, str):
+        return Section(analysis.name, analysis.question, "This analysis failed.", error=outcome)
+    full = {name: clean_frame(frame) for name, frame in outcome.tables().items()}
+    frames = tuple(_table(analysis.name, name, frame, scope, top) for name, frame in full.items())
+    return Section(
+        name=analysis.name,
+        question=analysis.question,
+        answer=clean(outcome.answer),
+        not_captured=None if outcome.not_captured is None else clean(outcome.not_captured),
+        findings=tuple(_clean_finding(finding) for finding in outcome.findings),
+        tables=frames,
+        # a table that was not captured is a None among the figures; it is not one of them
+        scalars={
+            name: clean(value) if isinstance(value, str) else value
+            for name, value in outcome.scalars().items()
+            if not (value is None and _is_frame(outcome, name))
+        },
+        figures=figures_of(analysis.name, full),
+    )
+
+
+def _is_frame(result: Result, name: str) -> bool:
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(result)}
+    return "DataFrame" in annotations[name]
+
+
+def _table(section: str, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
+    view = view_of(section, name, frame.columns)
+    columns = tuple(_on_cpu(column_of(key, dtype), scope) for key, dtype in frame.schema.items())
+    return Table(
+        name=name,
+        title=view.title,
+        frame=frame if top is None else frame.head(top),
+        columns=columns,
+        total_rows=frame.height,
+        short=tuple(key for key in view.short if key in frame.columns),
+        series=view.series,
+    )
+
+
+def _on_cpu(column: Column, scope: Scope) -> Column:
+    """Without a device a stream is a thread."""
+    return (
+        dataclasses.replace(column, title="thread") if scope.on_cpu and column.name == "stream_id" else column
+    )
+
+
+def _clean_finding(finding: Finding) -> Finding:
+    return dataclasses.replace(
+        finding, title=clean(finding.title), evidence=clean(finding.evidence), advice=clean(finding.advice)
+    )
+
+
+def _clean_verdict(verdict: Verdict) -> Verdict:
+    costs = tuple(dataclasses.replace(cost, label=clean(cost.label)) for cost in verdict.costs)
+    return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs)
+
+
+def _trace_info(trace: Trace) -> TraceInfo:
+    meta = trace.meta
+    return TraceInfo(
+        path=clean(Path(meta.path).name),
+        name=clean(meta.name),
+        format=meta.format,
+        format_version=clean(meta.format_version),
+        producer={clean(key): clean(value) for key, value in sorted(meta.producer.items())},
+        rank=meta.rank,
+        world_size=meta.world_size,
+        backend=None if meta.backend is None else clean(meta.backend),
+        devices=tuple(dataclasses.replace(device, name=clean(device.name)) for device in meta.devices),
+        captured=tuple(sorted(meta.captured)),
+        origin_utc_ns=meta.origin_utc_ns,
+        event_count=meta.event_count,
+        size_bytes=meta.size_bytes,
+    )
+
+
+def _window(scope: Scope) -> Window:
+    rows = scope.steps.select("step", "name", "start", "end").rows() if scope.window == "steps" else []
+    return Window(
+        kind=scope.window,
+        label=clean(scope.label),
+        start_ns=scope.start,
+        end_ns=scope.end,
+        duration_ns=scope.duration,
+        steps=tuple(Step(number, clean(name), start, end) for number, name, start, end in rows),
+        on_cpu=scope.on_cpu,
+    )
+
+
+def _health(trace: Trace) -> tuple[HealthItem, ...]:
+    return tuple(
+        HealthItem(row["kind"], row["severity"], row["count"], clean(row["meaning"]), clean(row["example"]))
+        for row in trace.health.iter_rows(named=True)
+    )

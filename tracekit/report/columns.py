@@ -1,0 +1,274 @@
+"""What the columns and tables of the analyses are called, and in which unit they are.
+
+Only names stand here, no figures. A table that is not declared is shown all the same: its title comes from its
+name, its units from the names of its columns (`*_ns`, `*_bytes`, `*_gbps`, `*share`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.report.model import Column, Unit
+
+__all__ = ["TABLES", "TableView", "column_of", "unit_of", "view_of"]
+
+_UNITS: Final[dict[str, Unit]] = {
+    "device_id": "id",
+    "stream_id": "id",
+    "thread_id": "id",
+    "activity_id": "id",
+    "step": "id",
+    "start": "time",
+    "time": "time",
+    "span_start": "time",
+    "peak_time": "time",
+    "allocated": "bytes",
+    "reserved": "bytes",
+    "bytes": "bytes",
+    "share": "ratio",
+    "overlap": "ratio",
+    "utilisation": "ratio",
+    "kernel_utilisation": "ratio",
+    "sm_efficiency": "ratio",
+    "occupancy": "ratio",
+    "variation": "ratio",
+    "name": "text",
+    "category": "text",
+    "kind": "text",
+    "operator": "text",
+    "shapes": "text",
+    "dtypes": "text",
+    "measure": "text",
+    "role": "text",
+    "direction": "text",
+    "host_memory": "text",
+    "series": "text",
+    "outlier": "flag",
+    "relative": "flag",
+    "total": "number",
+    "mean": "number",
+    "min": "number",
+    "max": "number",
+    "mean_length": "number",
+}
+_SUFFIXES: Final[tuple[tuple[str, Unit], ...]] = (
+    ("_ns", "ns"),
+    ("_bytes", "bytes"),
+    ("_gbps", "gbps"),
+    ("_share", "ratio"),
+    ("_ratio", "ratio"),
+    ("_id", "id"),
+)
+_TITLES: Final[dict[str, str]] = {
+    "device_id": "device",
+    "stream_id": "stream",
+    "duration_ns": "own range",
+    "time_ns": "step time",
+    "exposed_communication_ns": "exposed comm.",
+    "communication_ns": "communication",
+    "exposed_memory_ns": "exposed copies",
+    "memory_ns": "copies",
+    "overlap_ns": "comm. overlapped",
+    "kernel_utilisation": "kernel util.",
+    "sm_efficiency": "SM efficiency",
+    "launch_bound_share": "launch-bound",
+    "bandwidth_gbps": "bandwidth",
+    "mean_device_ns": "mean on device",
+    "mean_call_ns": "mean launch call",
+    "mean_delay_ns": "mean delay",
+    "std_ns": "std dev.",
+    "p95_ns": "p95",
+    "host_memory": "host memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """How a table is presented: its title, the columns for a narrow page, whether it is a time series.
+
+    `schema` names every column that the analysis promises.
+    """
+
+    title: str
+    short: tuple[str, ...] = ()
+    schema: tuple[str, ...] = ()
+    series: bool = False
+
+
+_AGGREGATES: Final = ("count", "total_ns", "mean_ns", "median_ns", "p95_ns", "min_ns", "max_ns", "std_ns")
+_PARTS: Final = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
+
+TABLES: Final[dict[str, TableView]] = {
+    "breakdown.devices": TableView(
+        "Time per device",
+        ("device_id", "window_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns"),
+        (
+            *("device_id", "name", "window_ns", "busy_ns", "compute_ns", "communication_ns", "memory_ns"),
+            *("exposed_communication_ns", "exposed_memory_ns", "overlap_ns", "idle_ns", "utilisation"),
+            *("kernel_utilisation", "sm_efficiency", "occupancy"),
+        ),
+    ),
+    "steps.table": TableView(
+        "Steps",
+        (
+            "name",
+            "time_ns",
+            "kernel_ns",
+            "communication_ns",
+            "runtime_ns",
+            "data_loader_ns",
+            "operator_ns",
+            "other_ns",
+        ),
+        (
+            *("step", "name", "start", "duration_ns", "time_ns", "outlier", "span_start", "span_ns"),
+            *(f"{part}_ns" for part in _PARTS),
+        ),
+    ),
+    "idle.streams": TableView(
+        "Waiting per stream",
+        ("device_id", "stream_id", "busy_ns", "idle_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"),
+        (
+            *(
+                "device_id",
+                "stream_id",
+                "idle_ns",
+                "host_wait_ns",
+                "kernel_wait_ns",
+                "other_ns",
+                "unknown_ns",
+            ),
+            *("gaps", "busy_ns"),
+        ),
+    ),
+    "idle.gaps": TableView(
+        "Longest gaps, and what ended them",
+        ("name", "stream_id", "start", "duration_ns", "category"),
+        ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
+    ),
+    "kernels.by_name": TableView(
+        "By name",
+        ("name", "category", "count", "total_ns", "share", "mean_ns"),
+        ("name", "category", "kind", *_AGGREGATES, "share"),
+    ),
+    "kernels.by_category": TableView(
+        "By category",
+        ("category", "count", "total_ns", "share", "mean_ns"),
+        ("category", *_AGGREGATES, "share"),
+    ),
+    "kernels.by_operator": TableView(
+        "By operator",
+        ("operator", "count", "total_ns", "share", "mean_ns"),
+        ("operator", *_AGGREGATES, "share"),
+    ),
+    "kernels.by_shape": TableView(
+        "By operator and shape",
+        ("operator", "shapes", "count", "total_ns", "share"),
+        ("operator", "shapes", "dtypes", *_AGGREGATES, "share"),
+    ),
+    "launches.delays": TableView(
+        "Delays",
+        ("measure", "count", "median_ns", "mean_ns", "p95_ns", "max_ns"),
+        ("measure", *_AGGREGATES),
+    ),
+    "launches.by_name": TableView(
+        "Launches by name",
+        ("name", "count", "mean_device_ns", "mean_call_ns", "mean_delay_ns", "launch_bound_share"),
+        ("name", "count", "mean_device_ns", "mean_call_ns", "mean_delay_ns", "launch_bound_share"),
+    ),
+    "launches.queues": TableView(
+        "Queue length per stream",
+        ("device_id", "stream_id", "mean_length", "max_length"),
+        ("device_id", "stream_id", "mean_length", "max_length"),
+    ),
+    "launches.queue": TableView(
+        "Queue length over time", (), ("device_id", "stream_id", "time", "length"), series=True
+    ),
+    "launches.calls": TableView(
+        "Host API calls", ("name", "role", "count", "total_ns", "mean_ns"), ("name", "role", *_AGGREGATES)
+    ),
+    "overlap.devices": TableView(
+        "Communication per device",
+        ("device_id", "communication_ns", "compute_ns", "overlap_ns", "exposed_ns", "overlap"),
+        ("device_id", "communication_ns", "compute_ns", "overlap_ns", "exposed_ns", "overlap"),
+    ),
+    "overlap.collectives": TableView(
+        "Communication by name",
+        ("name", "count", "total_ns", "exposed_ns", "mean_ns"),
+        ("name", *_AGGREGATES, "exposed_ns"),
+    ),
+    "memory.copies": TableView(
+        "Copies and fills",
+        ("device_id", "kind", "direction", "host_memory", "count", "total_ns", "bytes", "bandwidth_gbps"),
+        (
+            *("device_id", "kind", "direction", "host_memory", "count", "total_ns", "bytes", "largest_bytes"),
+            "bandwidth_gbps",
+        ),
+    ),
+    "memory.peaks": TableView(
+        "Peaks of the allocator",
+        ("device_id", "peak_bytes", "reserved_bytes", "capacity_bytes", "allocations", "frees"),
+        (
+            *("device_id", "peak_bytes", "peak_time", "reserved_bytes", "allocations", "frees", "relative"),
+            "capacity_bytes",
+        ),
+    ),
+    "memory.timeline": TableView(
+        "Allocated memory over time",
+        (),
+        ("device_id", "time", "allocated", "reserved", "relative"),
+        series=True,
+    ),
+    "counters.series": TableView(
+        "Counters",
+        ("series", "samples", "total", "mean", "min", "max"),
+        ("series", "samples", "total", "mean", "min", "max"),
+    ),
+    "counters.by_name": TableView(
+        "Counters by kernel or track",
+        ("name", "series", "samples", "total", "mean"),
+        ("name", "series", "samples", "total", "mean", "min", "max"),
+    ),
+}
+"""`section.table` → its presentation."""
+
+
+def unit_of(name: str, dtype: pl.DataType | None = None) -> Unit:
+    """The unit of a column, by its name first and by its type second.
+
+    >>> unit_of("total_ns"), unit_of("largest_bytes"), unit_of("mean", pl.Float64()), unit_of("count", pl.Int64())
+    ('ns', 'bytes', 'number', 'count')
+    """
+    if name in _UNITS:
+        return _UNITS[name]
+    for suffix, unit in _SUFFIXES:
+        if name.endswith(suffix):
+            return unit
+    if dtype is None or dtype.is_integer():
+        return "count"
+    if dtype == pl.Boolean:
+        return "flag"
+    return "number" if dtype.is_numeric() else "text"
+
+
+def column_of(name: str, dtype: pl.DataType | None = None) -> Column:
+    """The column with its unit and the title that a reader sees.
+
+    >>> column_of("host_wait_ns").title
+    'host wait'
+    """
+    plain = name
+    for suffix in ("_ns", "_bytes", "_gbps"):
+        plain = plain.removesuffix(suffix)
+    return Column(name, _TITLES.get(name, plain.replace("_", " ")), unit_of(name, dtype))
+
+
+def view_of(section: str, name: str, columns: list[str]) -> TableView:
+    """The presentation of a table: the declared one, else one made from its name and first columns."""
+    declared = TABLES.get(f"{section}.{name}")
+    if declared is not None:
+        return declared
+    return TableView(name.replace("_", " ").capitalize(), tuple(columns[:6]), tuple(columns))

@@ -1,0 +1,154 @@
+"""What each section draws, taken from its tables (see `tracekit.report.model.Figure` for the shapes).
+
+Long series are thinned: each stretch of time keeps its greatest value, so that peaks stay where they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.steps import PARTS
+from tracekit.report.model import Figure
+
+__all__ = ["MAX_BARS", "MAX_POINTS", "figures_of", "thin"]
+
+MAX_POINTS: Final = 1500
+"""Points of one series; more would be finer than the page."""
+
+MAX_BARS: Final = 240
+"""Steps drawn one by one."""
+
+BREAKDOWN_PARTS: Final = (
+    ("compute_ns", "compute"),
+    ("exposed_communication_ns", "exposed communication"),
+    ("exposed_memory_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+)
+
+Frames = dict[str, pl.DataFrame]
+
+
+def figures_of(section: str, tables: Frames) -> tuple[Figure, ...]:
+    """The figures of a section; none for a section that draws nothing or has no rows."""
+    makers = {
+        "breakdown": (_breakdown,),
+        "steps": (_steps,),
+        "idle": (_idle,),
+        "kernels": (_categories,),
+        "launches": (_queue,),
+        "memory": (_memory,),
+    }
+    made = [maker(tables) for maker in makers.get(section, ())]
+    return tuple(figure for figure in made if figure is not None)
+
+
+def _stack(frame: pl.DataFrame, labels: list[str], parts: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    rows = [
+        {"label": label, "parts": [{"label": title, "value": row[key]} for key, title in parts]}
+        for label, row in zip(labels, frame.iter_rows(named=True), strict=True)
+    ]
+    return {"unit": "ns", "rows": rows}
+
+
+def _breakdown(tables: Frames) -> Figure | None:
+    frame = tables.get("devices")
+    if frame is None or not frame.height:
+        return None
+    labels = [_device(number) for number in frame["device_id"].to_list()]
+    return Figure("breakdown", "Where the time went", "stack", _stack(frame, labels, BREAKDOWN_PARTS))
+
+
+def _steps(tables: Frames) -> Figure | None:
+    frame = tables.get("table")
+    if frame is None or not frame.height:
+        return None
+    frame = frame.head(MAX_BARS)
+    parts = tuple((f"{part}_ns", part.replace("_", " ")) for part in PARTS)
+    labels = [str(name) for name in frame["name"].to_list()]
+    return Figure("steps", "What happens in each step", "stack", _stack(frame, labels, parts))
+
+
+def _idle(tables: Frames) -> Figure | None:
+    frame = tables.get("streams")
+    if frame is None or not frame.height or not int(frame["idle_ns"].sum()):
+        return None
+    parts = (
+        ("busy_ns", "busy"),
+        ("host_wait_ns", "host wait"),
+        ("kernel_wait_ns", "kernel wait"),
+        ("other_ns", "other wait"),
+        ("unknown_ns", "unknown"),
+    )
+    frame = frame.sort("busy_ns", descending=True).head(12)
+    labels = [
+        f"thread {stream}" if device < 0 else f"device {device}, stream {stream}"
+        for device, stream in frame.select("device_id", "stream_id").rows()
+    ]
+    return Figure(
+        "waits",
+        "What each stream did between its first and last activity",
+        "stack",
+        _stack(frame, labels, parts),
+    )
+
+
+def _categories(tables: Frames) -> Figure | None:
+    frame = tables.get("by_category")
+    if frame is None or not frame.height:
+        return None
+    bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
+    return Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
+
+
+def _queue(tables: Frames) -> Figure | None:
+    frame = tables.get("queue")
+    if frame is None or not frame.height:
+        return None
+    series = []
+    for (device, stream), rows in frame.group_by(["device_id", "stream_id"], maintain_order=True):
+        x, y = thin(rows["time"].to_numpy(), rows["length"].to_numpy())
+        series.append({"label": f"device {device}, stream {stream}", "x": x, "y": y})
+    series.sort(key=lambda one: -max(one["y"]))
+    data = {"unit": "count", "series": series[:8]}
+    return Figure("queue", "Launched and not yet started", "line", data)
+
+
+def _memory(tables: Frames) -> Figure | None:
+    frame = tables.get("timeline")
+    if frame is None or not frame.height:
+        return None
+    series = []
+    for (device,), rows in frame.group_by(["device_id"], maintain_order=True):
+        for column in ("allocated", "reserved"):
+            known = rows.filter(pl.col(column).is_not_null())
+            if not known.height or (column == "reserved" and not int(known[column].max() or 0)):  # type: ignore[call-overload]
+                continue
+            x, y = thin(known["time"].to_numpy(), known[column].to_numpy())
+            series.append({"label": f"{_device(int(str(device)))} {column}", "x": x, "y": y})
+    series.sort(key=lambda one: -max(one["y"]))
+    return (
+        Figure("memory", "Memory over time", "line", {"unit": "bytes", "series": series}) if series else None
+    )
+
+
+def thin(x: Any, y: Any, points: int = MAX_POINTS) -> tuple[list[int], list[int]]:
+    """At most `points` of a series: of each stretch of time the greatest value, and the last point of all.
+
+    >>> thin([0, 1, 2, 3, 4, 5], [0, 9, 1, 1, 2, 0], points=3)
+    ([1, 4, 5], [9, 2, 0])
+    """
+    times, values = np.asarray(x, dtype=np.int64), np.asarray(y)
+    if times.size <= points:
+        return times.tolist(), values.tolist()
+    edges = np.linspace(0, times.size - 1, points, dtype=np.int64)
+    starts, ends = edges[:-1], edges[1:]
+    best = [int(low + values[low:high].argmax()) for low, high in zip(starts, ends, strict=True)]
+    kept = np.array([*best, times.size - 1])
+    return times[kept].tolist(), values[kept].tolist()
+
+
+def _device(number: int) -> str:
+    return "host" if number < 0 else f"device {number}"

@@ -1,0 +1,261 @@
+"""A report is data: sections, each with a question, an answer, tables and figures. Renderers only format it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from tracekit.findings import Finding, Severity
+from tracekit.trace import DeviceInfo
+
+__all__ = [
+    "BOUNDS",
+    "SCHEMA_VERSION",
+    "UNITS",
+    "Advice",
+    "Bound",
+    "Column",
+    "Cost",
+    "Figure",
+    "FigureKind",
+    "HealthItem",
+    "Report",
+    "Scalar",
+    "Section",
+    "Step",
+    "Table",
+    "TraceInfo",
+    "Unit",
+    "Verdict",
+    "Window",
+]
+
+SCHEMA_VERSION: Final = "1.0"
+"""Of the JSON report: the first number changes when a key is removed or changes its meaning."""
+
+Unit = Literal["text", "id", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
+UNITS: Final[tuple[Unit, ...]] = (
+    "text",
+    "id",
+    "ns",
+    "time",
+    "bytes",
+    "ratio",
+    "count",
+    "number",
+    "gbps",
+    "flag",
+)
+"""`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
+coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that must not be formatted as a quantity."""
+
+Bound = Literal[
+    "host-bound",
+    "input-bound",
+    "communication-bound",
+    "memory-copy-bound",
+    "compute-bound",
+    "launch/short-kernel-bound",
+    "idle",
+    "cpu",
+    "nothing ran",
+]
+BOUNDS: Final[tuple[Bound, ...]] = (
+    "host-bound",
+    "input-bound",
+    "communication-bound",
+    "memory-copy-bound",
+    "compute-bound",
+    "launch/short-kernel-bound",
+    "idle",
+    "cpu",
+    "nothing ran",
+)
+"""What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
+`cpu`: no device was captured."""
+
+FigureKind = Literal["stack", "bars", "line"]
+Scalar = int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its stable `name`, the `title` that a reader sees, and its unit."""
+
+    name: str
+    title: str
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
+
+    `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed.
+    """
+
+    name: str
+    title: str
+    frame: pl.DataFrame
+    columns: tuple[Column, ...]
+    total_rows: int
+    short: tuple[str, ...] = ()
+    series: bool = False
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name, None when there is none."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What to draw, as plain lists.
+
+    `stack`: `{"unit", "rows": [{"label", "parts": [{"label", "value"}]}]}`; `bars`: `{"unit", "bars": [{"label",
+    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x.
+    """
+
+    name: str
+    title: str
+    kind: FigureKind
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
+
+    `error` is the one line of an analysis from another package that failed; None otherwise.
+    """
+
+    name: str
+    question: str
+    answer: str
+    not_captured: str | None = None
+    findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    error: str | None = None
+
+    def table(self, name: str) -> Table | None:
+        """The table of this name, None when there is none."""
+        return next((table for table in self.tables if table.name == name), None)
+
+    def figure(self, name: str) -> Figure | None:
+        """The figure of this name, None when there is none."""
+        return next((figure for figure in self.figures if figure.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Something that takes time: `ns` of it, and its `share` of the verdict's basis (0 to 1)."""
+
+    label: str
+    ns: int
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to try. `ns_at_stake` is an upper bound of what it could save in the window, None when unknown.
+
+    `finding` is the id of the finding behind it and `analysis` its section; both are empty for general advice.
+    """
+
+    title: str
+    advice: str
+    ns_at_stake: int | None = None
+    finding: str = ""
+    analysis: str = ""
+    severity: Severity = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What bounds the run, in one sentence with figures, the largest costs, and what to try first.
+
+    `basis_ns` is what the shares are of, and `basis` names it. `notes` hold what limits the verdict.
+    """
+
+    bound: Bound
+    headline: str
+    costs: tuple[Cost, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
+    basis_ns: int = 0
+    basis: str = "the window"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of the window: its number, its name, start and end on the host in ns from the trace's origin."""
+
+    step: int
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was analysed. `kind` is `steps` or `trace`; times are ns from the trace's origin.
+
+    `on_cpu`: no device was captured, and the self time of operators takes its place.
+    """
+
+    kind: str
+    label: str
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+    steps: tuple[Step, ...] = ()
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Where the report comes from. `path` is the file's name only; nothing tells the host or the user."""
+
+    path: str
+    name: str
+    format: str
+    format_version: str = ""
+    producer: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    devices: tuple[DeviceInfo, ...] = ()
+    captured: tuple[str, ...] = ()
+    origin_utc_ns: int | None = None
+    event_count: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthItem:
+    """One kind of defect that the reader met, how often, and one example. `severity` is info, warning or error."""
+
+    kind: str
+    severity: str
+    count: int
+    meaning: str
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a report shows, in order."""
+
+    trace: TraceInfo
+    window: Window
+    verdict: Verdict
+    sections: tuple[Section, ...]
+    health: tuple[HealthItem, ...] = ()
+    schema_version: str = SCHEMA_VERSION
+
+    def section(self, name: str) -> Section | None:
+        """The section of this name, None when there is none."""
+        return next((section for section in self.sections if section.name == name), None)
