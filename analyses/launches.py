@@ -34,8 +34,9 @@ class Launches(Result):
     queue length. `queue`: the length over time (`device_id`, `stream_id`, `time`, `length`), one row a change.
     `calls`: host API calls by name with `role` (launch, synchronisation, allocation, other).
 
-    `activities` counts device activities with a known launch; `short` those below 10 µs; `launch_bound_share` and
-    `short_share` are shares of `activities`; None when no launch is known.
+    `activities` counts device activities with a known launch and `launch_bound_share` is the share of them that is
+    launch-bound (None when no launch is known). `short` counts kernels below 10 µs, known launch or not, and
+    `short_share` is their share of all kernels (None without kernels).
     """
 
     delays: pl.DataFrame
@@ -60,10 +61,12 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
     rows = _linked(scope)
     count = rows.height
     bound = rows.filter(pl.col("device_time") < pl.col("launch_call")).height
-    short = rows.filter((pl.col("device_time") < SHORT_NS) & (pl.col("kind") == "kernel")).height
+    kernels = scope.activities.filter(pl.col("kind") == "kernel")["duration"]
+    short = int((kernels < SHORT_NS).sum())
+    short_share = short / kernels.len() if kernels.len() else None
     queue = _queue(rows)
     result = Launches(
-        answer=_answer(rows, bound, short),
+        answer=_answer(rows, bound, short_share),
         not_captured=_not_captured(scope, count),
         delays=_delays(rows),
         by_name=_by_name(rows),
@@ -72,7 +75,7 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
         calls=_calls(scope),
         activities=count,
         short=short,
-        short_share=short / count if count else None,
+        short_share=short_share,
         launch_bound_share=bound / count if count else None,
     )
     return evaluate("launches", trace, scope, result)
@@ -168,14 +171,14 @@ def _calls(scope: Scope) -> pl.DataFrame:
     return grouped.with_columns(role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 
-def _answer(rows: pl.DataFrame, bound: int, short: int) -> str:
+def _answer(rows: pl.DataFrame, bound: int, short_share: float | None) -> str:
     if not rows.height:
         return "No launch of device work was recorded."
     delay = rows["launch_delay"].median()
     return (
         f"{format_count(rows.height)} launches, median delay {format_ns(delay if isinstance(delay, int | float) else None)}; "
         f"{format_share(bound / rows.height)} of the activities are shorter than their launch call, "
-        f"{format_share(short / rows.height)} are kernels under {format_ns(SHORT_NS)}."
+        f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 
 

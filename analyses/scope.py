@@ -175,11 +175,7 @@ def _label(steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
 
 
 def _step_of(rows: pl.DataFrame, trace: Trace, steps: pl.DataFrame) -> pl.Series:
-    """The step in which each activity was launched; null for none.
-
-    A step reaches to the start of the next one, since work launched between two steps is prepared for the next
-    only in rare loops; the last one ends with its own range.
-    """
+    """The step in which each activity was launched (in which it started, if its launch is unknown); null for none."""
     if not steps.height or not rows.height:
         return pl.Series([None] * rows.height, dtype=pl.Int64)
     launch = rows["launch_id"].to_numpy() if not rows["launch_id"].null_count() else None
@@ -187,9 +183,8 @@ def _step_of(rows: pl.DataFrame, trace: Trace, steps: pl.DataFrame) -> pl.Series
     host_start = trace.host["start"].to_numpy()
     own = rows["start"].to_numpy()
     at = np.where(filled >= 0, host_start[np.maximum(filled, 0)], own) if host_start.size else own
-    starts = steps["start"].to_numpy()
-    index = np.searchsorted(starts, at, side="right") - 1
-    inside = (index >= 0) & ~((index == starts.size - 1) & (at >= int(steps["end"][-1])))
+    index = np.searchsorted(steps["start"].to_numpy(), at, side="right") - 1
+    inside = (index >= 0) & (at < steps["end"].to_numpy()[np.maximum(index, 0)])
     numbers = steps["step"].gather(np.maximum(index, 0))
     frame = pl.DataFrame({"n": numbers, "inside": inside})
     return frame.select(pl.when("inside").then("n")).to_series()

@@ -22,6 +22,7 @@ from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, Schema, Trace
 __all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
+_INWARD = {"python": 0, "runtime": 2, "sync": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     host = _usable(host, "host span", health).with_columns(
         pl.col("process_id").fill_null(-1), pl.col("thread_id").fill_null(-1)
     )
-    host = host.sort(
-        ["process_id", "thread_id", "start", "duration"],
-        descending=[False, False, False, True],
-        maintain_order=True,
-    )
+    # Of two equal intervals the outer one comes first: a Python frame around ranges and operators around API calls,
+    # and among ranges and operators the one that the profiler numbered first.
+    inward = pl.col("kind").cast(pl.String).replace_strict(_INWARD, default=1, return_dtype=pl.Int8)
+    keys = ["process_id", "thread_id", "start", pl.col("duration") * -1, inward, pl.col("external_id").fill_null(0)]
+    host = host.sort(keys, maintain_order=True)
     return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
 
 

@@ -39,6 +39,8 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         r"^aten::(add|b|sparse_addm|_scaled_|_int_|_addmm_activation)?(mm|addmm|addmv|addbmm|baddbmm|mv|dot|vdot|matmul|linear|bmm|einsum"
         r"|mkldnn_linear|_scaled_mm|_grouped_mm|_scaled_grouped_mm|_weight_int\dpack_mm|_addmm_activation|ger)$",
     ),
+    ("gemm", r"^fbgemm::(\w*gemm|f8f8|f8i4|bf16i4|bf16bf16|i8i8)"),
+    ("copy", r"^fbgemm::\w*(quantize|(To|_to_)\w*float)"),
     (
         "normalisation",
         r"^aten::(native_|_native_|cudnn_|miopen_|_fused_)?(batch_norm|layer_norm|group_norm|instance_norm|rms_norm)"
@@ -48,7 +50,7 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
     (
         "embedding",
         r"embedding|^aten::(index|_index_put|index_put|index_select|gather|scatter|take|masked_select|masked_scatter"
-        r"|nonzero|embedding_bag)(_|$)|^aten::_?index_put|permute_2D|fbgemm::|^aten::index_add|^aten::index_copy",
+        r"|nonzero|embedding_bag)(_|$)|^aten::_?index_put|permute_2D|fbgemm::|SplitLookupFunction|PermutePooledEmbs|BatchedUnaryEmbedding|^aten::index_add|^aten::index_copy",
     ),
     (
         "sort",
@@ -66,7 +68,9 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         "copy",
         r"^aten::(copy_|_to_copy|to|contiguous|clone|cat|_cat|stack|pad|constant_pad|transpose|permute|slice_backward|fill_|zero_|zeros|ones"
         r"|full|arange|flip|roll|repeat|expand|reflection_pad|chunk_cat|_chunk_cat|split_with_sizes_copy|new_\w+|resize_\w*|set_\w*)(_\w+)?$"
-        r"|fsdp::|^aten::_local_scalar_dense",
+        r"|^aten::(view|_unsafe_view|reshape|_reshape_alias|as_strided|t|squeeze|unsqueeze|select|slice|narrow|detach|alias|unbind|split"
+        r"|split_with_sizes|chunk|unfold|flatten|unflatten|movedim|swapaxes|empty|lift_fresh|item|is_nonzero|resolve_conj|resolve_neg)(_\w*)?$"
+        r"|fsdp::|^aten::_local_scalar_dense|^aten::view_as",
     ),
     (
         "reduction",
@@ -87,21 +91,29 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
 KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ("gemm", r"^triton_tem_fused_.*(mm|linear)"),
     ("convolution", r"^triton_tem_fused_.*conv"),
+    ("attention", r"^triton_tem_fused_.*(attention|sdpa)"),
     ("fused", r"^triton_(poi|red|per|for|tem|spl|unk|mm|mix)?_?fused|^triton_"),
+    # Names that a later rule would claim for a part of them: fbgemm holds gemm, pooled holds pool.
+    (
+        "embedding",
+        r"split_embedding|permute_pooled|bounds_check_indices|linearize_index|_embedding_(codegen|bag)",
+    ),
+    ("sort", r"[sm]btopk|gatherTopK"),
+    ("elementwise", r"rotary|_rope_|rope_kernel"),
     ("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd|adam_kernel|lamb_kernel"),
     (
         "attention",
-        r"flash_?(fwd|bwd|attn|attention|infer)|fmha|attn_fwd|attn_bwd|efficient_attention|attention|_attn_|mha_|fused_attn|paged_?attn|sdpa|FlashAttn|kv_?cache",
+        r"flash_?(fwd|bwd|attn|attention|infer)|fmha|attn_fwd|attn_bwd|efficient_attention|attention|_attn_|mha_|fused_attn|paged_?attn|sdpa|FlashAttn|kv_?cache|reshape_and_cache",
     ),
     ("rnn", r"rnn|lstm|gru_|LSTM|GRU_elementWise|persist_(fp|bp)"),
     (
         "convolution",
-        r"conv|implicit_gemm|winograd|wgrad|dgrad|fprop|igemm_(fwd|bwd|wrw)|cudnn::(ops|cnn|detail|engines|ndNhwc)|miopen(Conv|SP3|Ig)|Im2d2Col|col2im|im2col"
+        r"conv|_[sh]cudnn_|implicit_gemm|winograd|wgrad|dgrad|fprop|igemm_(fwd|bwd|wrw)|cudnn::(ops|cnn|detail|engines|ndNhwc)|miopen(Conv|SP3|Ig)|Im2d2Col|col2im|im2col"
         r"|nchwToNhwc|nhwcToNchw|computeOffsetsKernel|fft2d_",
     ),
     (
         "gemm",
-        r"gemm|gemv|Cijk_|cutlass|cublas|xmma|ampere_\w*_(s|h|bf)\d+|matmul|nvjet|_mm_|splitKreduce|wmma|wgmma|dot_kernel|hgemm|sgemm|ck::.*Gemm|ck_tile.*Gemm|mfma|wvSplitK",
+        r"^gemm|[^b]gemm|[^f]bgemm|gemv|marlin|machete|fused_moe|Cijk_|cutlass|cublas|xmma|ampere_\w*_(s|h|bf)\d+|matmul|nvjet|_mm_|splitKreduce|wmma|wgmma|dot_kernel|hgemm|sgemm|ck::.*Gemm|ck_tile.*Gemm|mfma|wvSplitK",
     ),
     (
         "normalisation",

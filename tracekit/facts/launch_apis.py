@@ -15,12 +15,15 @@ __all__ = [
 ]
 
 KERNEL_LAUNCH = (
-    r"^(cuda|cu|hip|hipExt|hipModule|hipExtModule|hipDrv|musa|mu|xpu|ze|ur|pi|mtia)"
-    r"(Launch\w*Kernel\w*|LaunchCooperative\w*|Launch|LaunchGrid\w*|CommandListAppendLaunch\w*"
-    r"|urEnqueueKernelLaunch\w*|EnqueueKernelLaunch\w*)"
-    r"|^(urEnqueueKernelLaunch|piEnqueueKernelLaunch|zeCommandListAppendLaunch)|^runFunction"
+    r"^(cuda|cu|hip|hipExt|hipModule|hipExtModule|hipHccModule|hipDrv|musa|mu)"
+    r"Launch(\w*Kernel\w*|Grid\w*|ByPtr\w*)"
+    r"|^(cuda|cu)Launch(_(v\d+|ptsz))*$"
+    r"|^(urEnqueueKernelLaunch|piEnqueueKernelLaunch|zeCommandListAppendLaunch|runFunction)"
 )
-"""Calls that start one kernel: `cudaLaunchKernel`, `…ExC`, `cuLaunchKernelEx`, `hipExtModuleLaunchKernel`, …"""
+"""Calls that start one kernel: `cudaLaunchKernel`, `…ExC`, `cuLaunchKernelEx`, `hipExtModuleLaunchKernel`, …
+
+`cudaLaunchHostFunc` is none of them: it puts a host function into the stream, which is no device activity.
+"""
 
 GRAPH_LAUNCH = r"^(cudaGraphLaunch|cuGraphLaunch|hipGraphLaunch)"
 """Calls that replay a captured graph: one call, many activities, one correlation id."""
@@ -33,10 +36,13 @@ LAUNCH = f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}|{MEMORY_LAUNCH}"
 
 SYNCHRONISATION = (
     r"^(cuda|cu|hip|musa|mu)(Stream|Device|Event|Ctx)Synchronize|^cudaThreadSynchronize"
-    r"|^(hipMemcpyWithStream|cudaMemcpy(_v\d+)?$|cuMemcpy(DtoH|HtoD|DtoD)(_v\d+)?$|hipMemcpy$|hipMemcpy(DtoH|HtoD)$)"
+    r"|^(cudaMemcpy|cuMemcpy(DtoH|HtoD|DtoD)?|hipMemcpy(DtoH|HtoD)?|musaMemcpy)(_(v\d+|ptds))*$|^hipMemcpyWithStream"
     r"|^(urEventWait|urQueueFinish|zeEventHostSynchronize|zeCommandQueueSynchronize)"
 )
 """Calls in which the host waits until the device is done; blocking copies are among them."""
 
-ALLOCATION = r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister)\w*|^cuMem(Alloc|Free|Create|Map|Release)\w*"
+ALLOCATION = (
+    r"^(cuda|hip|hipExt)(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)\w*"
+    r"|^(cu|hip)Mem(Alloc|Free|Create|Map|Unmap|Release|HostAlloc|SetAccess|AddressReserve|AddressFree)\w*"
+)
 """Calls that take device or pinned memory from the driver; `cudaFree` waits for the device as well."""

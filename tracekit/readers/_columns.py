@@ -25,18 +25,19 @@ EXACT_FLOAT_US: Final = float(2**43)
 """Below this a double holds a time in µs to the ns: the spacing of doubles there is 2⁻¹⁰ µs."""
 
 _INT64: Final = 2**63 - 1
+_LARGEST_US: Final = _INT64 // NS_PER_US
 _INTEGER: Final = re.compile(r"[-+]?\d+(\.0*)?")
 
 
 def nanoseconds(values: Sequence[Any]) -> pl.Series:
     """Microseconds as JSON wrote them, in integer ns (Int64, null where unreadable).
 
-    Floats must lie below `EXACT_FLOAT_US`; larger ones come as undecoded text (`msgspec.Raw`).
+    Floats from `EXACT_FLOAT_US` on have lost ns already; the decoder gives those as text (`msgspec.Raw`).
     """
     types = set(map(type, values))
-    if types <= _PLAIN_INT:
+    if types <= _PLAIN_INT and all(abs(value) <= _LARGEST_US for value in _bounds(values)):
         return pl.Series(values, dtype=pl.Int64) * NS_PER_US
-    if types <= _PLAIN_FLOAT:
+    if types <= _PLAIN_FLOAT and all(abs(value) < EXACT_FLOAT_US for value in _bounds(values)):
         column = pl.Series(values, dtype=pl.Float64, strict=False)
         whole = column.floor()
         # The fraction is exact as a double, and so is its product with 1000 to well below half a ns.
@@ -45,6 +46,12 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
     if types == {msgspec.Raw}:
         return _nanoseconds_of_text(values)
     return pl.Series([_exact(value) for value in values], dtype=pl.Int64)
+
+
+def _bounds(values: Sequence[Any]) -> tuple[float, ...]:
+    """The least and the greatest number; nothing when there is none."""
+    known = [value for value in values if value is not None] if None in values else values
+    return (min(known), max(known)) if known else ()
 
 
 def _nanoseconds_of_text(values: Sequence[msgspec.Raw]) -> pl.Series:
@@ -80,7 +87,7 @@ def integers(values: Sequence[Any]) -> pl.Series:
     if set(map(type, values)) <= _PLAIN_INT:
         try:
             return pl.Series(values, dtype=pl.Int64)
-        except OverflowError:
+        except (OverflowError, TypeError):  # beyond 64 bits; releases of Polars differ in what they raise
             return pl.Series([_integer(value) for value in values], dtype=pl.Int64)
     known = {value: _integer(value) for value in set(values)}
     return pl.Series([known[value] for value in values], dtype=pl.Int64)
@@ -103,7 +110,7 @@ def _integer(value: object) -> int | None:
     # Addresses use the whole of 64 bits: keep them apart from one another, as a signed number.
     if number is not None and number > _INT64:
         number = number - 2**64 if number < 2**64 else None
-    return number if number is None or abs(number) <= _INT64 else None
+    return number if number is None or -_INT64 - 1 <= number <= _INT64 else None
 
 
 def floats(values: Sequence[Any]) -> pl.Series:

@@ -33,6 +33,8 @@ _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _TIME: Final = attrgetter("ts")
 _HEADER_LIMIT: Final = 256 << 20
 _TAIL_LIMIT: Final = 64 << 20
+_EVENT_LIMIT: Final = 64 << 20
+"""No real event is as long; one that is would only fill the memory."""
 _GUESSES: Final = 3
 
 
@@ -103,6 +105,8 @@ class EventStream:
             pending += block
             cut = self._last_cut(pending)
             if cut is None:
+                if len(pending) > _EVENT_LIMIT:
+                    break  # the slow path counts it
                 continue
             text, pending = pending[:cut], pending[_skip_comma(pending, cut) :]
             under_way.append((text, pool.submit(text)))
@@ -125,6 +129,9 @@ class EventStream:
             pending += block
             cut = self._last_cut(pending)
             if cut is None:
+                if len(pending) > _EVENT_LIMIT:
+                    self.defects.add("oversized_event", pending[:120])
+                    return
                 continue
             events, used, ended = self._decode(pending, cut)
             pending = pending[used:]
@@ -137,6 +144,8 @@ class EventStream:
             pending = pending[used:]
             if events:
                 yield events
+        if self.source.damaged:
+            self.defects.add("damaged_gzip", self.source.path.name)
         if not ended or self.source.truncated:
             self.defects.add("truncated_file", pending[:120])
         self._read_tail(pending if ended else b"", blocks)
@@ -199,7 +208,7 @@ class EventStream:
                 end = end_of_value(error, array)
                 if end is not None:
                     return decode_array(array[:end]), end - 1, True
-            except UnicodeDecodeError:
+            except (UnicodeDecodeError, RecursionError):
                 break
             guess = self._last_cut(text, guess)
         events, used, ended = _salvage(text[:cut], self.defects, final=False)
@@ -214,12 +223,12 @@ class EventStream:
             return decode_array(array), len(text), True
         except msgspec.DecodeError as error:
             end = end_of_value(error, array)
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, RecursionError):
             end = None
         if end is not None:
             try:
                 return decode_array(array[:end]), end - 1, True
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return _salvage(text, self.defects, final=True)
         return _salvage(text, self.defects, final=True)
 

@@ -17,6 +17,7 @@ __all__ = [
     "RuntimeArgs",
     "SyncArgs",
     "decode_args",
+    "loose_args",
 ]
 
 Scalar = int | str | float | None
@@ -150,6 +151,18 @@ class MemoryArgs(
     device_type: Scalar = None
 
 
+def loose_args(raw: msgspec.Raw | bytes, defects: Defects) -> dict[str, Any]:
+    """Arguments with keys of any name; nothing, and counted, when they are not an object."""
+    try:
+        args: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        args = None
+    if isinstance(args, dict):
+        return args
+    defects.add("odd_arguments", bytes(raw))
+    return {}
+
+
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 
 
@@ -157,18 +170,16 @@ def decode_args(raws: Sequence[msgspec.Raw], record: type[_Args], defects: Defec
     """The `args` of many events as records; one that is not an object becomes a record of nothing, and is counted."""
     try:
         return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[record])  # type: ignore[valid-type]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [_decode_one(bytes(raw), record, defects) for raw in raws]
 
 
 def _decode_one(raw: bytes, record: type[_Args], defects: Defects) -> _Args:
     try:
         return msgspec.json.decode(raw, type=record)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         defects.add("odd_arguments", raw)
-    loose: Any = msgspec.json.decode(raw)
-    if not isinstance(loose, dict):
-        return record()
+    loose = loose_args(raw, Defects())
     fields = msgspec.structs.fields(record)
     kept: dict[str, Any] = {}
     for field in fields:

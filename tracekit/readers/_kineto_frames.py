@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
@@ -243,7 +244,7 @@ class RawFrames:
     def _keep_series(self, group: list[AnyEvent], starts: pl.Series, durations: pl.Series | None) -> None:
         rows, series, values = [], [], []
         for row, event in enumerate(group):
-            for key, value in _numbers(event.args).items():
+            for key, value in _numbers(records.loose_args(event.args, self.defects)).items():
                 rows.append(row)
                 series.append(key)
                 values.append(value)
@@ -279,9 +280,7 @@ class RawFrames:
         for event in group:
             if event.name not in ("process_name", "process_labels", "thread_name"):
                 continue
-            args: Any = msgspec.json.decode(event.args)
-            if not isinstance(args, dict):
-                continue
+            args = records.loose_args(event.args, self.defects)
             process = self._id(event.pid)
             if event.name == "thread_name":
                 self.threads[process, self._id(event.tid)] = str(args.get("name", ""))
@@ -322,10 +321,7 @@ def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
     return pl.DataFrame({"a": first, "b": second}).select(pl.coalesce("a", "b")).to_series()
 
 
-def _numbers(raw: msgspec.Raw) -> dict[str, float]:
+def _numbers(args: dict[str, Any]) -> dict[str, float]:
     """The numeric entries of an args object."""
-    args: Any = msgspec.json.decode(raw)
-    if not isinstance(args, dict):
-        return {}
-    to_float: Callable[[Any], float] = float
-    return {k: to_float(v) for k, v in args.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    numeric = {k: v for k, v in args.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}

@@ -13,6 +13,7 @@ __all__ = ["Defects", "decode_object", "end_of_value", "salvage"]
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 _SPLIT: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+_EVENT_BEGINS: Final = re.compile(rb',\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
 _STRING_OR_BARE: Final = re.compile(
     rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])',
     re.DOTALL,
@@ -24,6 +25,7 @@ _QUOTED_NAME: Final = re.compile(
 )
 _LONE_QUOTE: Final = re.compile(rb'(?<!\\)"')
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+_BETWEEN: Final = b" \t\r\n,"
 _JOIN_LIMIT: Final = 64
 _JOIN_BYTES: Final = 1 << 20
 
@@ -49,12 +51,12 @@ def decode_object(text: bytes, defects: Defects) -> dict[str, Any] | None:
     """One JSON object, repaired where that is possible; None when it cannot be read."""
     try:
         parsed = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         parsed = None
         for _, repaired in _repairs(text):
             try:
                 parsed = msgspec.json.decode(repaired)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             defects.add("repaired_header", text[:120])
             break
@@ -74,31 +76,62 @@ def salvage(
     cuts = [match.start() + 1 for match in _SPLIT.finditer(text)] + [len(text)]
     begin, index = 0, 0
     while index < len(cuts):
-        piece = text[begin : cuts[index]].lstrip(b" \t\r\n,")
-        got = _decode_piece(piece, decoder, defects)
-        joined = index
-        # A `},{` inside an event's args or names cut it in two: join until it is whole.
-        while got is None and joined + 1 < len(cuts) and _is_open(piece) and joined - index < _JOIN_LIMIT:
-            joined += 1
-            piece = text[begin : cuts[joined]].lstrip(b" \t\r\n,")
-            got = _decode_piece(piece, decoder, defects)
-            if len(piece) > _JOIN_BYTES:
-                break
-        last = (index if got is None else joined) == len(cuts) - 1
+        begin += len(text[begin : cuts[index]]) - len(text[begin : cuts[index]].lstrip(_BETWEEN))
+        got, joined = _decode_joined(text, begin, cuts, index, decoder, defects)
         if got is None:
-            if last:
+            piece = text[begin : cuts[index]]
+            skipped = _to_next_event(piece)
+            if skipped:
+                defects.add("malformed_event", piece[:skipped])
+                begin += skipped
+                continue
+            if index == len(cuts) - 1:
                 return _end_of_pieces(text, begin, piece, records, defects, final=final)
-            defects.add("malformed_event", text[begin : cuts[index]].lstrip(b" \t\r\n,"))
+            defects.add("malformed_event", piece)
+            begin, index = cuts[index], index + 1
+            continue
+        value, end, ended = got
+        records.append(value)
+        if ended:
+            return records, begin + end, True
+        if begin + end < cuts[joined] and text[begin + end : cuts[joined]].strip(_BETWEEN):
+            begin, index = begin + end, joined  # the piece holds more than one value
         else:
-            value, end = got
-            if value is not None:
-                records.append(value)
-            if end is not None:
-                return records, cuts[joined] - len(piece) + end, True
-            index = joined
-        begin = cuts[index]
-        index += 1
+            begin, index = cuts[joined], joined + 1
     return records, len(text), False
+
+
+def _decode_joined(
+    text: bytes,
+    begin: int,
+    cuts: list[int],
+    index: int,
+    decoder: msgspec.json.Decoder[_Record],
+    defects: Defects,
+) -> tuple[tuple[_Record, int, bool] | None, int]:
+    """The event that begins at `begin`; a `},{` inside its arguments or names may have cut it in pieces."""
+    for attempt in (_try, _repair):
+        joined = index
+        while True:
+            piece = text[begin : cuts[joined]]
+            got = attempt(piece, decoder, defects)
+            more = joined + 1 < len(cuts) and joined - index < _JOIN_LIMIT and len(piece) < _JOIN_BYTES
+            if got is not None:
+                return got, joined
+            if not more or not _is_open(piece):
+                break
+            joined += 1
+        if _to_next_event(text[begin : cuts[index]]):
+            break  # what looks like a broken name would swallow the event behind it
+    return None, index
+
+
+def _to_next_event(piece: bytes) -> int:
+    """How many bytes of a piece that does not decode lie before the next event that begins in it; 0 without one."""
+    if piece[:1] not in (b"{", b"]", b""):
+        return max(piece.find(b"{"), 0)  # a number, a null or a list between two events
+    match = _EVENT_BEGINS.search(piece, 1)
+    return match.end() if match else 0
 
 
 def _end_of_pieces(
@@ -109,41 +142,42 @@ def _end_of_pieces(
     ended = piece[:1] == b"]"
     if piece and not ended and not final:
         defects.add("malformed_event", piece)
-    return records, (len(text) - len(piece)) if final else len(text), ended
+    return records, begin if final else len(text), ended
 
 
-def _decode_piece(
+def _repair(
     piece: bytes, decoder: msgspec.json.Decoder[_Record], defects: Defects
-) -> tuple[_Record | None, int | None] | None:
-    """The record and, when the array ended behind it, where; None when the piece cannot be read."""
-    got = _try(piece, decoder)
-    if got is not None:
-        return got
+) -> tuple[_Record, int, bool] | None:
+    """Like `_try`, after ever stronger repairs."""
     for kind, repaired in _repairs(piece):
-        got = _try(repaired, decoder)
+        got = _try(repaired, decoder, defects)
         if got is None:
             continue
         defects.add(kind, piece)
-        value, end = got
-        # The end was found in the repaired text; everything behind it is as long as in the original.
-        return value, None if end is None else len(piece) - (len(repaired) - end)
+        value, end, ended = got
+        # The end was found in the repaired text; what is behind it is as long as in the original.
+        return value, len(piece) - (len(repaired) - end), ended
     return None
 
 
-def _try(piece: bytes, decoder: msgspec.json.Decoder[_Record]) -> tuple[_Record | None, int | None] | None:
+def _try(
+    piece: bytes, decoder: msgspec.json.Decoder[_Record], _defects: Defects
+) -> tuple[_Record, int, bool] | None:
+    """The record, where it ended in the piece, and whether the array ended behind it; None when it is unreadable."""
     try:
-        return decoder.decode(piece), None
-    except msgspec.ValidationError:
-        return None
-    except UnicodeDecodeError:
+        return decoder.decode(piece), len(piece), False
+    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return None
     except msgspec.DecodeError as error:
         end = end_of_value(error, piece)
-    if end is None or not piece[end:].lstrip().startswith(b"]"):
+    if end is None:
+        return None
+    rest = piece[end:].lstrip()
+    if rest[:1] not in (b"]", b","):
         return None
     try:
-        return decoder.decode(piece[:end]), end
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoder.decode(piece[:end]), end, rest[:1] == b"]"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

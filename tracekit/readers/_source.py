@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _FOREIGN: Final = (
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
 )
+_RESCUE_STEP: Final = 256
 _INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
 _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
 
@@ -54,6 +56,7 @@ class Source:
         self.size = 0
         self.plain_bytes = 0
         self.truncated = False
+        self.damaged = False
         self.compressed = False
 
     def blocks(self) -> Iterator[bytes]:
@@ -122,11 +125,14 @@ class Source:
                 try:
                     plain = inflater.decompress(data, BLOCK_BYTES)
                 except (_INFLATE_ERROR, EOFError, ValueError) as error:
+                    self.damaged = True
+                    rescued = _rescue(data) if self.plain_bytes == 0 else b""
+                    self.plain_bytes += len(rescued)
                     if self.plain_bytes == 0:
                         raise UnreadableTraceError(
                             f"the gzip data are damaged ({error})", path=self.path, remedy="copy it again"
                         ) from error
-                    self.truncated = True
+                    yield rescued
                     return
                 fresh = False
                 if plain:
@@ -157,6 +163,30 @@ class Source:
                 path=self.path,
                 remedy="if you trust it, pass --no-size-limit",
             )
+
+
+def _rescue(data: bytes) -> bytes:
+    """What the first bytes of a damaged gzip stream give before the damage; a wrong checksum loses nothing."""
+    inflater = zlib.decompressobj(wbits=31)
+    parts = []
+    for at in range(0, len(data), _RESCUE_STEP):
+        step, before = data[at : at + _RESCUE_STEP], inflater.copy()
+        try:
+            parts.append(inflater.decompress(step))
+        except zlib.error:
+            parts.append(_byte_by_byte(before, step))
+            break
+    return b"".join(parts)
+
+
+def _byte_by_byte(inflater: zlib._Decompress, step: bytes) -> bytes:
+    parts = []
+    for position in range(len(step)):
+        try:
+            parts.append(inflater.decompress(step[position : position + 1]))
+        except zlib.error:  # noqa: PERF203 - at most 256 bytes
+            break  # here the damage begins; what came before it is kept
+    return b"".join(parts)
 
 
 def _inflater() -> igzip_lib.IgzipDecompressor:

@@ -20,7 +20,7 @@ def decode_block(block: bytes) -> bytes:
     """The packed frames of a block; empty when it does not decode, which leaves it to the parent."""
     try:
         events = decode_array(b"[" + block + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""
     raw = RawFrames(Defects())
     raw.add(events)

@@ -12,9 +12,10 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.assemble import assemble, conform, nesting_of
+from tracekit.errors import UnreadableTraceError
 from tracekit.facts import kineto as facts
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
-from tracekit.health import HealthLog
+from tracekit.health import MEANINGS, HealthLog
 from tracekit.readers._events import EventStream
 from tracekit.readers._kineto_frames import RawFrames
 from tracekit.readers._pool import decoder_pool
@@ -71,6 +72,9 @@ def read_kineto(
             raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
             if progress is not None:
                 progress(source.plain_bytes, source.size)
+    broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
+    if broken and not raw.event_count:
+        raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)
     return _build(source, stream, raw)
 
 

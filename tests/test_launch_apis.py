@@ -1,0 +1,218 @@
+"""Names of host calls that are, or are not, launches, synchronisations and allocations."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tracekit.facts.launch_apis import (
+    ALLOCATION,
+    GRAPH_LAUNCH,
+    KERNEL_LAUNCH,
+    LAUNCH,
+    MEMORY_LAUNCH,
+    SYNCHRONISATION,
+)
+
+KERNELS = [
+    "cudaLaunchKernel",
+    "cudaLaunchKernel_v7000",
+    "cudaLaunchKernel_ptsz_v7000",
+    "cudaLaunchKernelExC",
+    "cudaLaunchKernelExC_v11060",
+    "cudaLaunchCooperativeKernel",
+    "cudaLaunchCooperativeKernel_v9000",
+    "cudaLaunchCooperativeKernelMultiDevice_v9000",
+    "cudaLaunch_v3020",
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchGrid",
+    "hipLaunchKernel",
+    "hipLaunchKernelExC",
+    "hipLaunchCooperativeKernel",
+    "hipLaunchByPtr",
+    "hipModuleLaunchKernel",
+    "hipModuleLaunchCooperativeKernel",
+    "hipExtModuleLaunchKernel",
+    "hipExtLaunchKernel",
+    "hipExtLaunchMultiKernelMultiDevice",
+    "hipHccModuleLaunchKernel",
+    "hipDrvLaunchKernelEx",
+    "musaLaunchKernel",
+    "muLaunchKernel",
+    "urEnqueueKernelLaunch",
+    "piEnqueueKernelLaunch",
+    "zeCommandListAppendLaunchKernel",
+    "runFunction - job_prep_and_submit_for_execution",
+]
+GRAPHS = [
+    "cudaGraphLaunch",
+    "cudaGraphLaunch_v10000",
+    "cudaGraphLaunch_ptsz_v10000",
+    "cuGraphLaunch",
+    "hipGraphLaunch",
+]
+COPIES = [
+    "cudaMemcpyAsync",
+    "cudaMemcpyAsync_v3020",
+    "cudaMemcpy",
+    "cudaMemcpy2DAsync_v3020",
+    "cudaMemcpyPeerAsync",
+    "cudaMemcpyToSymbol",
+    "cudaMemsetAsync",
+    "cudaMemsetAsync_v3020",
+    "cudaMemset",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyBatchAsync",
+    "cuMemsetD8Async",
+    "hipMemcpyAsync",
+    "hipMemcpyWithStream",
+    "hipMemcpyDtoDAsync",
+    "hipMemsetAsync",
+    "urEnqueueUSMMemcpy",
+    "urEnqueueUSMFill",
+    "zeCommandListAppendMemoryCopy",
+]
+WAITS = [
+    "cudaStreamSynchronize",
+    "cudaStreamSynchronize_v3020",
+    "cudaStreamSynchronize_ptsz_v7000",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cudaThreadSynchronize",
+    "cudaMemcpy",
+    "cudaMemcpy_v3020",
+    "cudaMemcpy_ptds_v7000",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuEventSynchronize",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoD_v2",
+    "hipStreamSynchronize",
+    "hipDeviceSynchronize",
+    "hipEventSynchronize",
+    "hipMemcpyWithStream",
+    "hipMemcpy",
+    "hipMemcpyDtoH",
+    "musaStreamSynchronize",
+    "urEventWait",
+    "urQueueFinish",
+    "zeEventHostSynchronize",
+]
+ALLOCATIONS = [
+    "cudaMalloc",
+    "cudaMalloc_v3020",
+    "cudaMallocAsync",
+    "cudaMallocHost",
+    "cudaMallocManaged",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaFree",
+    "cudaFreeAsync",
+    "cudaFreeHost",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemAddressReserve",
+    "cuMemHostAlloc",
+    "hipMalloc",
+    "hipExtMallocWithFlags",
+    "hipHostMalloc",
+    "hipHostFree",
+    "hipFree",
+    "hipMemCreate",
+]
+NONE_OF_THESE = [
+    "cudaGetDevice",
+    "cudaSetDevice",
+    "cudaGetLastError",
+    "cudaPeekAtLastError",
+    "cudaLaunchHostFunc",
+    "cuLaunchHostFunc",
+    "hipLaunchHostFunc",
+    "cudaStreamIsCapturing",
+    "cudaStreamGetCaptureInfo_v2",
+    "cudaStreamWaitEvent",
+    "cudaStreamCreateWithFlags",
+    "cudaEventRecord",
+    "cudaEventQuery",
+    "cudaEventElapsedTime",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+    "cudaFuncGetAttributes",
+    "cudaFuncSetAttribute",
+    "cudaDeviceGetAttribute",
+    "cudaDeviceGetStreamPriorityRange",
+    "cudaGetDeviceProperties_v12000",
+    "cudaGraphInstantiate",
+    "cudaGraphKernelNodeSetParams",
+    "cudaMemGetInfo",
+    "cudaPointerGetAttributes",
+    "cudaHostGetDevicePointer",
+    "cudaUserObjectCreate",
+    "cuGetProcAddress_v2",
+    "cuModuleLoadData",
+    "cuKernelGetFunction",
+    "hipGetLastError",
+    "hipGetDevicePropertiesR0600",
+    "hipPointerGetAttribute",
+    "hipStreamIsCapturing",
+    "hipStreamGetDevice",
+    "hipDriverGetVersion",
+    "__hipPushCallConfiguration",
+    "__hipPopCallConfiguration",
+    "aten::copy_",
+    "Runtime Triggered Module Loading",
+]
+
+
+def matching(pattern: str, names: list[str]) -> list[str]:
+    return [name for name, hit in zip(names, pl.Series(names).str.contains(pattern), strict=True) if hit]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (KERNEL_LAUNCH, KERNELS),
+        (GRAPH_LAUNCH, GRAPHS),
+        (MEMORY_LAUNCH, COPIES),
+        (LAUNCH, KERNELS + GRAPHS + COPIES),
+        (SYNCHRONISATION, WAITS),
+        (ALLOCATION, ALLOCATIONS),
+    ],
+    ids=["kernel", "graph", "memory", "launch", "synchronisation", "allocation"],
+)
+def test_every_name_of_the_kind_matches(pattern: str, names: list[str]) -> None:
+    assert [name for name in names if name not in matching(pattern, names)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        (LAUNCH, NONE_OF_THESE + ALLOCATIONS),
+        (LAUNCH, [n for n in WAITS if "emcpy" not in n]),
+        (KERNEL_LAUNCH, GRAPHS + COPIES),
+        (GRAPH_LAUNCH, KERNELS + COPIES),
+        (MEMORY_LAUNCH, KERNELS + GRAPHS),
+        (SYNCHRONISATION, NONE_OF_THESE + KERNELS + GRAPHS + ALLOCATIONS),
+        (
+            SYNCHRONISATION,
+            [
+                "cudaMemcpyAsync",
+                "cudaMemcpyAsync_v3020",
+                "hipMemcpyAsync",
+                "cuMemcpyHtoDAsync_v2",
+                "cudaMemsetAsync",
+            ],
+        ),
+        (ALLOCATION, NONE_OF_THESE + KERNELS + GRAPHS + COPIES + WAITS),
+    ],
+)
+def test_no_other_name_matches(pattern: str, names: list[str]) -> None:
+    assert matching(pattern, names) == []

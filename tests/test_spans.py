@@ -1,0 +1,83 @@
+"""Nesting against the definition, by comparing every span with every other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.spans import Nesting, nest
+
+SPAN = st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12))
+SPANS = st.lists(SPAN, max_size=25)
+
+
+def ordered(spans: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int, int]], Nesting]:
+    rows = sorted(((t, s, s + d) for t, s, d in spans), key=lambda r: (r[0], r[1], -r[2]))
+    return rows, nest([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+
+
+def parent(rows: list[tuple[int, int, int]], i: int) -> int:
+    thread, start, end = rows[i]
+    return max((j for j in range(i) if rows[j][0] == thread and rows[j][1] <= start and rows[j][2] >= end), default=-1)
+
+
+@given(SPANS)
+def test_parents_depths_and_self_times(spans: list[tuple[int, int, int]]) -> None:
+    rows, nesting = ordered(spans)
+    expected = [parent(rows, i) for i in range(len(rows))]
+    assert nesting.parent.tolist() == expected
+    depths: list[int] = []
+    for up in expected:
+        depths.append(0 if up < 0 else depths[up] + 1)
+    assert nesting.depth().tolist() == depths
+    own = [
+        max(0, (r[2] - r[1]) - sum(rows[j][2] - rows[j][1] for j in range(len(rows)) if expected[j] == i))
+        for i, r in enumerate(rows)
+    ]
+    assert nesting.self_time().tolist() == own
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 40)), min_size=1, max_size=20))
+def test_innermost_open_span(spans: list[tuple[int, int, int]], queries: list[tuple[int, int]]) -> None:
+    rows, nesting = ordered(spans)
+    got = nesting.innermost_at([q[0] for q in queries], [q[1] for q in queries]).tolist()
+    for (thread, time), found in zip(queries, got, strict=True):
+        is_open = [i for i, (t, s, e) in enumerate(rows) if t == thread and s <= time and (time < e or s == time)]
+        assert found == max(is_open, default=-1)
+
+
+@given(SPANS, st.randoms(use_true_random=False))
+def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: object) -> None:
+    rows, nesting = ordered(spans)
+    wanted = np.array([random.random() < 0.3 for _ in rows], dtype=bool)  # type: ignore[attr-defined]
+    for include_self in (True, False):
+        got = nesting.nearest_ancestor(wanted, include_self=include_self).tolist()
+        for i in range(len(rows)):
+            at = i if include_self else parent(rows, i)
+            while at >= 0 and not wanted[at]:
+                at = parent(rows, at)
+            assert got[i] == at
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(1, 3))
+def test_a_million_siblings_and_a_deep_chain_take_few_rounds(seed: int) -> None:
+    count = 200_000
+    start = np.arange(count) * 10
+    siblings = nest(np.zeros(count + 1, int), np.append(0, start), np.append(count * 10, start + 9 - seed))
+    assert (siblings.parent[1:] == 0).all()
+    chain = nest(np.zeros(3000, int), np.arange(3000), np.arange(3000)[::-1] + 10_000)
+    assert chain.depth().tolist() == list(range(3000))
+
+
+def test_unsorted_spans_are_refused() -> None:
+    with pytest.raises(ValueError, match="sorted"):
+        nest([0, 0], [5, 1], [6, 2])
+
+
+def test_no_spans() -> None:
+    nesting = nest([], [], [])
+    assert nesting.depth().tolist() == []
+    assert nesting.innermost_at([0], [1]).tolist() == [-1]
