@@ -1,8 +1,9 @@
 """Does the host launch work fast enough: delays, queues, short kernels (DEFINITIONS §6).
 
 Launch delay = device start − launch start. Queue delay = device start − launch end, when positive. A kernel is
-short below 10 µs. An activity is launch-bound when its duration is below that of its launch call. The queue of a
-stream holds what was launched and has not started. Activities of one CUDA-graph launch share one call.
+short below 10 µs. An activity is launch-bound when its duration is below what its launch cost the host: the call's
+duration, shared equally by all activities that the call launched (a CUDA graph's kernels share one call). The queue
+of a stream holds what was launched and has not started.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
     scope = scope or select(trace)
     rows = _linked(scope)
     count = rows.height
-    bound = rows.filter(pl.col("device_time") < pl.col("launch_call")).height
+    bound = int(rows["launch_bound"].sum())
     kernels = scope.activities.filter(pl.col("kind") == "kernel")["duration"]
     short = int((kernels < SHORT_NS).sum())
     short_share = short / kernels.len() if kernels.len() else None
@@ -100,6 +101,8 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "call_start",
         pl.col("duration").alias("device_time"),
         "launch_call",
+        # exact in integers: duration < call / n
+        (pl.col("duration") * pl.len().over("launch_id") < pl.col("launch_call")).alias("launch_bound"),
         (pl.col("start") - pl.col("call_start")).alias("launch_delay"),
         (pl.col("start") - call_end).clip(lower_bound=0).alias("queue_delay"),
     )
@@ -122,7 +125,7 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("device_time").mean().alias("mean_device_ns"),
             pl.col("launch_call").mean().alias("mean_call_ns"),
             pl.col("launch_delay").mean().alias("mean_delay_ns"),
-            (pl.col("device_time") < pl.col("launch_call")).mean().alias("launch_bound_share"),
+            pl.col("launch_bound").mean().alias("launch_bound_share"),
         )
         .sort("count", "name", descending=[True, False])
     )

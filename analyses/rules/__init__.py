@@ -21,7 +21,27 @@ __all__ = ["RULES", "evaluate"]
 
 _AnyResult = TypeVar("_AnyResult", bound="Result")
 
-RULES: Final[dict[str, tuple[str, ...]]] = {}
+RULES: Final[dict[str, tuple[str, ...]]] = {
+    "breakdown": ("low_utilisation", "exposed_communication", "incomplete_capture", "damaged_capture"),
+    "steps": ("data_loading", "step_variability"),
+    "idle": ("host_bound_launches",),
+    "kernels": (
+        "no_tensor_cores",
+        "unfused_attention",
+        "layout_conversions",
+        "optimizer_not_fused",
+        "other_too_large",
+    ),
+    "launches": (
+        "short_kernels",
+        "blocking_synchronisation",
+        "allocation_calls",
+        "cold_start",
+        "profiler_overhead",
+    ),
+    "memory": ("pageable_copies", "small_copies", "memory_near_limit"),
+    "counters": ("counter_replay",),
+}
 """Analysis → the modules of its rules, in this package."""
 
 

@@ -1,0 +1,61 @@
+"""The step waits for its next batch.
+
+Only time of the data loader in which no device worked and no runtime call ran counts (the composition of
+`analyses.steps`), so loading that is hidden costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.facts.units import format_ns, format_share
+from tracekit.findings import Finding
+
+if TYPE_CHECKING:
+    from tracekit.analyses.scope import Scope
+    from tracekit.analyses.steps import Steps
+    from tracekit.trace import Trace
+
+__all__ = ["LEAST_SHARE", "check"]
+
+LEAST_SHARE: Final = 0.05
+"""A loader that keeps up answers from its queue in well under a twentieth of a step."""
+
+_SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
+
+
+def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
+    """Fires when unhidden data loading takes `LEAST_SHARE` of the steps or more."""
+    loading, total = int(result.table["data_loader_ns"].sum()), int(result.table["span_ns"].sum())
+    if not total or loading / total < LEAST_SHARE:
+        return None
+    host = scope.host()
+    single = (
+        host.filter(pl.col("name").cast(pl.String).str.contains(_SINGLE_PROCESS, literal=True)).height > 0
+    )
+    steps = result.table.height
+    where = "" if scope.on_cpu else " while no device worked"
+    pinned = "" if scope.on_cpu else ", pin_memory=True and copies with non_blocking=True"
+    if single:
+        advice = (
+            f"The loader runs in the training process: set num_workers > 0, persistent_workers=True{pinned}."
+        )
+    else:
+        advice = (
+            f"Raise num_workers or prefetch_factor, keep persistent_workers=True{pinned}, and move decoding and "
+            "augmentation out of the loop (cached, batched or on the device)."
+        )
+    return Finding(
+        id="data_loading",
+        severity=by_share(loading, total),
+        title=f"Data loading takes {format_share(loading / total)} of the steps",
+        evidence=(
+            f"{format_ns(loading)} in {steps} step{'s' if steps != 1 else ''} of {format_ns(total)} together "
+            f"({format_ns(loading / steps)} a step) went to the data loader{where}."
+        ),
+        advice=advice,
+        ns_at_stake=bounded(loading, scope),
+    )

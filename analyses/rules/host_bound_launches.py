@@ -1,0 +1,82 @@
+"""The device mostly waits for the host to launch the next kernel.
+
+Host-bound launching shows as many short gaps in which nothing was queued. So of the host wait on the stream with
+most gaps only gaps below `LONG_GAP_NS` count (a longer one is a synchronisation, data loading or a cold start and
+has its own rule), and the mean queue (Little's law: sum of launch-to-start delays over the time they span) must be
+below one. At stake is at most the time in which no device works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.facts.units import NS_PER_MS, format_count, format_ns, format_share
+from tracekit.findings import Finding
+
+if TYPE_CHECKING:
+    from tracekit.analyses.idle import Idle
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["LEAST_GAPS", "LEAST_SHARE", "LONG_GAP_NS", "QUEUE_EMPTY", "check"]
+
+LEAST_SHARE: Final = 0.10
+"""Below a tenth of the window, faster launching changes little."""
+QUEUE_EMPTY: Final = 1.0
+"""With less than one activity waiting on average, the host is not ahead of the device."""
+LONG_GAP_NS: Final = NS_PER_MS
+"""Python and dispatch between two launches take tens of µs; 1 ms is something else."""
+LEAST_GAPS: Final = 20
+"""Fewer gaps are no pattern."""
+
+
+def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
+    """Fires when short waits for the host take `LEAST_SHARE` of the window and the queue runs empty."""
+    if scope.on_cpu or not result.streams.height or not scope.duration:
+        return None
+    stream = result.streams.sort("gaps", "busy_ns", descending=True).row(0, named=True)
+    if stream["gaps"] < LEAST_GAPS:
+        return None
+    mine = (pl.col("device_id") == stream["device_id"]) & (pl.col("stream_id") == stream["stream_id"])
+    long_gaps = result.gaps.filter(
+        mine & (pl.col("category") == "host_wait") & (pl.col("duration_ns") >= LONG_GAP_NS)
+    )
+    waited = stream["host_wait_ns"] - int(long_gaps["duration_ns"].sum())
+    at_stake = min(waited, all_idle(scope).measure)
+    queue = _mean_queue(trace, scope.activities.filter(mine))
+    if at_stake / scope.duration < LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
+        return None
+    slowed = " Python stacks were recorded, which slows the host." if "stacks" in trace.meta.captured else ""
+    return Finding(
+        id="host_bound_launches",
+        severity=by_share(at_stake, scope.duration),
+        title=f"The device waits {format_share(at_stake / scope.duration)} of the time for the host's launches",
+        evidence=(
+            f"Stream {stream['stream_id']} of device {stream['device_id']} waited {format_ns(waited)} for the host in "
+            f"gaps below {format_ns(LONG_GAP_NS)} ({format_count(stream['gaps'])} gaps in all), with {queue:.2f} "
+            f"activities queued on average.{slowed}"
+        ),
+        advice=(
+            'Launch less from Python: torch.compile(model, mode="reduce-overhead") or torch.cuda.CUDAGraph for static '
+            "shapes, fused operators and optimizer (fused=True), a larger batch; remove synchronising calls such as "
+            ".item() from the loop."
+        ),
+        ns_at_stake=at_stake,
+    )
+
+
+def _mean_queue(trace: Trace, activities: pl.DataFrame) -> float | None:
+    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call_start"))
+    rows = activities.join(calls, on="launch_id", how="inner")
+    if rows.height < 2:
+        return None
+    first, last = (
+        rows.select(pl.min_horizontal(pl.col("call_start").min(), pl.col("start").min())).item(),
+        rows["start"].max(),
+    )
+    span = int(str(last)) - int(first)
+    waiting = int((rows["start"] - rows["call_start"]).clip(lower_bound=0).sum())
+    return waiting / span if span > 0 else None

@@ -1,0 +1,82 @@
+"""What the profile lacks, and the flag of torch.profiler that would record it.
+
+Only what would enable a table of the report is named. A run that never used a device is not told to record one:
+that takes runtime calls without device activity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.findings import Finding
+
+if TYPE_CHECKING:
+    from tracekit.analyses.breakdown import Breakdown
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["check"]
+
+_BOTH: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+
+
+def check(trace: Trace, _scope: Scope, _result: Breakdown) -> Finding | None:
+    """Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only."""
+    if trace.meta.format != "kineto":
+        return None
+    lacking = _lacking(trace)
+    if not lacking:
+        return None
+    names = [what for what, _, _ in lacking]
+    flags = list(dict.fromkeys(flag for _, _, flag in lacking))
+    return Finding(
+        id="incomplete_capture",
+        severity="info",
+        title=f"The profile lacks {_listed(names)}",
+        evidence=f"Without {_listed([f'{what}: no {table}' for what, table, _ in lacking], '; ')}.",
+        advice=f"Profile again with {_listed(flags)}.",
+        ns_at_stake=None,
+    )
+
+
+def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
+    """(what, the table it would enable, the flag)."""
+    captured = trace.meta.captured
+    called = (trace.host["kind"] == "runtime").any() if trace.host.height else False
+    launched = trace.has_device or called
+    has_ops = "ops" in captured or (
+        trace.host.height > 0 and bool(trace.host.filter(pl.col("kind") == "op").height)
+    )
+    rows: list[tuple[bool, str, str, str]] = [
+        (called and not trace.has_device, "device activity", "breakdown of the device", _BOTH),
+        (not has_ops, "operators", "times by operator and layer", _BOTH),
+        (
+            trace.has_device and "launches" not in captured,
+            "launch calls",
+            "launch delays and causes of idle time",
+            _BOTH,
+        ),
+        ("steps" not in captured, "steps", "step times", "a call of prof.step() after each iteration"),
+        (
+            has_ops and "shapes" not in captured,
+            "shapes",
+            "times by shape, FLOPs and roofline",
+            "record_shapes=True",
+        ),
+        (
+            has_ops and not captured & {"layers", "modules"},
+            "layers",
+            "times by layer",
+            "with_stack=True (or the ranges of tracekit.capture)",
+        ),
+        (launched and "memory" not in captured, "allocator events", "memory timeline", "profile_memory=True"),
+    ]
+    return [(what, table, flag) for missing, what, table, flag in rows if missing]
+
+
+def _listed(items: list[str], separator: str = ", ") -> str:
+    if separator != ", " or len(items) < 2:
+        return separator.join(items)
+    return f"{', '.join(items[:-1])} and {items[-1]}"

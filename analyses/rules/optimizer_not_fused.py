@@ -1,0 +1,59 @@
+"""The optimizer updates parameter by parameter, with several kernels for each.
+
+At stake is the time of those kernels: a fused optimizer reads and writes the same data in one pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import Finding
+
+if TYPE_CHECKING:
+    from tracekit.analyses.kernels import Kernels
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["LEAST_KERNELS_PER_STEP", "LEAST_SHARE", "check"]
+
+LEAST_KERNELS_PER_STEP: Final = 50
+"""A fused or foreach optimizer takes one to some tens of kernels a step, however many parameters there are."""
+LEAST_SHARE: Final = 0.01
+"""Of the summed device time; the launches of so many small kernels cost the host several times that."""
+
+_FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
+
+
+def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
+    """Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused."""
+    rows = result.by_name.filter((pl.col("category") == "optimizer") & ~pl.col("name").str.contains(_FUSED))
+    count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
+    steps = scope.steps.height if scope.window == "steps" else 1
+    if (
+        not result.total_ns
+        or total / result.total_ns < LEAST_SHARE
+        or count / max(steps, 1) < LEAST_KERNELS_PER_STEP
+    ):
+        return None
+    at_stake = bounded(total, scope)
+    what = "operator calls" if scope.on_cpu else "kernels"
+    return Finding(
+        id="optimizer_not_fused",
+        severity=by_share(at_stake, scope.duration),
+        title=f"The optimizer runs {count / max(steps, 1):.0f} {what} a step, {format_share(total / result.total_ns)} of the time",
+        evidence=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}; the most frequent is {_most(rows)}.",
+        advice=(
+            "Construct it with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or foreach=True where that is not "
+            "available; do not set foreach=False."
+        ),
+        ns_at_stake=at_stake,
+    )
+
+
+def _most(rows: pl.DataFrame) -> str:
+    name = str(rows.sort("count", "name", descending=[True, False])["name"][0])
+    return name if len(name) <= 80 else f"{name[:79]}…"

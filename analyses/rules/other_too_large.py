@@ -1,0 +1,47 @@
+"""Too much device time in kernels of no known category (DEFINITIONS §2: more than 5 % is a finding)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.facts.units import format_ns, format_share
+from tracekit.findings import Finding
+
+if TYPE_CHECKING:
+    from tracekit.analyses.kernels import Kernels
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["MOST_OTHER", "check"]
+
+MOST_OTHER: Final = 0.05
+"""Above this the table by category no longer says where the time goes."""
+
+
+def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
+    """Fires when the category `other` holds more than `MOST_OTHER` of the summed time."""
+    rows = result.by_name.filter(pl.col("category") == "other")
+    total = int(rows["total_ns"].sum())
+    if not result.total_ns or total / result.total_ns <= MOST_OTHER:
+        return None
+    what = "operators' self time" if scope.on_cpu else "device time"
+    top = "; ".join(
+        f"{_plain(name)} {format_ns(time)}" for name, time in rows.select("name", "total_ns").head(3).rows()
+    )
+    return Finding(
+        id="other_too_large",
+        severity="info",
+        title=f"{format_share(total / result.total_ns)} of the {what} is in no known category",
+        evidence=f"{format_ns(total)} of {format_ns(result.total_ns)} in {rows.height} names; the largest: {top}.",
+        advice=(
+            "Look these up in the kernel table; wrap your own kernels in torch.library.custom_op or "
+            "torch.profiler.record_function with a telling name so that they are counted where they belong."
+        ),
+        ns_at_stake=None,
+    )
+
+
+def _plain(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:79]}…"

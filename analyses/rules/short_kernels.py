@@ -1,0 +1,85 @@
+"""Most kernels are so short that launching them takes longer than running them.
+
+At stake: for each short kernel the time by which its launch call exceeds it, counted only where no device worked
+just before it, so that launches hidden behind running kernels cost nothing. Kernels of a CUDA graph share one call
+and are left out, and so are launch calls of `LONG_CALL_NS` or more, which `cold_start` explains.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracekit.analyses.rules._calls import LONG_CALL_NS
+from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.findings import Finding
+from tracekit.intervals import IntervalSet
+
+if TYPE_CHECKING:
+    from tracekit.analyses.launches import Launches
+    from tracekit.analyses.scope import Scope
+    from tracekit.trace import Trace
+
+__all__ = ["LEAST_COUNT", "LEAST_STAKE", "SHORT_NS", "SHORT_SHARE", "check"]
+
+SHORT_NS: Final = 10 * NS_PER_US
+"""A launch call takes 5 to 10 µs of host time; below this a kernel cannot hide its own launch (DEFINITIONS §6)."""
+LEAST_COUNT: Final = 20
+"""Fewer short kernels are no pattern."""
+SHORT_SHARE: Final = 0.50
+"""From half of all kernels on, short kernels are the pattern and not the tail."""
+LEAST_STAKE: Final = 0.01
+"""Where the host runs ahead, short kernels cost next to nothing; below 1 % of the window they are no finding."""
+
+
+def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+    """Fires when half of the kernels are short and their launches cost device time."""
+    if (
+        scope.on_cpu
+        or result.short_share is None
+        or result.short_share < SHORT_SHARE
+        or result.short < LEAST_COUNT
+    ):
+        return None
+    calls = (
+        trace.host.filter(pl.col("kind") == "runtime")
+        .filter(~pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH))
+        .filter(pl.col("duration") < LONG_CALL_NS)
+        .select(pl.col("span_id").alias("launch_id"), pl.col("duration").alias("call"))
+    )
+    short = scope.activities.filter((pl.col("kind") == "kernel") & (pl.col("duration") < SHORT_NS)).join(
+        calls, on="launch_id", how="inner"
+    )
+    excess = (short["call"] - short["duration"]).clip(lower_bound=0)
+    before = IntervalSet.of((short["start"] - excess).to_numpy(), short["start"].to_numpy())
+    at_stake = (before & all_idle(scope)).measure
+    if not scope.duration or at_stake / scope.duration < LEAST_STAKE:
+        return None
+    most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
+    example = (
+        f"; the most frequent is {_plain(most['name'][0])} ({format_count(most['count'][0])} times)"
+        if most.height
+        else ""
+    )
+    return Finding(
+        id="short_kernels",
+        severity=by_share(at_stake, scope.duration),
+        title=f"{format_share(result.short_share)} of the kernels take less than {format_ns(SHORT_NS)}",
+        evidence=(
+            f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}; "
+            f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call"
+            f"{example}; {format_ns(at_stake)} of launching was not hidden."
+        ),
+        advice=(
+            "Fuse them: torch.compile for chains of elementwise operators, foreach or fused optimizers "
+            "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph; a larger batch lengthens each kernel."
+        ),
+        ns_at_stake=at_stake,
+    )
+
+
+def _plain(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:79]}…"

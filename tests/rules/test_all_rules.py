@@ -1,0 +1,102 @@
+"""What holds for every rule: it is registered, and it runs on every real trace."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import tracekit
+from tracekit.analyses import rules
+from tracekit.analyses.registry import BUILT_IN, get_analysis
+from tracekit.analyses.scope import select
+from tracekit.findings import SEVERITIES, Finding
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace.json.gz"))
+TRACES = [*SAMPLES, *sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))]
+"""The samples, and public traces beside the checkout where there are any."""
+
+# What fires on a trace, so that a change of a rule shows; traces that are not there are not asked.
+EXPECTED = {
+    "a100_alexnet": {"low_utilisation", "incomplete_capture", "no_tensor_cores", "cold_start"},
+    "a100_cupti_counters": {"incomplete_capture", "counter_replay"},
+    "cpu_only": {"exposed_communication", "incomplete_capture"},
+    "cuda_event_sync_multi_stream": {
+        "low_utilisation",
+        "incomplete_capture",
+        "no_tensor_cores",
+        "allocation_calls",
+    },
+    "ddp_rank0": {"low_utilisation", "exposed_communication", "incomplete_capture"},
+    "ddp_rank1": {"low_utilisation", "exposed_communication", "incomplete_capture"},
+    "h100_bert_small": {
+        "low_utilisation",
+        "host_bound_launches",
+        "blocking_synchronisation",
+        "short_kernels",
+    },
+    "h100_timesformer": {"unfused_attention", "pageable_copies"},
+    "mi250_minitoy": {"low_utilisation", "incomplete_capture", "cold_start", "blocking_synchronisation"},
+    "mi300_bert_small": {"low_utilisation", "host_bound_launches", "blocking_synchronisation"},
+    "torch_compile_triton": {"incomplete_capture"},
+    "v100_resnet50_2021_workers0": {
+        "low_utilisation",
+        "incomplete_capture",
+        "data_loading",
+        "no_tensor_cores",
+        "optimizer_not_fused",
+        "short_kernels",
+        "pageable_copies",
+    },
+    "vllm_decode_cuda_graph": {"incomplete_capture"},
+}
+
+
+def modules() -> set[str]:
+    folder = Path(str(rules.__file__)).parent
+    return {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+
+
+def fired(path: Path) -> list[Finding]:
+    trace = tracekit.read(path)
+    scope = select(trace)
+    found = [f for analysis in BUILT_IN for f in analysis.load()(trace, scope=scope).findings]
+    for finding in found:
+        assert finding.severity in SEVERITIES
+        assert finding.ns_at_stake is None or 0 <= finding.ns_at_stake <= scope.duration, finding
+        assert finding.title
+        assert finding.evidence.endswith(".")
+        assert finding.advice.endswith(".")
+        assert "None" not in finding.title + finding.evidence + finding.advice
+    assert len({f.id for f in found}) == len(found)
+    return found
+
+
+def test_every_rule_is_registered_once_and_has_a_test() -> None:
+    registered = [name for names in rules.RULES.values() for name in names]
+    assert sorted(registered) == sorted(modules())
+    assert {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")} >= modules()
+    for analysis, names in rules.RULES.items():
+        get_analysis(analysis)
+        for name in names:
+            assert callable(import_module(f"tracekit.analyses.rules.{name}").check)
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name)
+def test_rules_run_on_real_traces(path: Path) -> None:
+    found = {f.id for f in fired(path)}
+    expected = EXPECTED.get(path.name.removesuffix(".json.gz"))
+    if expected is not None:
+        assert found == expected
+
+
+def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
+    for path in SAMPLES:
+        assert {f.id for f in fired(path)} <= {
+            "optimizer_not_fused",
+            "step_variability",
+            "data_loading",
+            "unfused_attention",
+        }

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def test_fires_on_allocations_that_keep_the_device_idle() -> None:
+    made = Planted()
+    made.activity("a", 0, MS, launch=-10 * US)
+    made.call("cudaFree", 900 * US, 200 * US)  # half of it while the kernel runs
+    made.call("cudaMalloc", 1100 * US, 300 * US)
+    made.activity("b", 1500 * US, 500 * US, launch=1400 * US)
+    found = finding(made.trace(), "launches", "allocation_calls")
+    assert found is not None
+    assert found.ns_at_stake == 400 * US
+    assert found.severity == "critical"
+    assert found.title == "2 driver allocations keep the device idle 20.0 % of the time"
+    assert (
+        found.evidence
+        == "cudaMalloc 1 × (300 µs), cudaFree 1 × (200 µs); 400 µs of it while no device worked."
+    )
+
+
+def test_silent_when_hidden_outside_the_window_or_creating_the_context() -> None:
+    hidden = Planted()
+    hidden.call("cudaMalloc", -5 * MS, MS)
+    hidden.activity("a", 0, 2 * MS, launch=-10 * US)
+    hidden.call("cudaMalloc", 100 * US, MS)
+    assert finding(hidden.trace(), "launches", "allocation_calls") is None
+    context = Planted()
+    context.activity("a", 0, MS, launch=-10 * US)
+    context.call("cudaFree", 2 * MS, 500 * MS)
+    context.activity("b", 503 * MS, MS, launch=502_500_000)
+    assert finding(context.trace(), "launches", "allocation_calls") is None

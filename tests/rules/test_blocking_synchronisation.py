@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def step_with_wait(operator: str | None = "aten::item") -> Planted:
+    """A kernel of 400 µs, a wait for it, then 100 µs until the next kernel; the step ends with one more wait."""
+    made = Planted()
+    made.step(0, 0, MS)
+    made.activity("a", 10 * US, 400 * US, launch=0)
+    if operator is not None:
+        made.span("op", operator, 40 * US, 430 * US)
+        made.span("op", "aten::_local_scalar_dense", 45 * US, 425 * US)
+    made.call("cudaStreamSynchronize", 50 * US, 360 * US)
+    made.activity("b", 510 * US, 400 * US, launch=500 * US)
+    made.call("cudaDeviceSynchronize", 520 * US, 390 * US)
+    return made
+
+
+def test_fires_and_names_the_operator_that_waits() -> None:
+    found = finding(step_with_wait().trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    # The wait ends at 410 µs, exactly when the device falls idle until 510 µs. The window is 10 to 910 µs.
+    assert found.ns_at_stake == 100 * US
+    assert found.severity == "warning"
+    assert found.title == "The host waits once for the device in mid-step, 40.0 % of the time"
+    assert "aten::item: once, 360 µs (cudaStreamSynchronize)" in found.evidence
+    assert ".item()" in found.advice
+
+
+def test_outside_operators_the_call_is_named() -> None:
+    found = finding(step_with_wait(None).trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert "cudaStreamSynchronize outside any operator" in found.evidence
+    assert "torch.cuda.synchronize()" in found.advice
+
+
+def test_the_remedy_fits_the_operator() -> None:
+    for operator, word in (
+        ("aten::nonzero", "torch.where"),
+        ("aten::to", "non_blocking=True"),
+        ("my::op", "CUDA events"),
+    ):
+        found = finding(step_with_wait(operator).trace(), "launches", "blocking_synchronisation")
+        assert found is not None
+        assert word in found.advice
+
+
+def test_a_slow_copy_to_the_host_is_a_wait() -> None:
+    made = Planted()
+    made.activity("a", 10 * US, 400 * US, launch=0)
+    made.span("op", "aten::to", 20 * US, 425 * US)
+    made.copy("DtoH (Device -> Pageable)", 410 * US, 5 * US, 400, launch=30 * US, call_ns=390 * US)
+    made.activity("b", 515 * US, 400 * US, launch=510 * US)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.ns_at_stake == 95 * US
+    assert "aten::to: once, 390 µs (cudaMemcpyAsync)" in found.evidence
+
+
+def test_idle_time_long_after_a_wait_has_another_cause() -> None:
+    made = step_with_wait()
+    made.step(1, 50 * MS, 51 * MS)
+    made.activity("c", 50 * MS + 10 * US, MS, launch=50 * MS)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    # 100 µs of 51 ms is no finding, and the 49 ms between the steps are not counted.
+    assert found is None
+
+
+def test_the_wait_at_the_end_of_a_step_is_no_finding() -> None:
+    made = Planted()
+    for number in range(3):
+        start = number * MS
+        made.step(number, start, start + MS)
+        made.activity("a", start + 10 * US, 800 * US, launch=start)
+        made.call("cudaDeviceSynchronize", start + 20 * US, 790 * US)
+    assert finding(made.trace(), "launches", "blocking_synchronisation") is None
+
+
+def test_silent_without_waits_and_on_the_cpu() -> None:
+    made = Planted()
+    made.activity("a", 10 * US, 400 * US, launch=0)
+    made.activity("b", 510 * US, 400 * US, launch=500 * US)
+    assert finding(made.trace(), "launches", "blocking_synchronisation") is None
+    cpu = Planted()
+    cpu.span("op", "aten::item", 0, MS)
+    assert finding(cpu.trace(devices=()), "launches", "blocking_synchronisation") is None

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def planted() -> Planted:
+    made = Planted()
+    for number in range(50):
+        made.activity("k", number * MS + 10 * US, 100 * US, launch=number * MS)
+    return made
+
+
+def test_a_truncated_file_is_a_warning() -> None:
+    made = planted()
+    made.log.count("truncated_file", 1, "at byte 100")
+    found = finding(made.trace(), "breakdown", "damaged_capture")
+    assert found is not None
+    assert found.title == "The trace has 1 kind of damage that can falsify times"
+    assert found.evidence == "1 × the file ends in the middle; everything up to there was read."
+    assert (found.severity, found.ns_at_stake) == ("warning", None)
+
+
+def test_clocks_that_disagree_are_a_warning() -> None:
+    made = planted()
+    made.activity("early", 60 * MS, 100 * US, launch=61 * MS)
+    found = finding(made.trace(), "breakdown", "damaged_capture")
+    assert found is not None
+    assert "(2.0 % of the activities)" in found.evidence
+    assert found.severity == "warning"
+
+
+def test_mended_times_are_an_info() -> None:
+    made = planted()
+    made.activity("odd", 60 * MS, -5, launch=59 * MS)
+    found = finding(made.trace(), "breakdown", "damaged_capture")
+    assert found is not None
+    assert found.severity == "info"
+
+
+def test_silent_on_a_sound_file_and_on_what_changes_no_time() -> None:
+    made = planted()
+    made.log.count("unknown_rank", 1)
+    made.log.count("unread_phase", 3)
+    assert finding(made.trace(), "breakdown", "damaged_capture") is None

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+from planted import MS, Planted, finding
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", "DistributedDataParallel"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", "FSDP"),
+        ("ncclDevKernel_SendRecv(args)", "exchange"),
+        ("ncclDevKernel_Broadcast_RING_LL(args)", "async_op"),
+    ],
+)
+def test_fires_and_fits_the_advice_to_the_collective(name: str, word: str) -> None:
+    planted = Planted()
+    planted.activity("compute", 0, 6 * MS)
+    planted.activity(name, 5 * MS, 5 * MS, stream=20)
+    found = finding(planted.trace(), "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.title == "Communication that nothing hides takes 40.0 % of the time"
+    assert "4.00 ms of 5.00 ms" in found.evidence
+    assert name.partition("(")[0] in found.evidence
+    assert word in found.advice
+    assert (found.ns_at_stake, found.severity) == (4 * MS, "critical")
+
+
+def test_silent_when_computation_hides_it() -> None:
+    planted = Planted()
+    planted.activity("compute", 0, 10 * MS)
+    planted.activity("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5 * MS, 5_400_000, stream=20)
+    assert finding(planted.trace(), "breakdown", "exposed_communication") is None

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planted import A100, MS, Planted, finding
+
+GB = 10**9
+
+
+def planted(allocated: int, reserved: int | None, device: int = 0) -> Planted:
+    made = Planted()
+    made.activity("k", 0, MS)
+    row = {"start": 0, "process_id": 1, "thread_id": 1, "device_id": device, "address": 1, "bytes": allocated}
+    made.memory = [{**row, "allocated": allocated, "reserved": reserved}]
+    return made
+
+
+def test_fires_on_reserved_memory() -> None:
+    found = finding(planted(35 * GB, 38 * GB).trace(), "memory", "memory_near_limit")
+    assert found is not None
+    assert found.title == "Device 0 holds 95.0 % of its memory"
+    assert found.evidence == "Peak 35.0 GB in use, 38.0 GB reserved, of 40.0 GB."
+    assert "expandable_segments" not in found.advice
+    assert (found.severity, found.ns_at_stake) == ("warning", None)
+
+
+def test_much_reserved_and_little_used_is_fragmentation() -> None:
+    found = finding(planted(20 * GB, 38 * GB).trace(), "memory", "memory_near_limit")
+    assert found is not None
+    assert "expandable_segments:True" in found.advice
+
+
+def test_old_files_without_reserved() -> None:
+    found = finding(planted(39 * GB, None).trace(), "memory", "memory_near_limit")
+    assert found is not None
+    assert found.evidence == "Peak 39.0 GB in use, – reserved, of 40.0 GB."
+
+
+def test_silent_with_room_on_the_host_and_without_a_known_capacity() -> None:
+    assert finding(planted(35 * GB, 35 * GB).trace(), "memory", "memory_near_limit") is None
+    assert finding(planted(39 * GB, None, device=-1).trace(), "memory", "memory_near_limit") is None
+    unknown = planted(39 * GB, None).trace(devices=(replace(A100, memory_bytes=None),))
+    assert finding(unknown, "memory", "memory_near_limit") is None
+    assert finding(Planted().trace(), "memory", "memory_near_limit") is None

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planted import A100, MS, Planted, finding
+
+from tracekit.trace import DeviceInfo
+
+V100 = DeviceInfo(0, "Tesla V100", (7, 0), 80, None, 2048, 32)
+P100 = DeviceInfo(0, "Tesla P100", (6, 0), 56, None, 2048, 32)
+MI250 = DeviceInfo(0, "AMD Radeon Graphics", (9, 0), 104, None, 2048, 64)
+SGEMM = "ampere_sgemm_128x64_nn"
+SCUDNN = "cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1"
+
+
+def planted(name: str, operator: str = "aten::mm", category_ms: int = 4) -> Planted:
+    made = Planted()
+    made.span("op", operator, -MS, -MS + 100)
+    made.activity(name, 0, category_ms * MS, launch=-MS + 10, call_ns=50)
+    made.activity("other", category_ms * MS, (10 - category_ms) * MS)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "operator", "advice"),
+    [
+        (A100, SGEMM, "aten::mm", "set_float32_matmul_precision"),
+        (A100, SCUDNN, "aten::cudnn_convolution", "channels_last"),
+        (V100, "volta_sgemm_64x64_nt", "aten::mm", "torch.float16"),
+        (
+            V100,
+            "void cudnn::detail::dgrad_engine<float, 512, 6, 5>(int)",
+            "aten::cudnn_convolution",
+            "GradScaler",
+        ),
+        (
+            V100,
+            "void implicit_convolve_sgemm<float, float, 1024>(int)",
+            "aten::cudnn_convolution",
+            "GradScaler",
+        ),
+    ],
+)
+def test_fires_with_half_of_the_time_at_stake(
+    device: DeviceInfo, name: str, operator: str, advice: str
+) -> None:
+    found = finding(planted(name, operator).trace(devices=(device,)), "kernels", "no_tensor_cores")
+    assert found is not None
+    assert found.ns_at_stake == 2 * MS
+    assert found.severity == "critical"
+    assert found.title == "40.0 % of the device time is matrix work without tensor cores"
+    assert name in found.evidence
+    assert advice in found.advice
+
+
+def test_kernel_names_prove_the_device_when_the_file_does_not() -> None:
+    unknown = (DeviceInfo(0),)
+    assert finding(planted(SGEMM).trace(devices=unknown), "kernels", "no_tensor_cores") is not None
+    assert (
+        finding(planted("volta_sgemm_64x64_nt").trace(devices=unknown), "kernels", "no_tensor_cores") is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        (
+            A100,
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)",
+        ),
+        (A100, "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16"),
+        (A100, "ampere_dgemm_128x64_nn"),
+        (A100, "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(params)"),
+        (P100, "maxwell_sgemm_128x64_nn"),
+        (MI250, "Cijk_Ailk_Bjlk_SB_MT64x16x16_SN"),
+        (MI250, SGEMM),
+    ],
+)
+def test_silent_where_a_name_proves_nothing(device: DeviceInfo, name: str) -> None:
+    assert finding(planted(name).trace(devices=(device,)), "kernels", "no_tensor_cores") is None
+
+
+def test_silent_below_a_twentieth() -> None:
+    made = planted(SGEMM, category_ms=1)
+    made.activity("other", 20 * MS, 15 * MS)
+    assert finding(made.trace(devices=(replace(A100),)), "kernels", "no_tensor_cores") is None

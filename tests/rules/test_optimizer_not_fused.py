@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>(int)"
+FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>(params)"
+
+
+def planted(kernels: int, name: str = ADD) -> Planted:
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.activity("gemm", 0, 5 * MS, launch=0)
+    made.span("annotation", "Optimizer.step#AdamW.step", 5 * MS, 9 * MS)
+    for number in range(kernels):
+        at = 5 * MS + number * 20 * US
+        made.activity(name, at + 10 * US, 5 * US, launch=at + 1 * US)
+    return made
+
+
+def test_fires_from_fifty_kernels_a_step() -> None:
+    found = finding(planted(60).trace(), "kernels", "optimizer_not_fused")
+    assert found is not None
+    assert found.ns_at_stake == 300 * US
+    assert found.severity == "info"
+    assert found.title == "The optimizer runs 60 kernels a step, 5.7 % of the time"
+    assert "60 unfused kernels of the optimizer take 300 µs" in found.evidence
+    assert "fused=True" in found.advice
+
+
+def test_silent_on_few_kernels_and_on_fused_ones() -> None:
+    assert finding(planted(49).trace(), "kernels", "optimizer_not_fused") is None
+    assert finding(planted(60, FUSED).trace(), "kernels", "optimizer_not_fused") is None
+
+
+def test_on_the_cpu_operator_calls_count() -> None:
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.span("annotation", "Optimizer.step#SGD.step", 0, 9 * MS)
+    for number in range(50):
+        made.span("op", "aten::add_", number * 20 * US, number * 20 * US + 10 * US)
+    found = finding(made.trace(devices=()), "kernels", "optimizer_not_fused")
+    assert found is not None
+    assert found.title == "The optimizer runs 50 operator calls a step, 100.0 % of the time"
+    assert found.ns_at_stake == 500 * US

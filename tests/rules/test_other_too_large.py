@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def test_fires_and_names_the_largest() -> None:
+    made = Planted()
+    made.activity("ampere_sgemm_128x64_nn", 0, 9 * MS)
+    made.activity("my_kernel", 9 * MS, 800 * US)
+    made.activity("my_second", 9800 * US, 200 * US)
+    found = finding(made.trace(), "kernels", "other_too_large")
+    assert found is not None
+    assert found.title == "10.0 % of the device time is in no known category"
+    assert found.evidence == "1.00 ms of 10.0 ms in 2 names; the largest: my_kernel 800 µs; my_second 200 µs."
+    assert (found.severity, found.ns_at_stake) == ("info", None)
+
+
+def test_silent_up_to_five_percent() -> None:
+    made = Planted()
+    made.activity("ampere_sgemm_128x64_nn", 0, 9500 * US)
+    made.activity("my_kernel", 9500 * US, 500 * US)
+    assert finding(made.trace(), "kernels", "other_too_large") is None
+    assert finding(Planted().trace(), "kernels", "other_too_large") is None

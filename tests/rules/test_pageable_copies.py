@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from planted import MS, Planted, finding
+
+
+def planted() -> Planted:
+    made = Planted()
+    made.activity("k", 0, 90 * MS)
+    made.copy("HtoD (Pageable -> Device)", 90 * MS, 10 * MS, 50_000_000)  # 5 GB/s
+    return made
+
+
+def test_compared_with_pinned_copies_of_the_same_direction() -> None:
+    made = planted()
+    made.copy("HtoD (Pinned -> Device)", 10 * MS, 1 * MS, 25_000_000, stream=8)  # 25 GB/s
+    made.copy("DtoH (Device -> Pageable)", 80 * MS, 10_000, 400, stream=8)
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    # 50 MB take 2 ms at 25 GB/s.
+    assert found.ns_at_stake == 8 * MS
+    assert found.severity == "warning"
+    assert found.title == "Copies from or to pageable memory take 10.0 % of the time"
+    assert found.evidence == "HtoD: 1 copy, 50.0 MB in 10.0 ms (5.0 GB/s)."
+
+
+def test_without_a_pinned_copy_to_compare_with_nothing_is_claimed() -> None:
+    found = finding(planted().trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert (found.ns_at_stake, found.severity) == (None, "info")
+    made = planted()
+    made.copy("HtoD (Pinned -> Device)", 10 * MS, 10_000, 4, stream=8)  # too small to tell
+    made.copy("DtoH (Device -> Pinned)", 10 * MS, MS, 25_000_000, stream=9)  # the other way
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert found.ns_at_stake is None
+
+
+def test_silent_on_small_and_pinned_copies() -> None:
+    made = Planted()
+    made.activity("k", 0, 90 * MS)
+    made.copy("HtoD (Pageable -> Device)", 90 * MS, 10_000, 400)
+    made.copy("HtoD (Pinned -> Device)", 91 * MS, 9 * MS, 200_000_000)
+    assert finding(made.trace(), "memory", "pageable_copies") is None
