@@ -81,7 +81,8 @@ def _run(arguments: list[str]) -> int:
     try:
         result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
     except typer.Exit as leave:
-        return int(leave.exit_code)
+        # Ctrl-C inside a command arrives as an Exit of this code in some releases of typer, as Abort in others.
+        return _complain("interrupted", _INTERRUPTED) if leave.exit_code == _INTERRUPTED else int(leave.exit_code)
     except typer.Abort:
         return _complain("interrupted", _INTERRUPTED)
     except Exception as error:

@@ -1,0 +1,310 @@
+"""The command line as a user meets it: output, formats, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from conftest import PUBLIC, ROOT, SAMPLES
+from synthetic import damage, dump, generate, write
+
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.cli.main import main
+
+SAMPLE = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    out = capsys.readouterr()
+    return int(left.value.code or 0), out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(generate(seed=3, steps=3), tmp_path_factory.mktemp("gpu") / "rank-0.json.gz")
+
+
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_report_on_every_trace(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "report", path)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split()[0].rstrip(":") == lines[0].split()[0].rstrip(":").upper(), (
+        "the verdict comes first"
+    )
+    assert 20 < len(lines) < 130
+
+
+@pytest.mark.parametrize("analysis", [a.name for a in BUILT_IN])
+@pytest.mark.parametrize("window", ["steps", "trace"])
+def test_every_analysis_in_every_format(
+    analysis: str, window: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, analysis, gpu_trace, "--window", window)
+    assert (code, err) == (0, "")
+    assert out.strip()
+    code, out, _ = run(capsys, analysis, gpu_trace, "--format", "json", "--window", window)
+    parsed = json.loads(out)
+    assert code == 0
+    assert list(parsed["analyses"]) == [analysis]
+    assert run(capsys, analysis, gpu_trace, "-f", "md")[0] == 0
+    if parsed["analyses"][analysis]["tables"]:
+        code, out, _ = run(capsys, analysis, gpu_trace, "-f", "csv", "--window", window)
+        assert code == 0
+        assert "," in out.splitlines()[0]
+        target = tmp_path / "t.parquet"
+        assert run(capsys, analysis, gpu_trace, "-o", target)[0] == 0
+        assert pl.read_parquet(target).width > 1
+
+
+def test_json_contract(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "report", gpu_trace, "--format", "json", "--window", "trace")
+    report = json.loads(out)
+    assert code == 0
+    assert report["schema_version"] == "1.0"
+    assert {"trace", "health", "verdict", "analyses"} <= set(report)
+    (device,) = report["analyses"]["breakdown"]["tables"]["devices"]
+    parts = ["compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns"]
+    assert sum(device[part] for part in parts) == device["window_ns"]
+    assert all(
+        isinstance(device[key], int)
+        for key in (
+            "device_id", "window_ns", "busy_ns", "compute_ns", "communication_ns", "memory_ns",
+            "exposed_communication_ns", "exposed_memory_ns", "overlap_ns", "idle_ns",
+        )
+    )  # fmt: skip
+    row = report["analyses"]["kernels"]["tables"]["by_name"][0]
+    assert {"name", "category", "count", "total_ns", "mean_ns"} <= set(row)
+    assert isinstance(report["analyses"]["breakdown"]["findings"], list)
+
+
+def test_outputs_by_suffix_and_figures(
+    gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, begins in (("r.html", "<!doctype html>"), ("r.json", "{"), ("r.md", "#")):
+        target = tmp_path / name
+        assert run(capsys, "report", gpu_trace, "-o", target)[0] == 0
+        assert target.read_text("utf-8").lower().startswith(begins)
+    assert run(capsys, "report", gpu_trace, "--figures", tmp_path / "f")[0] == 0
+    assert list((tmp_path / "f").glob("*.svg"))
+    assert run(capsys, "report", gpu_trace, "-f", "parquet", "-o", tmp_path / "tables")[0] == 0
+    assert list((tmp_path / "tables").rglob("*.parquet"))
+    assert run(capsys, "export", gpu_trace, "-o", tmp_path / "frames")[0] == 0
+    assert pl.read_parquet(tmp_path / "frames" / "device.parquet").height > 0
+
+
+def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write(generate(seed=4, rank=1), tmp_path / "one.json")
+    code, out, _ = run(capsys, "report", gpu_trace, other, "--format", "json")
+    assert code == 0
+    assert [r["trace"]["rank"] for r in json.loads(out)["reports"]] == [0, 1]
+    code, out, _ = run(capsys, "report", gpu_trace, other, "--rank", "1", "--format", "json")
+    assert json.loads(out)["trace"]["rank"] == 1
+    code, _, err = run(capsys, "report", gpu_trace, other, "--rank", "7")
+    assert code == 2
+    assert "no trace is of rank 7" in err
+
+
+def test_sort_top_and_table(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, "kernels", gpu_trace, "--table", "by_name", "--sort", "count", "--top", "3", "-f", "csv"
+    )
+    assert code == 0
+    header, *rows = out.splitlines()
+    assert len(rows) == 3
+    at = header.split(",").index("count")
+    assert rows
+    assert at > 0
+    for flag, value, fault in (("--table", "nope", "has no table"), ("--sort", "nope", "has no column")):
+        code, _, err = run(capsys, "kernels", gpu_trace, flag, value)
+        assert code == 2
+        assert fault in err
+
+
+def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def communication(*more: str) -> int:
+        _, out, _ = run(capsys, "breakdown", gpu_trace, "-f", "json", *more)
+        return int(json.loads(out)["analyses"]["breakdown"]["tables"]["devices"][0]["communication_ns"])
+
+    assert communication("--comm-pattern", "gemm") > communication()
+    code, _, err = run(capsys, "breakdown", gpu_trace, "--comm-pattern", "(")
+    assert code == 2
+    assert "regular expression" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["report"], 2, "Missing argument"),
+        (["frobnicate"], 2, "No such command"),
+        (["report", "--frob", "x"], 2, "No such option"),
+        (["report", "missing.json"], 3, "missing.json: no such file"),
+        (["report", str(ROOT)], 3, "directory"),
+        (["report", str(SAMPLE), "-o", "x.docx"], 2, "tells no format"),
+        (["report", str(SAMPLE), "--only", "nope"], 2, "nope"),
+        (["report", str(SAMPLE), "-f", "csv"], 2, "-o FOLDER"),
+        (["idle", str(SAMPLE), "-f", "html"], 2, "no HTML"),
+        (["idle", str(SAMPLE), "-f", "parquet"], 2, "-o"),
+        (["idle", str(SAMPLE), "--window", "week"], 2, "window"),
+        (["idle", str(SAMPLE), "--step", "("], 2, "regular expression"),
+        (["report", str(SAMPLE), "-o", "/nonexistent/dir/r.html"], 2, "cannot"),
+        (["analysis", "nope", str(SAMPLE)], 2, "nope"),
+        (["info", str(SAMPLE), "-f", "csv"], 2, "info writes"),
+    ],
+)
+def test_errors_are_one_line_with_the_right_code(
+    arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    got, out, err = run(capsys, *arguments)
+    assert got == code
+    assert text.lower() in err.lower()
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize("command", ["report", "info", "doctor", *[a.name for a in BUILT_IN]])
+@pytest.mark.parametrize("kind", ["empty", "png", "truncated", "cut_gz", "text"])
+def test_bad_input_never_gives_a_traceback(
+    command: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = dump(generate(seed=1, steps=1, layers=1))
+    path = tmp_path / ("t.json.gz" if kind == "cut_gz" else "t.json")
+    path.write_bytes(
+        {
+            "empty": b"",
+            "png": b"\x89PNG\r\n\x1a\n",
+            "truncated": data[: len(data) // 2],
+            "cut_gz": damage.truncate_gz(data),
+            "text": b"not a trace",
+        }[kind]
+    )
+    code, _, err = run(capsys, command, path)
+    assert code == (0 if kind in ("truncated", "cut_gz") else 3)
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 1
+
+
+def test_info_and_doctor(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "info", gpu_trace, "-f", "json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["rank"] == 0
+    assert len(facts["steps"]) == 3
+    code, out, _ = run(capsys, "doctor", gpu_trace)
+    assert code == 0
+    assert "BROKEN" not in out
+    assert out.count("ok ") >= 3
+
+
+def test_report_shows_no_host_or_user_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(dump(generate(seed=1, steps=1)))
+    data |= {"host_name": "secret-host", "username": "secret-user", "hostname": "secret-host"}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(data))
+    for form in ("table", "json", "md"):
+        assert "secret" not in run(capsys, "report", path, "-f", form)[1]
+    run(capsys, "report", path, "-o", tmp_path / "r.html")
+    assert "secret" not in (tmp_path / "r.html").read_text("utf-8")
+
+
+def test_second_look_uses_the_cache(
+    gpu_trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(capsys, "report", gpu_trace, "-f", "json")[1]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the source was read again")
+
+    monkeypatch.setattr("tracekit.api.read_kineto", refuse)
+    assert run(capsys, "report", gpu_trace, "-f", "json")[1] == first
+
+
+def test_a_damaged_cache_entry_is_read_again(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run(capsys, "report", gpu_trace, "-f", "json")[1]
+    for file in Path(os.environ["TRACEKIT_CACHE_DIR"]).rglob("*.parquet"):
+        file.write_bytes(b"broken")
+    assert run(capsys, "report", gpu_trace, "-f", "json")[1] == first
+
+
+def test_debug_shows_the_traceback() -> None:
+    code = "from tracekit.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "report", "missing.json", "--debug"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert "Traceback" in done.stderr
+
+
+def test_a_closed_pipe_is_no_error(gpu_trace: Path) -> None:
+    script = f"{sys.executable} -c 'from tracekit.cli.main import main; main()' report {gpu_trace} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_interrupt_leaves_no_half_written_report(tmp_path: Path) -> None:
+    big = tmp_path / "big.json"
+    data = dump(generate(seed=1, steps=4, layers=8), "compact")
+    head, body = data.split(b'"traceEvents": [', 1)
+    events = body[: body.rindex(b"]")]
+    with big.open("wb") as file:
+        file.write(head + b'"traceEvents": [')
+        for _ in range(60):
+            file.write(events + b", ")
+        file.write(body)
+    target = tmp_path / "report.html"
+    target.write_text("the old report")
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from tracekit.cli.main import main; main()",
+            "report",
+            str(big),
+            "-o",
+            str(target),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    time.sleep(0.9)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.strip().endswith("interrupted")
+    assert target.read_text() == "the old report"
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['tracekit', '--help']\n"
+        "from tracekit.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'polars', 'numpy', 'torch', 'matplotlib', 'jinja2', 'msgspec'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stderr.strip() == "[]"
+    assert "report" in done.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("tracekit ")
