@@ -20,7 +20,10 @@ def ordered(spans: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int, int
 
 def parent(rows: list[tuple[int, int, int]], i: int) -> int:
     thread, start, end = rows[i]
-    return max((j for j in range(i) if rows[j][0] == thread and rows[j][1] <= start and rows[j][2] >= end), default=-1)
+    return max(
+        (j for j in range(i) if rows[j][0] == thread and rows[j][1] <= start and rows[j][2] >= end),
+        default=-1,
+    )
 
 
 @given(SPANS)
@@ -44,7 +47,9 @@ def test_innermost_open_span(spans: list[tuple[int, int, int]], queries: list[tu
     rows, nesting = ordered(spans)
     got = nesting.innermost_at([q[0] for q in queries], [q[1] for q in queries]).tolist()
     for (thread, time), found in zip(queries, got, strict=True):
-        is_open = [i for i, (t, s, e) in enumerate(rows) if t == thread and s <= time and (time < e or s == time)]
+        is_open = [
+            i for i, (t, s, e) in enumerate(rows) if t == thread and s <= time and (time < e or s == time)
+        ]
         assert found == max(is_open, default=-1)
 
 

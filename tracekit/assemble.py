@@ -90,7 +90,14 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     # Of two equal intervals the outer one comes first: a Python frame around ranges and operators around API calls,
     # and among ranges and operators the one that the profiler numbered first.
     inward = pl.col("kind").cast(pl.String).replace_strict(_INWARD, default=1, return_dtype=pl.Int8)
-    keys = ["process_id", "thread_id", "start", pl.col("duration") * -1, inward, pl.col("external_id").fill_null(0)]
+    keys = [
+        "process_id",
+        "thread_id",
+        "start",
+        pl.col("duration") * -1,
+        inward,
+        pl.col("external_id").fill_null(0),
+    ]
     host = host.sort(keys, maintain_order=True)
     return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
 

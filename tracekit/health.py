@@ -13,8 +13,14 @@ __all__ = ["MEANINGS", "HealthLog"]
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "truncated_file": ("error", "the file ends in the middle; everything up to there was read"),
     "malformed_event": ("error", "events that no repair could make readable were left out"),
-    "oversized_event": ("error", "one event is longer than 64 MB, which no real event is; reading stopped there"),
-    "damaged_gzip": ("error", "the gzip data are damaged or their checksum is wrong; what could be unpacked was read"),
+    "oversized_event": (
+        "error",
+        "one event is longer than 64 MB, which no real event is; reading stopped there",
+    ),
+    "damaged_gzip": (
+        "error",
+        "the gzip data are damaged or their checksum is wrong; what could be unpacked was read",
+    ),
     "unreadable_tail": ("warning", "keys after the events could not be read"),
     "repaired_header": ("info", "the file's header was repaired before reading"),
     "unescaped_quote": ("info", 'a name with an unescaped " made the JSON invalid; it was repaired'),

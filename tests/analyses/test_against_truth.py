@@ -17,6 +17,7 @@ from tracekit.analyses.memory import memory
 from tracekit.analyses.overlap import overlap
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.steps import PARTS, steps
+from tracekit.errors import UsageError
 from tracekit.trace import Trace
 
 CONFIGS: list[dict[str, object]] = [
@@ -217,10 +218,13 @@ def test_unlinked_activities_count_in_the_window_of_the_step_in_which_they_start
 def test_steps_from_named_ranges(tmp_path: Path) -> None:
     truth = generate(3, steps=2)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    name = trace.host.filter(pl.col("kind") == "annotation")["name"].cast(pl.String)[0]
-    scope = select(trace, step=f"^{name.split('#')[0]}")
-    assert scope.steps.height >= 1
-    assert scope.steps["name"].str.starts_with(name.split("#")[0]).all()
+    scope = select(trace, step=r"^Optimizer\.step#")
+    assert scope.steps.height == 2
+    assert scope.steps["name"].str.starts_with("Optimizer.step#").all()
+    with pytest.raises(UsageError, match="no annotation matches"):
+        select(trace, step="^nothing is called this")
+    with pytest.raises(UsageError, match="not a regular expression"):
+        select(trace, step="(")
 
 
 @pytest.mark.parametrize("config", [{"device_recorded": False}, {"device_recorded": False, "workers": 2}])

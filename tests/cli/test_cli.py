@@ -237,7 +237,7 @@ def test_a_damaged_cache_entry_is_read_again(gpu_trace: Path, capsys: pytest.Cap
 
 
 def test_debug_shows_the_traceback() -> None:
-    code = "from tracekit.cli.main import main; main()"
+    code = "from tracekit.cli.entry import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "report", "missing.json", "--debug"],
         capture_output=True,
@@ -249,7 +249,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_a_closed_pipe_is_no_error(gpu_trace: Path) -> None:
-    script = f"{sys.executable} -c 'from tracekit.cli.main import main; main()' report {gpu_trace} | head -1; exit ${{PIPESTATUS[0]}}"
+    script = f"{sys.executable} -c 'from tracekit.cli.entry import main; main()' report {gpu_trace} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -271,7 +271,7 @@ def test_interrupt_leaves_no_half_written_report(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "from tracekit.cli.main import main; main()",
+            "from tracekit.cli.entry import main; main()",
             "report",
             str(big),
             "-o",

@@ -6,9 +6,9 @@ import gzip
 import json
 import os
 import random
-
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -252,9 +252,7 @@ def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
                         [b'"', b"{", b"}", b"[", b"]", b",", b"\\", b"\x00", b"1e999", b"null", b"\xff"]
                     )
         target.write_bytes(bytes(data))
-        try:
+        with suppress(TracekitError):
             trace = tracekit.read(target)
-        except TracekitError as error:
-            assert "\n" not in str(error)
-        else:
-            assert trace.host["duration"].min() is None or int(trace.host["duration"].min() or 0) >= 0
+            assert not (trace.host["duration"] < 0).any()
+            assert not (trace.device["duration"] < 0).any()

@@ -81,8 +81,7 @@ def _run(arguments: list[str]) -> int:
     try:
         result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
     except typer.Exit as leave:
-        # Ctrl-C inside a command arrives as an Exit of this code in some releases of typer, as Abort in others.
-        return _complain("interrupted", _INTERRUPTED) if leave.exit_code == _INTERRUPTED else int(leave.exit_code)
+        return int(leave.exit_code)
     except typer.Abort:
         return _complain("interrupted", _INTERRUPTED)
     except Exception as error:
@@ -92,7 +91,8 @@ def _run(arguments: list[str]) -> int:
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
         text = message().strip()
         return _complain(f"{text} See '{where} --help'." if text else f"See '{where} --help'.", 2)
-    return result if isinstance(result, int) else 0
+    # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
+    return _complain("interrupted", _INTERRUPTED) if result == _INTERRUPTED else 0
 
 
 def _complain(text: str, code: int) -> int:

@@ -1,0 +1,219 @@
+"""The report as data: sections, verdicts, units, and what happens when an analysis fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pytest
+import small_traces
+from conftest import PUBLIC, SAMPLES
+
+import tracekit
+from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope
+from tracekit.errors import UsageError
+from tracekit.findings import Finding
+from tracekit.report import build
+from tracekit.report.build import build_report, build_section
+from tracekit.report.columns import TABLES
+from tracekit.report.model import BOUNDS, UNITS
+from tracekit.trace import Trace
+
+
+@pytest.mark.parametrize(
+    ("make", "bound", "first_cost"),
+    [
+        (small_traces.compute_bound, "compute-bound", "matrix multiplication"),
+        (small_traces.host_bound, "host-bound", "waiting for the host"),
+        (small_traces.communication_bound, "communication-bound", "exposed communication"),
+        (small_traces.input_bound, "input-bound", "waiting for the data loader"),
+        (small_traces.short_kernels, "launch/short-kernel-bound", "waiting for the host between short kernels"),
+        (small_traces.copy_bound, "memory-copy-bound", "exposed copies"),
+        (small_traces.without_launches, "idle", "idle, cause not captured"),
+        (small_traces.cpu, "cpu", "convolution"),
+    ],
+)
+def test_bound_and_largest_cost(
+    tmp_path: Path, make: Callable[[Path], Trace], bound: str, first_cost: str
+) -> None:
+    verdict = build_report(make(tmp_path)).verdict
+    assert verdict.bound == bound
+    assert verdict.costs[0].label == first_cost
+    assert verdict.advice
+
+
+def test_nothing_ran(tmp_path: Path) -> None:
+    report = build_report(small_traces.nothing(tmp_path))
+    assert report.verdict.bound == "nothing ran"
+    assert report.verdict.costs == ()
+    assert report.window.duration_ns == 0
+
+
+def test_costs_of_a_host_bound_run_are_exact(tmp_path: Path) -> None:
+    verdict = build_report(small_traces.host_bound(tmp_path)).verdict
+    # 10 kernels of 20 µs, 9 gaps of 80 µs
+    assert verdict.basis_ns == 920_000
+    assert [(cost.label, cost.ns) for cost in verdict.costs] == [
+        ("waiting for the host", 720_000),
+        ("matrix multiplication", 200_000),
+    ]
+    assert verdict.costs[0].share == 720 / 920
+
+
+def test_host_work_before_the_first_activity_counts_when_it_is_long(tmp_path: Path) -> None:
+    verdict = build_report(small_traces.input_bound(tmp_path)).verdict
+    # 660 µs before the first kernel, then 300 µs of work a step
+    assert verdict.basis_ns == 2_960_000
+    assert verdict.costs[0].ns == 1_800_000
+    assert any("660 µs of it passed before" in note for note in verdict.notes)
+
+
+def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
+    verdict = build_report(small_traces.without_launches(tmp_path)).verdict
+    assert "host" not in verdict.headline
+    assert any("No launch calls" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+def test_every_trace_gives_a_report(path: Path) -> None:
+    report = build_report(tracekit.read(path))
+    assert [section.name for section in report.sections] == [analysis.name for analysis in BUILT_IN]
+    assert report.verdict.bound in BOUNDS
+    assert sum(cost.ns for cost in report.verdict.costs) <= report.verdict.basis_ns
+    assert report.trace.path == path.name
+    for section in report.sections:
+        for table in section.tables:
+            assert [column.name for column in table.columns] == table.frame.columns
+            assert all(column.unit in UNITS for column in table.columns)
+            assert set(TABLES[f"{section.name}.{table.name}"].schema) <= set(table.frame.columns)
+
+
+def test_only_keeps_sections_and_not_the_verdict(tmp_path: Path) -> None:
+    trace = small_traces.host_bound(tmp_path)
+    report = build_report(trace, only=["kernels"])
+    assert [section.name for section in report.sections] == ["kernels"]
+    assert report.verdict.headline == build_report(trace).verdict.headline
+
+
+def test_top_limits_tables_and_tells_how_many_there_were(tmp_path: Path) -> None:
+    table = build_report(small_traces.compute_bound(tmp_path), top=1).sections[3].tables[0]
+    assert table.frame.height == 1
+    assert table.total_rows == 3
+
+
+@pytest.mark.parametrize("changes", [{"only": ["nonsense"]}, {"top": 0}, {"step": "nonsense"}])
+def test_wrong_requests_are_usage_errors(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        build_report(small_traces.host_bound(tmp_path), **changes)  # type: ignore[arg-type]
+
+
+def test_section_of_one_analysis(tmp_path: Path) -> None:
+    section = build_section(small_traces.host_bound(tmp_path), "kernels")
+    assert section.name == "kernels"
+    with pytest.raises(UsageError):
+        build_section(small_traces.host_bound(tmp_path), "nonsense")
+
+
+# -- analyses of other packages --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Extra(Result):
+    things: pl.DataFrame
+    odd_ratio: float
+
+
+def extra(trace: Trace, *, scope: Scope | None = None) -> Extra:
+    """What else is there?"""
+    frame = pl.DataFrame({"name": ["a\x1b[0m", "b"], "size_bytes": [1, 2], "rate": [1.0, float("nan")]})
+    finding = Finding("extra", "warning", "Too\nmuch", "evidence", "Do less", 5)
+    return Extra(answer="Two things.", things=frame, odd_ratio=0.5, findings=(finding,))
+
+
+def broken(trace: Trace, *, scope: Scope | None = None) -> Extra:
+    raise RuntimeError("first line\nsecond line")
+
+
+def no_result(trace: Trace, *, scope: Scope | None = None) -> int:
+    return 3
+
+
+def _register(monkeypatch: pytest.MonkeyPatch, *functions: str) -> None:
+    found = tuple(Analysis(name, "What else?", f"{__name__}:{name}") for name in functions)
+    monkeypatch.setattr(build, "analyses", lambda: (*BUILT_IN, *found))
+
+
+def test_an_extension_gets_units_from_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _register(monkeypatch, "extra")
+    section = build_report(small_traces.cpu(tmp_path)).section("extra")
+    assert section is not None
+    assert [column.unit for column in section.tables[0].columns] == ["text", "bytes", "number"]
+    assert section.tables[0].frame["name"].to_list() == ["a [0m", "b"]
+    assert section.tables[0].frame["rate"].to_list() == [1.0, None]
+    assert section.scalars == {"odd_ratio": 0.5}
+    assert section.findings[0].title == "Too much"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("broken", "RuntimeError: first line second line"), ("no_result", "TypeError: it returned int, not a Result")],
+)
+def test_an_extension_that_fails_takes_nothing_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    _register(monkeypatch, name)
+    report = build_report(small_traces.cpu(tmp_path))
+    section = report.section(name)
+    assert section is not None
+    assert section.error == line
+    assert report.section("kernels") is not None
+
+
+def test_an_extension_that_cannot_be_loaded_is_a_health_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> tuple[Analysis, ...]:
+        raise ImportError("no such module")
+
+    monkeypatch.setattr(build, "analyses", fail)
+    report = build_report(small_traces.cpu(tmp_path))
+    assert report.health[-1].kind == "broken_extension"
+    assert len(report.sections) == len(BUILT_IN)
+
+
+def test_a_failure_of_our_own_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = BUILT_IN[0]
+    wrong = Analysis(first.name, first.question, f"{__name__}:broken")
+    monkeypatch.setattr(build, "analyses", lambda: (wrong, *BUILT_IN[1:]))
+    with pytest.raises(RuntimeError):
+        build_report(small_traces.cpu(tmp_path))
+
+
+def test_findings_on_the_bound_come_first(tmp_path: Path) -> None:
+    advice = build_report(small_traces.input_bound(tmp_path)).verdict.advice
+    assert advice[0].finding == "data_loading"
+    assert advice[0].analysis == "steps"
+
+
+def test_home_folders_are_not_shown(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.host("/home/somebody/train.py(3): f", 0, 10)
+    report = build_report(script.read(tmp_path))
+    names = report.sections[3].tables[0].frame["name"].to_list()
+    assert names == ["~/train.py(3): f"]
+    assert str(tmp_path) not in repr(report.trace)
+
+
+def test_building_imports_no_renderer() -> None:
+    code = (
+        "import sys, tracekit.report.build; "
+        "print([m for m in ('rich', 'jinja2', 'matplotlib') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,225 @@
+"""The page: one file, nothing loaded, nothing executed that is not ours; tried out in a browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_traces
+from conftest import PUBLIC
+
+import tracekit
+from tracekit.report import html
+from tracekit.report.build import build_report
+from tracekit.report.timeline import timeline
+from tracekit.trace import Trace
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+def _page(trace: Trace) -> str:
+    return html.render(build_report(trace), trace)
+
+
+def _title_after(page: str, folder: Path) -> str:
+    """The document's title after the page's scripts have run."""
+    path = folder / "page.html"
+    path.write_text(page, encoding="utf-8")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [str(CHROMIUM), *FLAGS, profile, "--virtual-time-budget=4000", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    found = re.search(r"<title>(.*?)</title>", done.stdout.decode("utf-8"), re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page with their attributes, and the texts of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.in_script = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.in_script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self.in_script:
+            self.scripts.append(data)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Trace:
+    return small_traces.hostile(tmp_path)
+
+
+def test_hostile_names_make_no_elements(hostile: Trace) -> None:
+    found = Elements(_page(hostile))
+    tags = [tag for tag, _ in found.elements]
+    assert tags.count("script") == 3
+    assert not {"img", "iframe", "object", "embed", "link", "form", "base"} & set(tags)
+    handlers = [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
+    assert handlers == []
+    assert all("style" not in attributes for _, attributes in found.elements)
+
+
+def test_embedded_data_cannot_leave_their_element(hostile: Trace) -> None:
+    scripts = Elements(_page(hostile)).scripts
+    data = json.loads(scripts[0])
+    assert any("</script>" in name for name in data["names"])
+    for text in scripts[:2]:
+        assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_nothing_is_loaded_from_elsewhere(hostile: Trace) -> None:
+    page = _page(hostile)
+    for _, attributes in Elements(page).elements:
+        for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#"), (name, value)
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert style is not None
+    assert "url(" not in style.group(1)
+    assert "@import" not in style.group(1)
+    assert not re.search(r"(fetch|XMLHttpRequest|WebSocket|import)\s*\(", page.split("</main>")[1])
+
+
+def test_policy_allows_only_our_own(hostile: Trace) -> None:
+    policy = next(
+        attributes["content"]
+        for tag, attributes in Elements(_page(hostile)).elements
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+@needs_browser
+def test_hostile_names_do_nothing_in_a_browser(hostile: Trace, tmp_path: Path) -> None:
+    assert _title_after(_page(hostile), tmp_path) == "small · tracekit report"
+
+
+@needs_browser
+def test_escaping_holds_without_the_policy(hostile: Trace, tmp_path: Path) -> None:
+    page, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", _page(hostile))
+    assert count == 1
+    assert _title_after(page, tmp_path) == "small · tracekit report"
+
+
+@needs_browser
+def test_the_browser_would_notice(hostile: Trace, tmp_path: Path) -> None:
+    """Without escaping the payloads do run, so the two tests above test something."""
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", _page(hostile))
+    page = page.replace("</main>", small_traces.HOSTILE[1] + "</main>")
+    assert _title_after(page, tmp_path) == "PWNED"
+
+
+ACT = """<script>
+setTimeout(() => {
+  const out = {errors: window.errors};
+  const table = [...document.querySelectorAll("details.table")].find((t) => t.textContent.trim().startsWith("By name"));
+  const rows = () => [...table.querySelectorAll("tbody tr")].filter((row) => !row.hidden);
+  out.first = rows().length;
+  table.querySelector(".more").click();
+  out.every = rows().length;
+  const search = table.querySelector("input");
+  search.value = "kernel_7";
+  search.dispatchEvent(new Event("input"));
+  out.found = rows().length;
+  search.value = "";
+  search.dispatchEvent(new Event("input"));
+  const head = [...table.querySelectorAll("th")].find((th) => th.textContent === "total");
+  head.querySelector("button").click();
+  out.order = head.getAttribute("aria-sort");
+  out.largest = rows()[0].cells[0].textContent;
+  document.getElementById("theme").click();
+  out.theme = document.documentElement.dataset.theme;
+  const canvas = document.getElementById("canvas");
+  canvas.focus();
+  for (const key of ["+", "ArrowRight", ".", "."]) {
+    canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+  }
+  out.picked = document.getElementById("picked").textContent;
+  const box = canvas.getBoundingClientRect();
+  const at = {clientX: box.left + 400, clientY: box.top + 30, bubbles: true, cancelable: true};
+  canvas.dispatchEvent(new WheelEvent("wheel", {...at, deltaY: -100}));
+  document.querySelector("[data-do=all]").click();
+  canvas.dispatchEvent(new PointerEvent("pointermove", at));
+  out.tip = document.getElementById("tip").textContent;
+  document.title = JSON.stringify(out);
+}, 500);
+</script>"""
+
+
+@needs_browser
+def test_tables_and_timeline_answer(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.step(0, 0, 2000)
+    for index in range(20):
+        script.work(f"kernel_{index}", 100.0 * index + 5, 100.0 * index + 10, 20 + index)
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", _page(script.read(tmp_path)))
+    watch = "<script>window.errors = []; window.onerror = (text) => window.errors.push(text);</script>"
+    page = page.replace("<head>", "<head>" + watch).replace("</body>", ACT + "</body>")
+    out: dict[str, Any] = json.loads(_title_after(page, tmp_path))
+    assert out["errors"] == []
+    assert (out["first"], out["every"], out["found"]) == (10, 20, 1)
+    assert (out["order"], out["largest"]) == ("descending", "kernel_19")
+    assert out["theme"] in ("light", "dark")
+    assert out["picked"].startswith("aten::mm · op, 6.00 µs")
+    assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")
+
+
+# -- the timeline's data ---------------------------------------------------------------------------
+
+
+def test_timeline_of_a_step(tmp_path: Path) -> None:
+    trace = small_traces.host_bound(tmp_path)
+    shapes = timeline(trace, build_report(trace).window)
+    assert shapes is not None
+    lanes = {lane["label"]: lane for lane in shapes["lanes"]}
+    stream, idle = lanes["device 0, stream 7"], lanes["device 0, idle"]
+    assert (len(stream["starts"]), len(idle["starts"])) == (10, 9)
+    assert sum(idle["durations"]) == 9 * 80_000
+    calls = [name for lane in shapes["lanes"] for name in lane["names"]]
+    assert {shapes["names"][calls[link]] for link in stream["links"]} == {"cudaLaunchKernel"}
+
+
+def test_timeline_drops_the_shortest_spans_of_the_host(tmp_path: Path) -> None:
+    trace = small_traces.host_bound(tmp_path)
+    shapes = timeline(trace, build_report(trace).window, limit=12)
+    assert shapes is not None
+    assert sum(len(lane["starts"]) for lane in shapes["lanes"]) == 12
+    assert shapes["note"].startswith("12 of 40 shapes are drawn")
+    assert "ProfilerStep#3" in shapes["names"]
+
+
+def test_no_timeline_without_anything(tmp_path: Path) -> None:
+    trace = small_traces.nothing(tmp_path)
+    assert timeline(trace, build_report(trace).window) is None
+    assert "The timeline needs" not in _page(trace)
+
+
+@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name)
+def test_every_trace_makes_a_page(path: Path) -> None:
+    page = _page(tracekit.read(path))
+    assert page.count("<h1>") == 1
+    assert "</html>" in page

@@ -1,0 +1,116 @@
+"""Terminal and Markdown: snapshots of small reports, widths, and names that try to escape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import small_traces
+from conftest import PUBLIC, SAMPLES
+from rich.cells import cell_len
+
+import tracekit
+from tracekit.errors import UsageError
+from tracekit.report import markdown, terminal
+from tracekit.report.build import build_report, build_section
+from tracekit.report.text import shorten_name
+from tracekit.trace import Trace
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+MADE: dict[str, Callable[[Path], Trace]] = {
+    "compute_bound": small_traces.compute_bound,
+    "communication_bound": small_traces.communication_bound,
+    "cpu": small_traces.cpu,
+    "nothing": small_traces.nothing,
+}
+
+
+def _compare(text: str, name: str) -> None:
+    """Compare with the stored text; UPDATE_SNAPSHOTS=1 stores it anew."""
+    path = SNAPSHOTS / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_terminal_snapshot(tmp_path: Path, name: str) -> None:
+    _compare(terminal.render(build_report(MADE[name](tmp_path)), width=80, color=False), f"{name}.terminal.txt")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_markdown_snapshot(tmp_path: Path, name: str) -> None:
+    _compare(markdown.render(build_report(MADE[name](tmp_path))), f"{name}.md")
+
+
+def test_section_snapshot(tmp_path: Path) -> None:
+    section = build_section(small_traces.compute_bound(tmp_path), "kernels")
+    _compare(terminal.render_section(section, width=80, color=False), "kernels_section.terminal.txt")
+
+
+@pytest.mark.parametrize("width", [40, 80, 132])
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
+    text = terminal.render(build_report(tracekit.read(path)), width=width, color=False)
+    assert max(map(cell_len, text.splitlines())) <= width
+    if width == 80:
+        assert text.count("\n") <= 110
+
+
+def test_verdict_comes_first(tmp_path: Path) -> None:
+    head = terminal.render(build_report(small_traces.input_bound(tmp_path)), width=80, color=False).splitlines()[:5]
+    assert head[0].startswith("INPUT-BOUND")
+    assert any(line.startswith("costs") for line in head)
+    assert any(line.startswith("try") for line in head)
+
+
+def test_colour_only_when_asked_for(tmp_path: Path) -> None:
+    report = build_report(small_traces.host_bound(tmp_path))
+    assert "\x1b[" not in terminal.render(report, width=80, color=False)
+    assert "\x1b[" in terminal.render(report, width=80, color=True)
+
+
+def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
+    text = terminal.render(build_report(small_traces.hostile(tmp_path)), width=200, color=False, top=20)
+    assert not any(ord(letter) < 32 and letter != "\n" for letter in text)
+    assert "\u202e" not in text
+
+
+def test_hostile_names_are_plain_text_in_markdown(tmp_path: Path) -> None:
+    text = markdown.render(build_report(small_traces.hostile(tmp_path)), top=20)
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "@someone" not in text
+    assert "](https:" not in text
+
+
+def test_sorting_a_section(tmp_path: Path) -> None:
+    section = build_section(small_traces.compute_bound(tmp_path), "kernels")
+    table = terminal.sort_table(section.tables[0], "min_ns")
+    assert table.frame["min_ns"].to_list() == sorted(table.frame["min_ns"], reverse=True)
+    text = terminal.render_section(section, width=80, color=False, sort="name", top=1)
+    assert "Memcpy HtoD" in text
+    with pytest.raises(UsageError, match="no column 'nonsense'"):
+        terminal.render_section(section, width=80, color=False, sort="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "short"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", 40, "Memcpy HtoD (Pageable -> Device)"),
+        ("void cutlass::Kernel2<cutlass_80_gemm_128x64>(Params)", 24, "cutlass_80_gemm_128x64"),
+        ("void at::native::(anonymous namespace)::norm_kernel<float, int>(int)", 14, "norm_kernel<…>"),
+        ("aten::convolution_backward", 20, "aten::conv…_backward"),
+    ],
+)
+def test_short_names_keep_what_tells_most(name: str, width: int, short: str) -> None:
+    assert shorten_name(name, width) == short
+
+
+@pytest.mark.parametrize("width", range(12))
+def test_names_fit_any_width(width: int) -> None:
+    for name in ("void f<int, g<h>>(a, b)", "operator<<(x<y", "->", "", "<<<>>>", "a) b) c)", "日本語の名前です"):
+        assert len(shorten_name(name, width)) <= max(width, 0)
