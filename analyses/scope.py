@@ -138,13 +138,18 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     )
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
     by_step = window == "steps" and steps.height > 0
-    chosen = rows.filter(pl.col("step").is_not_null()) if by_step else rows
+    chosen = _kept(rows, rows["step"].is_not_null()) if by_step else rows
     if by_step and not chosen.height:
         chosen, by_step = rows, False
     start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
-    touching = rows.filter((pl.col("end") > start) & (pl.col("start") < end)) if chosen.height else rows
+    touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     label = _label(steps, by_step=by_step, found=chosen.height > 0)
     return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)
+
+
+def _kept(rows: pl.DataFrame, wanted: pl.Series) -> pl.DataFrame:
+    """The wanted rows; the frame itself, not a copy, when it is all of them, as in most traces."""
+    return rows if wanted.all() else rows.filter(wanted)
 
 
 def step_spans(scope: Scope) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit import cache as parsed
-from tracekit.readers import Limits, read_kineto
+from tracekit.limits import Limits
 from tracekit.trace import Trace
 
 __all__ = ["read"]
@@ -29,6 +29,8 @@ def read(
     digest = parsed.digest_of(Path(path)) if cache else None
     if digest is not None and (known := parsed.load(digest, path)) is not None:
         return known
+    from tracekit.readers.kineto import read_kineto  # noqa: PLC0415 - 60 ms that a cached trace does not need
+
     trace = read_kineto(path, limits=limits, progress=progress)
     if digest is not None:
         parsed.store(digest, trace)

@@ -33,16 +33,20 @@ class Assembled:
     device: pl.DataFrame
 
 
-def assemble(host: pl.DataFrame, device: pl.DataFrame, health: HealthLog) -> Assembled:
-    """Frames that follow HOST_SCHEMA and DEVICE_SCHEMA, from raw rows whose times already start at the origin."""
-    host = _sorted_host(conform(host, HOST_SCHEMA), health)
+def assemble(raw: list[pl.DataFrame], health: HealthLog) -> Assembled:
+    """Frames that follow HOST_SCHEMA and DEVICE_SCHEMA, from raw host and device rows.
+
+    `raw` holds the two in this order, with these schemas and with times that start at the origin. It is emptied, so
+    that the unsorted rows are freed as soon as the sorted ones exist.
+    """
+    device = _with_blocks(_sorted_device(raw.pop(), health))
+    host = _sorted_host(raw.pop(), health)
     nesting = nesting_of(host)
     parent = pl.Series("parent_id", nesting.parent)
     host = host.with_columns(
         pl.when(parent >= 0).then(parent).alias("parent_id"),
         pl.Series("depth", nesting.depth()).cast(pl.Int32),
     )
-    device = _with_blocks(_sorted_device(conform(device, DEVICE_SCHEMA), health))
     device = _link(device, host, health)
     device = _operators(device, host, nesting)
     return Assembled(host, device)
@@ -78,9 +82,9 @@ def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
         "missing_duration", int((frame["duration"].is_null() & frame["start"].is_not_null()).sum()), what
     )
     health.count("negative_duration", int((frame["duration"] < 0).sum()), what)
-    return frame.filter(pl.col("start").is_not_null()).with_columns(
-        pl.col("duration").fill_null(0).clip(lower_bound=0)
-    )
+    if frame["start"].null_count():
+        frame = frame.filter(pl.col("start").is_not_null())
+    return frame.with_columns(pl.col("duration").fill_null(0).clip(lower_bound=0))
 
 
 def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -98,7 +102,7 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
         inward,
         pl.col("external_id").fill_null(0),
     ]
-    host = host.sort(keys, maintain_order=True)
+    host = host[host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()]
     return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
 
 

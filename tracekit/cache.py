@@ -38,8 +38,11 @@ def cache_root() -> Path:
 
 
 def digest_of(path: Path) -> str | None:
-    """The BLAKE2b digest of a file's bytes; None when it cannot be read (the reader then says why)."""
-    digest = hashlib.blake2b(_FORMAT.encode(), digest_size=16)
+    """The SHA-256 digest of a file's bytes; None when it cannot be read (the reader then says why).
+
+    Processors have instructions for it, so that it is twice as fast as BLAKE2b there.
+    """
+    digest = hashlib.sha256(_FORMAT.encode())
     try:
         with path.open("rb") as file:
             while block := file.read(_HASH_BLOCK):

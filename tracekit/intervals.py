@@ -49,8 +49,9 @@ class IntervalSet:
             start, end = start[keep], end[keep]
         if start.size == 0:
             return EMPTY
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
         reach = np.maximum.accumulate(end)
         # A new interval begins where a start lies beyond everything that came before; touching ones merge.
         first = np.empty(start.size, dtype=bool)
@@ -92,11 +93,15 @@ class IntervalSet:
     def __and__(self, other: IntervalSet) -> IntervalSet:
         if not self or not other:
             return EMPTY
-        # Cut at every boundary; a piece belongs to the result when both sets cover it.
-        points = np.unique(np.concatenate([self.starts, self.ends, other.starts, other.ends]))
-        pieces = points[:-1]
-        both = self.contains(pieces) & other.contains(pieces)
-        return IntervalSet.of(pieces[both], points[1:][both])
+        # Sweep over all boundaries: where two intervals are open, one of each set is, since both are disjoint.
+        points = np.concatenate([self.starts, other.starts, self.ends, other.ends])
+        change = np.ones(points.size, dtype=np.int64)
+        change[len(self) + len(other) :] = -1
+        # A stable sort merges four sorted runs; at one time it keeps starts before ends, which gives empty pieces.
+        order = np.argsort(points, kind="stable")
+        at = points[order]
+        both = np.cumsum(change[order])[:-1] == 2
+        return IntervalSet.of(at[:-1][both], at[1:][both])
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
         if not self or not other:

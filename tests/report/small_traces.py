@@ -13,7 +13,7 @@ from tracekit.trace import Trace
 HOSTILE = (
     "</script><script>document.title='PWNED'</script>",
     "<img src=x onerror=\"document.title='PWNED'\">",
-    "\"><svg onload=\"document.title='PWNED'\">",
+    '"><svg onload="document.title=\'PWNED\'">',
     "'><iframe srcdoc=\"<script>parent.document.title='PWNED'</script>\">",
     "{{ 7*7 }}{% raw %}${alert(1)}`]]>-->\u2028<!--",
     "javascript:document.title='PWNED'",
@@ -30,7 +30,16 @@ class Script:
 
     def host(self, name: str, start: float, length: float, category: str = "cpu_op", **args: Any) -> None:
         """A span on the main thread."""
-        event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length, "args": args}
+        event = {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": start,
+            "dur": length,
+            "args": args,
+        }
         self.events.append(event)
 
     def step(self, number: int, start: float, length: float) -> None:
@@ -58,7 +67,16 @@ class Script:
             self.host(call, launched, 4, "cuda_runtime", correlation=self.correlation)
         more = {"device": 0, "stream": stream, "correlation": self.correlation, **args}
         self.events.append(
-            {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length, "args": more}
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "pid": 0,
+                "tid": stream,
+                "ts": start,
+                "dur": length,
+                "args": more,
+            }
         )
 
     def read(self, folder: Path, name: str = "small.json") -> Trace:
@@ -81,8 +99,16 @@ def compute_bound(folder: Path) -> Trace:
         script.step(number, at, 1000)
         script.work("void gemm_kernel<float, 4>(int)", at + 5, at + 10, 600)
         script.work("void softmax_warp_forward<float>(int)", at + 15, at + 610, 390, operator="aten::softmax")
-        script.work("Memcpy HtoD (Pinned -> Device)", at + 25, at + 1000, 10, category="gpu_memcpy", call="cudaMemcpyAsync",
-                    operator="aten::copy_", bytes=1000000)
+        script.work(
+            "Memcpy HtoD (Pinned -> Device)",
+            at + 25,
+            at + 1000,
+            10,
+            category="gpu_memcpy",
+            call="cudaMemcpyAsync",
+            operator="aten::copy_",
+            bytes=1000000,
+        )
     return script.read(folder)
 
 
@@ -111,7 +137,9 @@ def input_bound(folder: Path) -> Trace:
     for number in range(3):
         at = 1000.0 * number
         script.step(number, at, 1000)
-        script.host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1, 600, "user_annotation")
+        script.host(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1, 600, "user_annotation"
+        )
         script.work("gemm_kernel", at + 650, at + 660, 300)
     return script.read(folder)
 
@@ -121,7 +149,9 @@ def short_kernels(folder: Path) -> Trace:
     script = Script()
     script.step(0, 0, 1000)
     for index in range(90):
-        script.work("vectorized_elementwise_kernel", 10.0 * index + 5, 10.0 * index + 11, 2, operator="aten::add")
+        script.work(
+            "vectorized_elementwise_kernel", 10.0 * index + 5, 10.0 * index + 11, 2, operator="aten::add"
+        )
     return script.read(folder)
 
 
@@ -129,8 +159,16 @@ def copy_bound(folder: Path) -> Trace:
     """A copy of 800 µs before a kernel of 100 µs."""
     script = Script()
     script.step(0, 0, 1000)
-    script.work("Memcpy HtoD (Pageable -> Device)", 5, 10, 800, category="gpu_memcpy", call="cudaMemcpyAsync",
-                operator="aten::copy_", bytes=8 * 10**6)
+    script.work(
+        "Memcpy HtoD (Pageable -> Device)",
+        5,
+        10,
+        800,
+        category="gpu_memcpy",
+        call="cudaMemcpyAsync",
+        operator="aten::copy_",
+        bytes=8 * 10**6,
+    )
     script.work("gemm_kernel", 15, 810, 100)
     return script.read(folder)
 

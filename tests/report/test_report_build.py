@@ -14,6 +14,7 @@ import small_traces
 from conftest import PUBLIC, SAMPLES
 
 import tracekit
+from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
@@ -33,7 +34,11 @@ from tracekit.trace import Trace
         (small_traces.host_bound, "host-bound", "waiting for the host"),
         (small_traces.communication_bound, "communication-bound", "exposed communication"),
         (small_traces.input_bound, "input-bound", "waiting for the data loader"),
-        (small_traces.short_kernels, "launch/short-kernel-bound", "waiting for the host between short kernels"),
+        (
+            small_traces.short_kernels,
+            "launch/short-kernel-bound",
+            "waiting for the host between short kernels",
+        ),
         (small_traces.copy_bound, "memory-copy-bound", "exposed copies"),
         (small_traces.without_launches, "idle", "idle, cause not captured"),
         (small_traces.cpu, "cpu", "convolution"),
@@ -162,7 +167,10 @@ def test_an_extension_gets_units_from_its_names(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("broken", "RuntimeError: first line second line"), ("no_result", "TypeError: it returned int, not a Result")],
+    [
+        ("broken", "RuntimeError: first line second line"),
+        ("no_result", "TypeError: it returned int, not a Result"),
+    ],
 )
 def test_an_extension_that_fails_takes_nothing_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: str
@@ -199,6 +207,16 @@ def test_findings_on_the_bound_come_first(tmp_path: Path) -> None:
     advice = build_report(small_traces.input_bound(tmp_path)).verdict.advice
     assert advice[0].finding == "data_loading"
     assert advice[0].analysis == "steps"
+
+
+def test_a_loss_that_no_finding_explains_gets_general_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "RULES", {})
+    advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
+    assert [(one.title, one.finding, one.ns_at_stake) for one in advice] == [
+        ("Keep the device fed", "", 720_000)
+    ]
 
 
 def test_home_folders_are_not_shown(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from conftest import PUBLIC
 
 import tracekit
 from tracekit.report import html
+from tracekit.report._charts import chart
 from tracekit.report.build import build_report
 from tracekit.report.timeline import timeline
 from tracekit.trace import Trace
@@ -186,6 +187,22 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["theme"] in ("light", "dark")
     assert out["picked"].startswith("aten::mm · op, 6.00 µs")
     assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")
+
+
+@pytest.mark.parametrize(("steps", "kind"), [(3, "stack"), (40, "columns")])
+def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: str) -> None:
+    script = small_traces.Script()
+    for number in range(steps):
+        script.step(number, 100.0 * number, 100)
+        script.work("gemm_kernel", 100.0 * number + 5, 100.0 * number + 10, 20 + number)
+    figure = build_report(script.read(tmp_path)).sections[1].figures[0]
+    drawn = chart(figure)
+    assert drawn.kind == kind
+    assert len(drawn.rows) == steps
+    ends = [row.parts[-1].offset + row.parts[-1].length for row in drawn.rows]
+    assert max(ends) == pytest.approx(100, abs=0.01)
+    assert sum(bar.length for bar in drawn.legend) == pytest.approx(100, abs=0.1)
+    assert f'class="{"columns" if kind == "columns" else "stack"}"' in _page(script.read(tmp_path))
 
 
 # -- the timeline's data ---------------------------------------------------------------------------

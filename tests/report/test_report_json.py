@@ -64,7 +64,9 @@ def test_contract(tmp_path: Path) -> None:
     assert list(data) == ["schema_version", "trace", "window", "health", "verdict", "analyses"]
     assert data["schema_version"] == "1.0"
     assert data["trace"]["path"] == "small.json"
-    assert data["window"]["steps"] == [{"step": 3, "name": "ProfilerStep#3", "start_ns": 0, "end_ns": 1010000}]
+    assert data["window"]["steps"] == [
+        {"step": 3, "name": "ProfilerStep#3", "start_ns": 0, "end_ns": 1010000}
+    ]
     row = data["analyses"]["breakdown"]["tables"]["devices"][0]
     parts = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
     assert sum(row[part] for part in parts) == row["window_ns"] == data["window"]["duration_ns"]

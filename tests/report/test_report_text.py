@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from conftest import PUBLIC, SAMPLES
 from rich.cells import cell_len
 
 import tracekit
+from tracekit.analyses import rules
 from tracekit.errors import UsageError
+from tracekit.findings import Finding
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.model import Advice, Report
 from tracekit.report.text import shorten_name
 from tracekit.trace import Trace
 
@@ -36,16 +40,57 @@ def _compare(text: str, name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def _no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rules say is tested where they live; it must not change these texts."""
+    monkeypatch.setattr(rules, "RULES", {})
+
+
+def _with_findings(report: Report) -> Report:
+    """The report with findings of every kind."""
+    findings = (
+        Finding("first", "critical", "The first thing", "Evidence of it.", "Do this, then that.", 1_000_000),
+        Finding(
+            "second", "warning", "The second thing", "More evidence " * 20, "Do it differently " * 20, None
+        ),
+        Finding(
+            "third",
+            "info",
+            "The third thing",
+            "Evidence that only the section's own page shows.",
+            "Read on.",
+            5,
+        ),
+    )
+    sections = tuple(
+        replace(one, findings=findings) if one.name == "steps" else one for one in report.sections
+    )
+    advice = tuple(Advice(f.title, f.advice, f.ns_at_stake, f.id, "steps", f.severity) for f in findings)
+    return replace(report, sections=sections, verdict=replace(report.verdict, advice=advice))
+
+
+@pytest.mark.usefixtures("_no_rules")
+def test_findings_snapshot(tmp_path: Path) -> None:
+    report = _with_findings(build_report(small_traces.compute_bound(tmp_path), only=["steps"]))
+    _compare(terminal.render(report, width=80, color=False), "findings.terminal.txt")
+    _compare(markdown.render(report), "findings.md")
+
+
+@pytest.mark.usefixtures("_no_rules")
 @pytest.mark.parametrize("name", MADE)
 def test_terminal_snapshot(tmp_path: Path, name: str) -> None:
-    _compare(terminal.render(build_report(MADE[name](tmp_path)), width=80, color=False), f"{name}.terminal.txt")
+    _compare(
+        terminal.render(build_report(MADE[name](tmp_path)), width=80, color=False), f"{name}.terminal.txt"
+    )
 
 
+@pytest.mark.usefixtures("_no_rules")
 @pytest.mark.parametrize("name", MADE)
 def test_markdown_snapshot(tmp_path: Path, name: str) -> None:
     _compare(markdown.render(build_report(MADE[name](tmp_path))), f"{name}.md")
 
 
+@pytest.mark.usefixtures("_no_rules")
 def test_section_snapshot(tmp_path: Path) -> None:
     section = build_section(small_traces.compute_bound(tmp_path), "kernels")
     _compare(terminal.render_section(section, width=80, color=False), "kernels_section.terminal.txt")
@@ -61,7 +106,9 @@ def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
 
 
 def test_verdict_comes_first(tmp_path: Path) -> None:
-    head = terminal.render(build_report(small_traces.input_bound(tmp_path)), width=80, color=False).splitlines()[:5]
+    head = terminal.render(
+        build_report(small_traces.input_bound(tmp_path)), width=80, color=False
+    ).splitlines()[:5]
     assert head[0].startswith("INPUT-BOUND")
     assert any(line.startswith("costs") for line in head)
     assert any(line.startswith("try") for line in head)
@@ -112,5 +159,13 @@ def test_short_names_keep_what_tells_most(name: str, width: int, short: str) -> 
 
 @pytest.mark.parametrize("width", range(12))
 def test_names_fit_any_width(width: int) -> None:
-    for name in ("void f<int, g<h>>(a, b)", "operator<<(x<y", "->", "", "<<<>>>", "a) b) c)", "日本語の名前です"):
+    for name in (
+        "void f<int, g<h>>(a, b)",
+        "operator<<(x<y",
+        "->",
+        "",
+        "<<<>>>",
+        "a) b) c)",
+        "日本語の名前です",
+    ):
         assert len(shorten_name(name, width)) <= max(width, 0)

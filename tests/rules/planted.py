@@ -95,7 +95,7 @@ class Planted:
     ) -> Trace:
         host = pl.DataFrame(self.host, infer_schema_length=None) if self.host else empty(HOST_SCHEMA)
         device = pl.DataFrame(self.device, infer_schema_length=None) if self.device else empty(DEVICE_SCHEMA)
-        made = assemble(conform(host, HOST_SCHEMA), conform(device, DEVICE_SCHEMA), self.log)
+        made = assemble([conform(host, HOST_SCHEMA), conform(device, DEVICE_SCHEMA)], self.log)
         return Trace(
             meta=Meta(path="planted.json", format="kineto", devices=devices, captured=captured),
             host=made.host,

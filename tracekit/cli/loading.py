@@ -27,7 +27,7 @@ def load(
     Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
     import tracekit.api
-    from tracekit.readers import Limits
+    from tracekit.limits import Limits
 
     progress = _progress(path)
     try:

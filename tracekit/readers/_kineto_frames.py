@@ -85,7 +85,7 @@ class RawFrames:
     def frame(self, name: str) -> pl.DataFrame | None:
         """All rows collected under this name, or None when there are none; they are handed over, not kept."""
         parts = self.parts.pop(name, [])
-        return pl.concat(parts, how="diagonal_relaxed", rechunk=True) if parts else None
+        return pl.concat(parts, how="diagonal_relaxed", rechunk=False) if parts else None
 
     def _add_group(self, phase: str, category: str | None, group: list[AnyEvent]) -> None:
         if phase == "X":

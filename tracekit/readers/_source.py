@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from isal import igzip_lib, isal_zlib
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.limits import Limits
 
-__all__ = ["BLOCK_BYTES", "Limits", "Source"]
+__all__ = ["BLOCK_BYTES", "Source"]
 
 BLOCK_BYTES: Final = 8 << 20
 """How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the cache and out of the way."""
@@ -31,20 +31,6 @@ _FOREIGN: Final = (
 _RESCUE_STEP: Final = 256
 _INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
 _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a compressed file may grow before it is taken for an attack.
-
-    Real traces compress 8 to 60 times; a file of zeros compresses 1,000 times. The ratio is looked at only
-    beyond `free_bytes`, since short files can be extreme.
-    """
-
-    max_ratio: int = 200
-    free_bytes: int = 256 << 20
-    max_bytes: int = 64 << 30
-    enforced: bool = True
 
 
 class Source:

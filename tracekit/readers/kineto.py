@@ -11,15 +11,16 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.assemble import assemble, conform, nesting_of
+from tracekit.assemble import Assembled, assemble, conform, nesting_of
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import kineto as facts
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.health import MEANINGS, HealthLog
+from tracekit.limits import Limits
 from tracekit.readers._events import EventStream
 from tracekit.readers._kineto_frames import RawFrames
 from tracekit.readers._pool import decoder_pool
-from tracekit.readers._source import Limits, Source
+from tracekit.readers._source import Source
 from tracekit.trace import (
     COLLECTIVE_SCHEMA,
     COUNTER_SCHEMA,
@@ -91,15 +92,10 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
     health = HealthLog()
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
-    host = conform(_host_kinds(_or_empty(raw.frame("host"), HOST_SCHEMA)), HOST_SCHEMA)
-    device = conform(_or_empty(raw.frame("device"), DEVICE_SCHEMA), DEVICE_SCHEMA)
     side = {
-        name: raw.frame(name)
-        for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
+        name: raw.frame(name) for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
     }
-    origin = _origin([host, device, *[side[n] for n in ("syncs", "memory", "counters", "collectives")]])
-    host, device = _shift(host, origin), _shift(device, origin)
-    made = assemble(host, device, health)
+    made, origin = _assembled(raw, [side[n] for n in ("syncs", "memory", "counters", "collectives")], health)
     rank = _rank(stream.header, source)
     if rank is None:
         health.count("unknown_rank", 1, source.path.name)
@@ -123,6 +119,20 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
         collectives=frames["collectives"],
         flows=frames["flows"],
     )
+
+
+def _assembled(raw: RawFrames, others: list[pl.DataFrame | None], health: HealthLog) -> tuple[Assembled, int]:
+    """The sorted and linked frames, and the origin that was subtracted from their times.
+
+    The frames are handed on without keeping a name for them, so that each is freed when the next one is made.
+    """
+    frames = [
+        conform(_host_kinds(_or_empty(raw.frame("host"), HOST_SCHEMA)), HOST_SCHEMA),
+        conform(_or_empty(raw.frame("device"), DEVICE_SCHEMA), DEVICE_SCHEMA),
+    ]
+    origin = _origin([*frames, *others])
+    frames = [_shift(frame, origin) for frame in frames]
+    return assemble(frames, health), origin
 
 
 def _or_empty(frame: pl.DataFrame | None, schema: Schema) -> pl.DataFrame:

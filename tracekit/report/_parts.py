@@ -13,7 +13,7 @@ from tracekit.analyses.scope import Scope
 
 __all__ = ["DeviceParts", "device_parts"]
 
-LEAD_IN_SHARE: Final = 0.1
+LEAD_IN_SHARE: Final = 0.05
 """From this share on, the host's work before the first device activity counts as part of the steps."""
 
 
@@ -22,7 +22,7 @@ class DeviceParts:
     """Times in ns. `compute + communication + memory + idle = basis`, and the five waits sum to `idle`.
 
     `basis` is the window, or the window with the `lead_in` before it: the time from the start of the first step
-    to the first device activity, when that is a tenth of the whole or more.
+    to the first device activity, when that is a twentieth of the whole or more.
     """
 
     who: str
@@ -39,6 +39,7 @@ class DeviceParts:
     causes_known: bool
     has_steps: bool
     devices: int
+    streams: int
 
     @property
     def busy(self) -> int:
@@ -56,14 +57,13 @@ def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
     devices = results["breakdown"].tables()["devices"]
     row = devices.sort("busy_ns", descending=True).row(0, named=True)
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
-    lead_in = max(0, scope.start - int(steps["start"][0])) if steps.height else 0
-    if lead_in < LEAD_IN_SHARE * (lead_in + scope.duration):
-        lead_in = 0
+    before = max(0, scope.start - int(steps["start"][0])) if steps.height else 0
+    lead_in = before if before >= LEAD_IN_SHARE * (before + scope.duration) else 0
     host, queued, unknown = _waits(scope, int(row["device_id"]))
     # What is idle before the first or after the last activity of this device has no activity that ends it.
     unknown += int(row["idle_ns"]) - host - queued - unknown
     host += lead_in
-    loading = min(_data_loading(results), host)
+    loading = min(_data_loading(results, 0 if lead_in else before), host)
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {row['device_id']}",
         basis=scope.duration + lead_in,
@@ -79,6 +79,7 @@ def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         has_steps=steps.height > 0,
         devices=devices.height,
+        streams=scope.overlapping.filter(pl.col("device_id") == row["device_id"])["stream_id"].n_unique(),
     )
 
 
@@ -95,10 +96,18 @@ def _waits(scope: Scope, device: int) -> tuple[int, int, int]:
     A stream that waits while another works is not idle time of the device, so the gaps per stream cannot tell.
     """
     host = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
-    rows = scope.overlapping.filter(pl.col("device_id") == device).select("start", "end", "launch_id").sort("start")
+    rows = (
+        scope.overlapping.filter(pl.col("device_id") == device)
+        .select("start", "end", "launch_id")
+        .sort("start")
+    )
     gaps = (
         rows.with_columns(pl.col("end").cum_max().shift(1).alias("free"))
-        .filter((pl.col("start") > pl.col("free")) & (pl.col("free") >= scope.start) & (pl.col("start") <= scope.end))
+        .filter(
+            (pl.col("start") > pl.col("free"))
+            & (pl.col("free") >= scope.start)
+            & (pl.col("start") <= scope.end)
+        )
         .join(host, on="launch_id", how="left")
     )
     length = pl.col("start") - pl.col("free")
@@ -111,7 +120,7 @@ def _waits(scope: Scope, device: int) -> tuple[int, int, int]:
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def _data_loading(results: Mapping[str, Result]) -> int:
-    """Time of the steps in which only the data loader ran, in ns."""
-    table = results["steps"].tables()["table"]
-    return int(table["data_loader_ns"].sum())
+def _data_loading(results: Mapping[str, Result], before: int) -> int:
+    """Time of the steps in which only the data loader ran, in ns, less what passed `before` the window."""
+    loading = results["steps"].tables()["table"]["data_loader_ns"]
+    return int(loading.sum()) - min(before, int(loading[0])) if loading.len() else 0

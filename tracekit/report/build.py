@@ -114,7 +114,7 @@ def _run(analysis: Analysis, trace: Trace, scope: Scope) -> Result | str:
     if analysis.name in _BUILT_IN:
         return analysis.load()(trace, scope=scope)
     try:
-        result = analysis.load()(trace, scope=scope)
+        result: object = analysis.load()(trace, scope=scope)
     except Exception as error:  # noqa: BLE001 - it is another package's, and its section says what happened
         return _one_line(error)
     if not isinstance(result, Result):

@@ -16,7 +16,7 @@ from tracekit.report.model import Column, Unit
 __all__ = ["TABLES", "TableView", "column_of", "unit_of", "view_of"]
 
 _UNITS: Final[dict[str, Unit]] = {
-    "device_id": "id",
+    "device_id": "device",
     "stream_id": "id",
     "thread_id": "id",
     "activity_id": "id",
@@ -151,7 +151,7 @@ TABLES: Final[dict[str, TableView]] = {
     ),
     "kernels.by_name": TableView(
         "By name",
-        ("name", "category", "count", "total_ns", "share", "mean_ns"),
+        ("name", "category", "count", "total_ns", "share"),
         ("name", "category", "kind", *_AGGREGATES, "share"),
     ),
     "kernels.by_category": TableView(

@@ -5,6 +5,7 @@ Long series are thinned: each stretch of time keeps its greatest value, so that 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +42,7 @@ def figures_of(section: str, tables: Frames) -> tuple[Figure, ...]:
         "launches": (_queue,),
         "memory": (_memory,),
     }
-    made = [maker(tables) for maker in makers.get(section, ())]
-    return tuple(figure for figure in made if figure is not None)
+    return tuple(figure for maker in makers.get(section, ()) for figure in maker(tables))
 
 
 def _stack(frame: pl.DataFrame, labels: list[str], parts: tuple[tuple[str, str], ...]) -> dict[str, Any]:
@@ -53,28 +53,28 @@ def _stack(frame: pl.DataFrame, labels: list[str], parts: tuple[tuple[str, str],
     return {"unit": "ns", "rows": rows}
 
 
-def _breakdown(tables: Frames) -> Figure | None:
+def _breakdown(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("devices")
     if frame is None or not frame.height:
-        return None
+        return
     labels = [_device(number) for number in frame["device_id"].to_list()]
-    return Figure("breakdown", "Where the time went", "stack", _stack(frame, labels, BREAKDOWN_PARTS))
+    yield Figure("breakdown", "Where the time went", "stack", _stack(frame, labels, BREAKDOWN_PARTS))
 
 
-def _steps(tables: Frames) -> Figure | None:
+def _steps(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("table")
     if frame is None or not frame.height:
-        return None
+        return
     frame = frame.head(MAX_BARS)
     parts = tuple((f"{part}_ns", part.replace("_", " ")) for part in PARTS)
     labels = [str(name) for name in frame["name"].to_list()]
-    return Figure("steps", "What happens in each step", "stack", _stack(frame, labels, parts))
+    yield Figure("steps", "What happens in each step", "stack", _stack(frame, labels, parts))
 
 
-def _idle(tables: Frames) -> Figure | None:
+def _idle(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("streams")
     if frame is None or not frame.height or not int(frame["idle_ns"].sum()):
-        return None
+        return
     parts = (
         ("busy_ns", "busy"),
         ("host_wait_ns", "host wait"),
@@ -87,7 +87,7 @@ def _idle(tables: Frames) -> Figure | None:
         f"thread {stream}" if device < 0 else f"device {device}, stream {stream}"
         for device, stream in frame.select("device_id", "stream_id").rows()
     ]
-    return Figure(
+    yield Figure(
         "waits",
         "What each stream did between its first and last activity",
         "stack",
@@ -95,43 +95,43 @@ def _idle(tables: Frames) -> Figure | None:
     )
 
 
-def _categories(tables: Frames) -> Figure | None:
+def _categories(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("by_category")
     if frame is None or not frame.height:
-        return None
+        return
     bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
-    return Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
+    yield Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
 
 
-def _queue(tables: Frames) -> Figure | None:
+def _queue(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("queue")
     if frame is None or not frame.height:
-        return None
-    series = []
+        return
+    series: list[dict[str, Any]] = []
     for (device, stream), rows in frame.group_by(["device_id", "stream_id"], maintain_order=True):
         x, y = thin(rows["time"].to_numpy(), rows["length"].to_numpy())
         series.append({"label": f"device {device}, stream {stream}", "x": x, "y": y})
     series.sort(key=lambda one: -max(one["y"]))
     data = {"unit": "count", "series": series[:8]}
-    return Figure("queue", "Launched and not yet started", "line", data)
+    yield Figure("queue", "Launched and not yet started", "line", data)
 
 
-def _memory(tables: Frames) -> Figure | None:
+def _memory(tables: Frames) -> Iterator[Figure]:
+    """One figure a device: host and device memory differ too much in size to share a scale."""
     frame = tables.get("timeline")
     if frame is None or not frame.height:
-        return None
-    series = []
-    for (device,), rows in frame.group_by(["device_id"], maintain_order=True):
+        return
+    for (number,), rows in frame.group_by(["device_id"], maintain_order=True):
+        series = []
         for column in ("allocated", "reserved"):
             known = rows.filter(pl.col(column).is_not_null())
-            if not known.height or (column == "reserved" and not int(known[column].max() or 0)):  # type: ignore[call-overload]
-                continue
-            x, y = thin(known["time"].to_numpy(), known[column].to_numpy())
-            series.append({"label": f"{_device(int(str(device)))} {column}", "x": x, "y": y})
-    series.sort(key=lambda one: -max(one["y"]))
-    return (
-        Figure("memory", "Memory over time", "line", {"unit": "bytes", "series": series}) if series else None
-    )
+            if known.height and (known[column] != 0).any():
+                x, y = thin(known["time"].to_numpy(), known[column].to_numpy())
+                series.append({"label": column, "x": x, "y": y})
+        where = _device(int(str(number)))
+        if series:
+            name = f"memory_{where.replace(' ', '_')}"
+            yield Figure(name, f"Memory over time, {where}", "line", {"unit": "bytes", "series": series})
 
 
 def thin(x: Any, y: Any, points: int = MAX_POINTS) -> tuple[list[int], list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
@@ -35,21 +35,11 @@ __all__ = [
 SCHEMA_VERSION: Final = "1.0"
 """Of the JSON report: the first number changes when a key is removed or changes its meaning."""
 
-Unit = Literal["text", "id", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
-UNITS: Final[tuple[Unit, ...]] = (
-    "text",
-    "id",
-    "ns",
-    "time",
-    "bytes",
-    "ratio",
-    "count",
-    "number",
-    "gbps",
-    "flag",
-)
+Unit = Literal["text", "id", "device", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 """`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
-coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that must not be formatted as a quantity."""
+coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
+number where −1 stands for the host."""
 
 Bound = Literal[
     "host-bound",
@@ -62,17 +52,7 @@ Bound = Literal[
     "cpu",
     "nothing ran",
 ]
-BOUNDS: Final[tuple[Bound, ...]] = (
-    "host-bound",
-    "input-bound",
-    "communication-bound",
-    "memory-copy-bound",
-    "compute-bound",
-    "launch/short-kernel-bound",
-    "idle",
-    "cpu",
-    "nothing ran",
-)
+BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 """What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
 `cpu`: no device was captured."""
 

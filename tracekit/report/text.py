@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import polars as pl
@@ -38,47 +39,79 @@ def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def shorten_name(name: str, width: int) -> str:
-    """A name in at most `width` characters: template arguments go first, then the middle.
+    """A name in at most `width` characters, with its most telling parts kept.
 
-    >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 60)
-    'void at::native::vectorized_elementwise_kernel<…>(int)'
+    Of a C++ signature go, one after the other, the parameters, the namespaces, and the template arguments from
+    the innermost outwards; what is still too long loses its middle.
+
+    >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 50)
+    'vectorized_elementwise_kernel<4, Add<float>>'
+    >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 36)
+    'vectorized_elementwise_kernel<…>'
     >>> shorten_name("abcdefghijklmnop", 9)
     'abcd…mnop'
     """
     if len(name) <= width:
         return name
-    short = _without_arguments(name)
-    if len(short) <= width:
-        return short
-    for prefix in ("void ", "at::native::", "(anonymous namespace)::"):
-        short = short.replace(prefix, "", 1)
-    if len(short) <= width:
-        return short
+    short = name
+    if "<" in name or "(" in name:
+        for short in _shorter_signatures(name):
+            if len(short) <= width:
+                return short
+    return _without_middle(short, width)
+
+
+_NAMESPACE: Final = re.compile(r"\b(?:\w+::)+(?=\w)")
+_WRAPPER: Final = re.compile(r"^Kernel2?<(\w+)>$")
+"""CUTLASS names its kernels in the argument of one and the same template."""
+
+
+def _shorter_signatures(name: str) -> Iterator[str]:
+    short = _without_parameters(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
+    yield short
+    short = _NAMESPACE.sub("", short)
+    wrapped = _WRAPPER.match(short)
+    if wrapped:
+        short = wrapped.group(1)
+    yield short
+    for depth in (3, 2, 1):
+        yield _elide(short, depth)
+
+
+def _without_parameters(name: str) -> str:
+    """Cut the parameter list off; a bracket after a space, as in `Memcpy HtoD (Pageable -> Device)`, is none."""
+    depth = 0
+    for index in range(len(name) - 1, 0, -1) if name.endswith(")") else ():
+        depth += {")": 1, "(": -1}.get(name[index], 0)
+        if depth == 0:
+            return name if name[index - 1] == " " else name[:index]
+    return name
+
+
+def _elide(name: str, depth: int) -> str:
+    """Write what stands in the `depth`-th and deeper pair of angle brackets as an ellipsis."""
+    out: list[str] = []
+    level = 0
+    for index, letter in enumerate(name):
+        opens = letter == "<" and index + 1 < len(name) and name[index + 1] not in "<= "
+        closes = letter == ">" and index > 0 and name[index - 1] not in "- "
+        if opens:
+            level += 1
+            if level == depth:
+                out.append("<…>")
+                continue
+        elif closes and level:
+            level -= 1
+            if level == depth - 1:
+                continue
+        if level < depth:
+            out.append(letter)
+    return "".join(out)
+
+
+def _without_middle(text: str, width: int) -> str:
     if width <= 1:
         return "…"[:width]
-    head = (width - 1 + 1) // 2
+    head = width // 2
     tail = width - 1 - head
-    return f"{short[:head]}…{short[len(short) - tail :]}" if tail else f"{short[:head]}…"
-
-
-def _without_arguments(name: str) -> str:
-    """Write everything inside the outermost <…> and long (…) as an ellipsis."""
-    out: list[str] = []
-    depth = 0
-    for index, letter in enumerate(name):
-        # operator<, -> and << are no brackets
-        opens = letter == "<" and index + 1 < len(name) and name[index + 1] not in "<="
-        closes = letter == ">" and index > 0 and name[index - 1] != "-"
-        if opens:
-            depth += 1
-            if depth == 1:
-                out.append("<…>")
-        elif closes and depth:
-            depth -= 1
-        elif not depth:
-            out.append(letter)
-    text = "".join(out)
-    start = text.rfind("(")
-    if text.endswith(")") and len(text) - start > 8 and not text.startswith("Mem"):
-        text = f"{text[:start]}(…)"
-    return text
+    return f"{text[:head]}…{text[len(text) - tail :] if tail else ''}"

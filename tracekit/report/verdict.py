@@ -1,8 +1,8 @@
 """The verdict: what bounds the run, its largest costs, and what to try first, decided from figures.
 
 The device's time is cut into parts that sum to the basis exactly: the categories of computation, exposed
-communication, exposed copies, and idle time by what ended it. The largest loss bounds the run when it takes a third
-of the basis or more than the computation does; else the computation bounds it. What was not captured is never
+communication, exposed copies, and idle time by what ended it. The largest loss bounds the run when it takes three
+tenths of the basis or more than the computation does; else the computation bounds it. What was not captured is never
 blamed.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["VERDICT_NEEDS", "decide"]
 VERDICT_NEEDS: Final = frozenset({"breakdown", "idle", "steps", "kernels", "launches"})
 """The analyses without which there is no verdict."""
 
-LOSS_SHARE: Final = 1 / 3
+LOSS_SHARE: Final = 0.3
 """A loss from this share on bounds the run, even if computation takes more."""
 
 SHORT_SHARE: Final = 0.5
@@ -57,7 +57,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     if not scope.overlapping.height or scope.duration <= 0:
         return Verdict(
             "nothing ran",
-            "Nothing ran: the trace holds no device activity and no operator.",
+            "The trace holds no device activity and no operator.",
             advice=_advice(findings, "nothing ran", 0),
         )
     if scope.on_cpu:
@@ -82,8 +82,10 @@ def _on_device(scope: Scope, results: Tables, findings: list[tuple[str, Finding]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
     computing = _compute_costs(parts, results)
-    costs = sorted([*computing, *(Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)], key=lambda c: -c.ns)
-    stake = worst.ns if bounding else (computing[0].ns if computing else parts.compute)
+    costs = sorted(
+        [*computing, *(Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)], key=lambda c: -c.ns
+    )
+    stake = worst.ns if bounding else 0  # nobody can say what part of a computation could be saved
     return Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
@@ -103,8 +105,9 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     launch_bound = _launch_bound(results)
     label = "waiting for the host between short kernels" if launch_bound else "waiting for the host"
     yield _Loss("launch/short-kernel-bound" if launch_bound else "host-bound", label, parts.host_wait)
-    short = parts.queued_wait and _short(results)
-    queued = "gaps between queued kernels" if short else "waiting for other streams, or starting"
+    several = parts.streams > 1
+    queued = "queued work waiting for another stream" if several else "gaps between queued kernels"
+    short = not several and _short(results)
     yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait)
     yield _Loss("idle", "idle, cause not captured", parts.unknown_wait)
 
@@ -146,9 +149,9 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         return text + (f", {worst.label} {share}." if worst.ns >= 0.1 * parts.basis else ".")
     if bound in ("communication-bound", "memory-copy-bound"):
         return f"{start}; {worst.label} takes {share}."
-    if bound == "idle":
+    if bound == "idle" or not worst.label.startswith("waiting"):
         return f"{start}; {worst.label}: {share}."
-    return f"{start}, and spent {share} {worst.label}."
+    return f"{start} and spent {share} {worst.label}."
 
 
 def _notes(scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound) -> Iterable[str]:
@@ -195,7 +198,7 @@ def _on_cpu(scope: Scope, results: Tables, findings: list[tuple[str, Finding]]) 
         bound="cpu",
         headline=headline,
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
-        advice=_advice(findings, "cpu", costs[0].ns),
+        advice=_advice(findings, "cpu", 0),
         notes=tuple(notes),
         basis_ns=basis,
     )
@@ -208,6 +211,19 @@ def _cpu_name(category: str) -> str:
 # -- what to try -----------------------------------------------------------------------------------
 
 
+_ABOUT: Final[dict[Bound, tuple[str, ...]]] = {
+    "input-bound": ("data_loading",),
+    "communication-bound": ("exposed_communication",),
+    "memory-copy-bound": ("pageable_copies", "small_copies"),
+    "host-bound": ("host_bound_launches", "blocking_synchronisation", "cold_start", "allocation_calls"),
+    "launch/short-kernel-bound": ("host_bound_launches", "short_kernels"),
+}
+"""The findings that speak about a bound; they come first."""
+
+_GENERAL: Final = frozenset({"low_utilisation", "incomplete_capture"})
+"""Findings that say that something is amiss, not what; they come last."""
+
+
 def _findings(results: Tables) -> list[tuple[str, Finding]]:
     """Findings of all sections with their section, gravest first."""
     owner = {id(finding): name for name, result in results.items() for finding in result.findings}
@@ -216,10 +232,14 @@ def _findings(results: Tables) -> list[tuple[str, Finding]]:
 
 
 def _advice(findings: list[tuple[str, Finding]], bound: Bound, stake: int) -> tuple[Advice, ...]:
-    """The gravest findings that say what to change; general advice when there is none."""
+    """What to change: the findings on the bound, or general advice when there is none, then the others by gravity."""
+    about = _ABOUT.get(bound, ())
+    useful = [(name, finding) for name, finding in findings if finding.advice]
+    useful.sort(key=lambda item: (item[1].id in _GENERAL, item[1].id not in about))
     chosen = [
         Advice(finding.title, finding.advice, finding.ns_at_stake, finding.id, name, finding.severity)
-        for name, finding in findings
-        if finding.advice
+        for name, finding in useful
     ]
-    return tuple(chosen[:ADVICE]) or general_advice(bound, stake)
+    # A loss that no finding explains still needs an answer, and so does a report without any telling finding.
+    answered = any(advice.finding in about if about else advice.finding not in _GENERAL for advice in chosen)
+    return (*(() if answered else general_advice(bound, stake)), *chosen)[:ADVICE]

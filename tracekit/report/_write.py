@@ -1,0 +1,68 @@
+"""Files are written whole or not at all: a reader never sees half a report, and a failure leaves the old one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from tracekit.errors import UsageError
+
+__all__ = ["make_directory", "write_bytes", "write_text"]
+
+
+def write_text(path: str | os.PathLike[str], data: str) -> Path:
+    """Write text as UTF-8 and return the path; see `write_bytes`."""
+    # A file name in a trace may hold half of a surrogate pair, which UTF-8 cannot say.
+    return write_bytes(path, data.encode("utf-8", errors="replace"))
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file through a temporary one beside it, and return its path.
+
+    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly. Raises UsageError when it cannot be written;
+    then the file that was there is untouched and nothing is left behind.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            with target.open("wb") as special:
+                special.write(data)
+        else:
+            _replace(target, data)
+    except OSError as error:
+        raise _refusal(error, path) from error
+    return Path(path)
+
+
+def make_directory(path: str | os.PathLike[str]) -> Path:
+    """Make a directory with its parents, if it is not there. Raises UsageError when that fails."""
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(error, path) from error
+    return directory
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        # "x" fails on a file that is there; the mode follows the user's umask, as for any file he makes.
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            temporary.chmod(target.stat().st_mode & 0o7777)
+        os.replace(temporary, target)  # noqa: PTH105 - tests make this very call fail
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _refusal(error: OSError, path: str | os.PathLike[str]) -> UsageError:
+    reason = error.strerror or type(error).__name__
+    return UsageError(
+        f"cannot write the report ({reason})", path=path, remedy="choose another place with -o, or make room"
+    )

@@ -1,0 +1,156 @@
+"""The figures of a report as files, drawn with matplotlib's objects only: no global state, no window system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter
+
+from tracekit.errors import UsageError
+from tracekit.report._write import make_directory, write_bytes
+from tracekit.report.format import format_cell
+from tracekit.report.model import Figure, Report
+from tracekit.report.text import shorten_name
+
+__all__ = ["FORMATS", "FigureFormat", "encode", "write"]
+
+FigureFormat = Literal["svg", "png", "pdf"]
+FORMATS: Final[tuple[FigureFormat, ...]] = ("svg", "png", "pdf")
+
+WIDTH: Final = 8.0
+DPI: Final = 150
+_COLOURS: Final = {
+    **dict.fromkeys(("compute", "kernel", "busy", "gemm"), "#4e79a7"),
+    **dict.fromkeys(("communication", "exposed communication"), "#d9484c"),
+    **dict.fromkeys(("memcpy", "exposed copies"), "#e39a2d"),
+    **dict.fromkeys(("idle", "unknown"), "#cdd2da"),
+    **dict.fromkeys(("reduction", "host wait"), "#f28e2b"),
+    **dict.fromkeys(("elementwise", "kernel wait"), "#dcb53c"),
+    **dict.fromkeys(("attention", "other wait"), "#9d6bb3"),
+    **dict.fromkeys(("normalisation", "runtime"), "#4fa5a0"),
+    **dict.fromkeys(("fused", "data loader"), "#c75a92"),
+    "convolution": "#59a14f",
+    "softmax": "#e8798a",
+    "embedding": "#9c755f",
+    "optimizer": "#6b8e23",
+    "pooling": "#7fb3d5",
+    "copy": "#7fa8c9",
+    "memset": "#c2a46a",
+    "operator": "#8fbf6b",
+}
+_OTHER: Final = "#8b93a0"
+_SERIES: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#9d6bb3", "#4fa5a0", "#e8798a", "#9c755f", "#dcb53c")
+
+
+def write(
+    report: Report, directory: str | os.PathLike[str], format: FigureFormat = "svg"
+) -> tuple[Path, ...]:
+    """Write every figure of the report as `<section>.<figure>.<format>`; return the paths, in order.
+
+    The directory is made if it is not there. Raises UsageError for an unknown format or when a file cannot be
+    written.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"unknown figure format {format!r}", remedy=f"use one of {', '.join(FORMATS)}")
+    folder = make_directory(directory)
+    written = []
+    for section in report.sections:
+        for figure in section.figures:
+            path = folder / f"{section.name}.{figure.name}.{format}"
+            written.append(write_bytes(path, encode(figure, format)))
+    return tuple(written)
+
+
+def encode(figure: Figure, format: FigureFormat) -> bytes:
+    """One figure as the bytes of a file; the same figure always gives the same bytes."""
+    draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {"stack": _stack, "bars": _bars, "line": _line}
+    canvas = Canvas(figsize=(WIDTH, _height(figure)), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw[figure.kind](axes, figure.data)
+    axes.set_title(_plain(figure.title), loc="left", fontsize=11, fontweight="bold")
+    if figure.kind != "bars":
+        canvas.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    stream = BytesIO()
+    # no dates and no random ids, so that a figure changes only with its data
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[format]
+    with _reproducible():
+        canvas.savefig(stream, format=format, dpi=DPI, metadata=metadata)
+    return stream.getvalue()
+
+
+def _reproducible() -> Any:
+    from matplotlib import rc_context  # noqa: PLC0415 - restores the settings of whoever else draws
+
+    return rc_context({"svg.hashsalt": "tracekit", "svg.fonttype": "path"})
+
+
+def _height(figure: Figure) -> float:
+    rows = figure.data.get("rows") or figure.data.get("bars") or ()
+    return 2.8 if figure.kind == "line" else min(1.5 + 0.28 * len(rows), 12.0)
+
+
+def _plain(text: str) -> str:
+    """A dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def _label(text: str) -> str:
+    return _plain(shorten_name(text, 32))
+
+
+def _time_axis(axes: Axes, unit: str) -> None:
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_cell(value, unit)))  # type: ignore[arg-type]
+
+
+def _stack(axes: Axes, data: dict[str, Any]) -> None:
+    rows = data["rows"]
+    places = range(len(rows))
+    left = [0] * len(rows)
+    labels = [part["label"] for part in rows[0]["parts"]] if rows else []
+    for index, label in enumerate(labels):
+        values = [row["parts"][index]["value"] for row in rows]
+        if any(values):
+            axes.barh(places, values, left=left, color=_COLOURS.get(label, _OTHER), label=label, height=0.75)
+        left = [at + value for at, value in zip(left, values, strict=True)]
+    _rows(axes, [row["label"] for row in rows])
+    _time_axis(axes, data["unit"])
+
+
+def _rows(axes: Axes, labels: list[str]) -> None:
+    every = max(1, len(labels) // 40)
+    axes.set_yticks(range(0, len(labels), every), [_label(label) for label in labels[::every]], fontsize=8)
+    axes.invert_yaxis()
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _bars(axes: Axes, data: dict[str, Any]) -> None:
+    bars = data["bars"]
+    values = [bar["value"] for bar in bars]
+    drawn = axes.barh(
+        range(len(bars)), values, color=[_COLOURS.get(bar["label"], _OTHER) for bar in bars], height=0.75
+    )
+    axes.bar_label(drawn, [format_cell(value, data["unit"]) for value in values], padding=3, fontsize=8)
+    axes.margins(x=0.12)
+    _rows(axes, [bar["label"] for bar in bars])
+    _time_axis(axes, data["unit"])
+
+
+def _line(axes: Axes, data: dict[str, Any]) -> None:
+    for index, series in enumerate(data["series"]):
+        colour = _SERIES[index % len(_SERIES)]
+        axes.step(
+            series["x"], series["y"], where="post", color=colour, label=_label(series["label"]), linewidth=1
+        )
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_cell(value, data["unit"])))
+    _time_axis(axes, "time")
+    axes.tick_params(labelsize=8)
+    axes.set_ylim(bottom=0 if min(min(s["y"]) for s in data["series"]) >= 0 else None)

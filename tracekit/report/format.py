@@ -1,0 +1,147 @@
+"""Cells as a reader sees them: the one place where a figure gets its unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.report.columns import unit_of
+from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
+
+__all__ = [
+    "NOT_CAPTURED",
+    "RIGHT_ALIGNED",
+    "format_cell",
+    "format_device",
+    "format_scalar",
+    "format_source",
+    "is_silent",
+    "missing",
+    "shown_columns",
+]
+
+NOT_CAPTURED: Final = "–"
+MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
+    "breakdown": ("devices",),
+    "steps": ("table",),
+    "idle": ("streams",),
+    "kernels": ("by_category", "by_name"),
+    "launches": ("by_name",),
+    "overlap": ("collectives",),
+    "memory": ("copies", "peaks"),
+    "counters": ("series",),
+}
+"""The tables without which a section says nothing."""
+RIGHT_ALIGNED: Final = frozenset({"ns", "time", "bytes", "ratio", "count", "number", "gbps", "id", "device"})
+
+
+def format_cell(value: Any, unit: Unit) -> str:
+    """One value with its unit; a dash for what was not captured.
+
+    >>> format_cell(1500, "ns"), format_cell(None, "ns"), format_cell(0.5, "ratio"), format_cell(True, "flag")
+    ('1.50 µs', '–', '50.0 %', 'yes')
+    """
+    return NOT_CAPTURED if value is None else _FORMATS[unit](value)
+
+
+def format_number(value: float) -> str:
+    """A plain number with about four digits.
+
+    >>> format_number(1234567.0), format_number(3.14159), format_number(0.0)
+    ('1,234,567', '3.142', '0')
+    """
+    if (value == int(value) and abs(value) < 1e15) or 1000 <= abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+_FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
+    "text": str,
+    "id": str,
+    "device": lambda number: "host" if number < 0 else str(number),
+    "ns": format_ns,
+    "time": format_ns,
+    "bytes": format_bytes,
+    "ratio": format_share,
+    "count": lambda number: format_count(int(number)),
+    "number": format_number,
+    "gbps": lambda rate: f"{format_bytes(rate * 1e9)}/s",
+    "flag": lambda true: "yes" if true else "no",
+}
+
+
+def format_scalar(name: str, value: Scalar) -> str:
+    """A scalar of a section by the unit in its name."""
+    if isinstance(value, str):
+        return value
+    unit = unit_of(name, pl.Float64() if isinstance(value, float) else pl.Int64())
+    return format_cell(value, unit)
+
+
+def format_device(trace: TraceInfo) -> str:
+    """The devices in words: `2 × NVIDIA H100`, or an empty text when none was captured."""
+    names: dict[str, int] = {}
+    for device in trace.devices:
+        names[device.name] = names.get(device.name, 0) + 1
+    words = []
+    for name, count in names.items():
+        words.append(
+            (name if count == 1 else f"{count} × {name}")
+            if name
+            else f"{count} unnamed device{'s'[: count - 1]}"
+        )
+    return ", ".join(words)
+
+
+def format_source(trace: TraceInfo) -> str:
+    """Where the report comes from, on one line."""
+    parts = [trace.path]
+    if trace.rank is not None:
+        parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
+    device = format_device(trace)
+    if device:
+        parts.append(device)
+    parts.append(f"{format_count(trace.event_count)} event{'s' if trace.event_count != 1 else ''}")
+    return " · ".join(parts)
+
+
+def shown_columns(table: Table, names: Sequence[str] | None = None, *, zeros: bool = False) -> list[Column]:
+    """The columns of these names (all when None) that hold anything, in this order.
+
+    Columns without a value are left out, and with `zeros` false those in which every duration is 0; so is
+    `device_id` when it would say the same in each of several rows.
+    """
+    chosen = [table.column(name) for name in (names if names is not None else table.frame.columns)]
+    return [column for column in chosen if column is not None and _says_something(table, column, zeros=zeros)]
+
+
+def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
+    values = table.frame[column.name]
+    rows = table.frame.height
+    if not rows:
+        return True
+    if values.null_count() == rows or (column.unit == "text" and not (values.fill_null("") != "").any()):
+        return False
+    if column.unit == "device":
+        return rows == 1 or values.n_unique() > 1
+    return zeros or column.unit != "ns" or bool((values.fill_null(0) != 0).any())
+
+
+def missing(section: Section) -> str | None:
+    """What the section could not say, None when there is nothing or when its answer says it already."""
+    text = section.not_captured
+    if text is None:
+        return None
+    return None if text.rstrip(".").lower() in section.answer.lower() else text.rstrip(".")
+
+
+def is_silent(section: Section) -> bool:
+    """Whether a section has nothing to show but what it lacks."""
+    if section.not_captured is None or section.findings or section.error:
+        return False
+    shown = [section.table(name) for name in MAIN_TABLES.get(section.name, ())]
+    tables = [table for table in shown if table is not None] or section.tables
+    return not any(table.total_rows for table in tables)

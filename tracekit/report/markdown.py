@@ -1,0 +1,152 @@
+"""The report as Markdown (GitHub's dialect), for an issue, a pull request or a chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import Finding
+from tracekit.report.format import (
+    RIGHT_ALIGNED,
+    format_cell,
+    format_scalar,
+    format_source,
+    missing,
+    shown_columns,
+)
+from tracekit.report.model import Report, Section, Table, Verdict
+from tracekit.report.text import shorten_name
+
+__all__ = ["DEFAULT_ROWS", "render", "render_section"]
+
+DEFAULT_ROWS: Final = 10
+NAME_WIDTH: Final = 80
+
+# Whatever means something to Markdown or HTML is escaped: a kernel's name must not become a link or a tag.
+# Underscores within a word are plain text in GitHub's dialect.
+_SPECIAL: Final = re.compile(r"([\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_LINK: Final = re.compile(r"(?i)\b(https?|ftp|mailto|www)([:.])")
+_MENTION: Final = "@&#8203;"
+"""An @ that notifies nobody."""
+
+
+def render(report: Report, *, top: int | None = None) -> str:
+    """The report as Markdown text; tables have at most `top` rows (None: 10)."""
+    lines = [f"# tracekit report: {escape(report.trace.name)}", ""]
+    lines += _verdict(report.verdict)
+    lines += [f"*{escape(format_source(report.trace))}*  ", f"*Window: {escape(_window(report))}*", ""]
+    for section in report.sections:
+        lines += _section(section, top or DEFAULT_ROWS)
+    lines += _health(report)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def render_section(section: Section, *, top: int | None = None) -> str:
+    """One section as Markdown text; tables have at most `top` rows (None: 10)."""
+    return "\n".join(_section(section, top or DEFAULT_ROWS)).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    r"""Text that Markdown shows as it is.
+
+    >>> escape("void f<int*>(a|b)")
+    'void f&lt;int\\*&gt;(a\\|b)'
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _LINK.sub(r"\1&#8203;\2", _SPECIAL.sub(r"\\\1", text))
+    return text.replace("@", _MENTION)
+
+
+def _window(report: Report) -> str:
+    window = report.window
+    return f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    yield f"**{verdict.bound}.** {escape(verdict.headline)}"
+    yield ""
+    if verdict.costs:
+        yield f"| largest costs | time | share of {verdict.basis} |"
+        yield "|:--|--:|--:|"
+        for cost in verdict.costs:
+            yield f"| {escape(cost.label)} | {format_ns(cost.ns)} | {format_share(cost.share)} |"
+        yield ""
+    if verdict.advice:
+        yield "**What to try first**"
+        yield ""
+        for number, advice in enumerate(verdict.advice, 1):
+            stake = f" (up to {format_ns(advice.ns_at_stake)})" if advice.ns_at_stake else ""
+            yield f"{number}. {escape(advice.title)}{stake}: {escape(advice.advice)}"
+        yield ""
+    for note in verdict.notes:
+        yield f"> {escape(note)}"
+        yield ""
+
+
+def _section(section: Section, top: int) -> Iterator[str]:
+    yield f"## {escape(section.question)}"
+    yield ""
+    if section.error is not None:
+        yield f"This analysis failed: {escape(section.error)}"
+        yield ""
+        return
+    yield escape(section.answer)
+    yield ""
+    lacking = missing(section)
+    if lacking:
+        yield f"*Not captured: {escape(lacking)}.*"
+        yield ""
+    known = {name: value for name, value in section.scalars.items() if value is not None}
+    if known:
+        yield " · ".join(
+            f"{escape(_plain(name))} {escape(format_scalar(name, value))}" for name, value in known.items()
+        )
+        yield ""
+    for finding in section.findings:
+        yield _finding(finding)
+    if section.findings:
+        yield ""
+    for table in section.tables:
+        if not table.series or len(section.tables) == 1:
+            yield from _table(table, top)
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+
+
+def _finding(finding: Finding) -> str:
+    stake = f" (up to {format_ns(finding.ns_at_stake)})" if finding.ns_at_stake else ""
+    text = f"- **{finding.severity}**: {escape(finding.title)}{stake}. {escape(finding.evidence)}"
+    return f"{text} *Try:* {escape(finding.advice)}" if finding.advice else text
+
+
+def _table(table: Table, top: int) -> Iterator[str]:
+    if not table.frame.height:
+        return
+    columns = shown_columns(table, table.short or None)
+    frame = table.frame.head(top)
+    more = f" ({frame.height} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
+    yield f"**{escape(table.title)}**{more}"
+    yield ""
+    yield "| " + " | ".join(escape(column.title) for column in columns) + " |"
+    yield "|" + "|".join("--:" if column.unit in RIGHT_ALIGNED else ":--" for column in columns) + "|"
+    for row in frame.select([column.name for column in columns]).iter_rows():
+        cells = (_cell(format_cell(value, column.unit)) for value, column in zip(row, columns, strict=True))
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return escape(shorten_name(text, NAME_WIDTH))
+
+
+def _health(report: Report) -> Iterator[str]:
+    if not report.health:
+        return
+    yield "## Health of the trace"
+    yield ""
+    for item in report.health:
+        yield f"- **{item.severity}** {escape(item.kind)} × {format_count(item.count)}: {escape(item.meaning)}"

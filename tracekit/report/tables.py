@@ -1,0 +1,110 @@
+"""The tables of a report as a directory of Parquet or CSV files, with a manifest that says what is in which."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import polars as pl
+
+from tracekit.errors import UsageError
+from tracekit.report._write import make_directory, write_bytes
+from tracekit.report.json_ import finding_dict, report_dict
+from tracekit.report.model import Report, Table
+from tracekit.trace import FRAMES, Trace
+
+__all__ = ["FORMATS", "MANIFEST", "TableFormat", "write", "write_trace"]
+
+TableFormat = Literal["parquet", "csv"]
+FORMATS: Final[tuple[TableFormat, ...]] = ("parquet", "csv")
+MANIFEST: Final = "manifest.json"
+
+
+def write(
+    report: Report, directory: str | os.PathLike[str], format: TableFormat = "parquet"
+) -> tuple[Path, ...]:
+    """Write every table as `<section>.<table>.<format>` and, last, `manifest.json`; return the paths written.
+
+    The directory is made if it is not there. The manifest holds the envelope of the JSON report (trace, window,
+    verdict, health, answers, findings) and, for each file, its columns with their units and its number of rows.
+    Raises UsageError for an unknown format or when a file cannot be written.
+    """
+    _check(format)
+    folder = make_directory(directory)
+    written, entries = [], []
+    for section in report.sections:
+        for table in section.tables:
+            name = f"{_safe(section.name)}.{_safe(table.name)}.{format}"
+            written.append(write_bytes(folder / name, _encode(table.frame, format)))
+            entries.append(_entry(section.name, table, name))
+    manifest = msgspec.json.format(msgspec.json.encode(_manifest(report, entries)), indent=2)
+    return (*written, write_bytes(folder / MANIFEST, manifest + b"\n"))
+
+
+def write_trace(
+    trace: Trace, directory: str | os.PathLike[str], format: TableFormat = "parquet"
+) -> tuple[Path, ...]:
+    """Write the frames of a trace as `<frame>.<format>`, as they are, and return the paths written.
+
+    Frames that the profile did not record are left out. The directory is made if it is not there. Raises UsageError
+    for an unknown format or when a file cannot be written.
+    """
+    _check(format)
+    folder = make_directory(directory)
+    frames = ((name, getattr(trace, name)) for name in FRAMES)
+    return tuple(
+        write_bytes(folder / f"{name}.{format}", _encode(frame, format))
+        for name, frame in frames
+        if frame is not None
+    )
+
+
+def _check(form: str) -> None:
+    if form not in FORMATS:
+        raise UsageError(f"unknown table format {form!r}", remedy=f"use {' or '.join(FORMATS)}")
+
+
+def _entry(section: str, table: Table, file: str) -> dict[str, Any]:
+    return {
+        "analysis": section,
+        "table": table.name,
+        "title": table.title,
+        "file": file,
+        "rows": table.frame.height,
+        "total_rows": table.total_rows,
+        "columns": [dataclasses.asdict(column) for column in table.columns],
+    }
+
+
+def _manifest(report: Report, entries: list[dict[str, Any]]) -> dict[str, Any]:
+    envelope = report_dict(dataclasses.replace(report, sections=()))
+    envelope["analyses"] = {
+        section.name: {
+            "question": section.question,
+            "answer": section.answer,
+            "not_captured": section.not_captured,
+            "error": section.error,
+            "scalars": section.scalars,
+            "findings": [finding_dict(finding) for finding in section.findings],
+        }
+        for section in report.sections
+    }
+    return {**envelope, "tables": entries}
+
+
+def _safe(name: str) -> str:
+    """An analysis of another package may be called anything; a file may not."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def _encode(frame: pl.DataFrame, form: TableFormat) -> bytes:
+    if form == "csv":
+        return frame.write_csv().encode()
+    stream = BytesIO()
+    frame.write_parquet(stream)
+    return stream.getvalue()

@@ -1,0 +1,144 @@
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const one = (selector, root = document) => root.querySelector(selector);
+  const data = (id) => JSON.parse(document.getElementById(id).textContent);
+  const root = document.documentElement;
+
+  // -- figures in words, as in the Python side ------------------------------------------------------
+
+  const digits = (value) => value.toFixed(Math.abs(value) >= 99.95 ? 0 : Math.abs(value) >= 9.995 ? 1 : 2);
+  const scaled = (value, sizes, least) => {
+    for (const [size, unit] of sizes) if (Math.abs(value) >= size) return `${digits(value / size)} ${unit}`;
+    return `${Math.round(value)} ${least}`;
+  };
+  const time = (ns) => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]], "ns");
+  const bytes = (count) => scaled(count, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]], "B");
+
+  // -- light and dark ------------------------------------------------------------------------------
+
+  const theme = one("#theme");
+  const redraws = [];
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const showTheme = () => {
+    theme.textContent = isDark() ? "Light" : "Dark";
+    theme.setAttribute("aria-pressed", String(isDark()));
+    theme.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+    for (const redraw of redraws) redraw();
+  };
+  const wanted = location.hash.slice(1);
+  if (wanted === "dark" || wanted === "light") root.dataset.theme = wanted;
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    showTheme();
+  });
+  system.addEventListener("change", showTheme);
+
+  // -- tables: sort, search, the first rows first ----------------------------------------------------
+
+  const FIRST = 10;
+
+  const setUpTable = (holder) => {
+    const body = one("tbody", holder);
+    const rows = all("tr", body);
+    const more = one(".more", holder);
+    const search = one("input", holder);
+    let everything = false;
+    let order = rows;
+
+    const show = () => {
+      const text = search ? search.value.trim().toLowerCase() : "";
+      let shown = 0;
+      let found = 0;
+      for (const row of order) {
+        const fits = !text || row.textContent.toLowerCase().includes(text);
+        found += fits ? 1 : 0;
+        row.hidden = !fits || (!everything && shown >= FIRST);
+        shown += row.hidden ? 0 : 1;
+      }
+      more.hidden = found <= FIRST;
+      more.textContent = everything ? `Show the first ${FIRST}` : `Show all ${found.toLocaleString("en")}`;
+    };
+
+    const sort = (head, index) => {
+      const down = head.classList.contains("r")
+        ? head.getAttribute("aria-sort") !== "descending"
+        : head.getAttribute("aria-sort") === "ascending";
+      for (const other of all("th", holder)) other.setAttribute("aria-sort", "none");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const numeric = head.classList.contains("r");
+      const key = (row) => row.cells[index].dataset.v;
+      order = [...rows].sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        // what was not captured stays at the end, whichever way
+        if (x === "" || y === "") return (x === "") - (y === "");
+        const way = numeric ? Number(x) - Number(y) : x < y ? -1 : x > y ? 1 : 0;
+        return down ? -way : way;
+      });
+      body.append(...order);
+      show();
+    };
+
+    all("th", holder).forEach((head, index) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => sort(head, index));
+    });
+    if (search) {
+      search.closest(".find").hidden = false;
+      search.addEventListener("input", show);
+    }
+    more.addEventListener("click", () => {
+      everything = !everything;
+      show();
+    });
+    show();
+  };
+  all("details.table").forEach(setUpTable);
+
+  // -- reading values off the lines ------------------------------------------------------------------
+
+  const lines = data("series-data");
+  const setUpPlot = (plot) => {
+    const figure = lines[plot.dataset.chart];
+    const svg = one("svg", plot);
+    const output = one("output", plot);
+    const cursor = one(".cursor", plot);
+    const low = Math.min(...figure.series.map((s) => s.x[0]));
+    const high = Math.max(...figure.series.map((s) => s.x[s.x.length - 1]));
+    const word = figure.unit === "bytes" ? bytes : (value) => value.toLocaleString("en");
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const part = Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
+      const at = low + part * (high - low);
+      const values = figure.series.map((s) => {
+        let [from, to] = [0, s.x.length];
+        while (from < to) {
+          const middle = (from + to) >> 1;
+          if (s.x[middle] <= at) from = middle + 1;
+          else to = middle;
+        }
+        return from ? `${s.label} ${word(s.y[from - 1])}` : "";
+      });
+      cursor.setAttribute("d", `M${1000 * part} 0V100`);
+      output.textContent = `${time(at)}: ${values.filter(Boolean).join(", ")}`;
+    });
+    svg.addEventListener("pointerleave", () => {
+      cursor.setAttribute("d", "");
+      output.textContent = "";
+    });
+  };
+  all(".plot").forEach(setUpPlot);
+
+  const source = data("timeline-data");
+  if (source) {
+    one(".tools").hidden = false;
+    one(".stage").hidden = false;
+    const timeline = new Timeline(source, { time, isDark });
+    redraws.push(() => timeline.recolour());
+  }
+  showTheme();
+})();
