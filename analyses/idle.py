@@ -73,7 +73,9 @@ def idle(
     result = Idle(
         answer=_answer(streams, total, host),
         streams=streams,
-        gaps=gaps.sort("duration_ns", "start", descending=[True, False]).head(top),
+        gaps=gaps.sort("duration_ns", "start", descending=[True, False])
+        .head(top)
+        .with_columns(pl.col("name").cast(pl.String)),
         idle_ns=total,
         host_wait_ns=host,
         not_captured=_not_captured(scope),
@@ -87,9 +89,8 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
     )
     if scope.on_cpu:  # an operator is its own launch
         host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
-    rows = scope.activities.join(host, on="launch_id", how="left", maintain_order="left").sort(
-        "device_id", "stream_id", "start", "end"
-    )
+    columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
+    rows = scope.activities.select(columns).join(host, on="launch_id", how="left").sort(columns[:4])
     before = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
     length = pl.col("start") - pl.col("gap_start")
@@ -108,7 +109,7 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
         pl.col("gap_start").alias("start"),
         length.alias("duration_ns"),
         category.alias("category"),
-        pl.col("name").cast(pl.String).alias("name"),
+        "name",
         "activity_id",
     )
 

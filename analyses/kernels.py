@@ -80,14 +80,12 @@ def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     ops = trace.host.select(
         pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"), "shapes", "dtypes"
     )
-    joined = rows.join(ops, on="op_id", how="left", maintain_order="left")
-    return joined.with_columns(
-        pl.col("name", "category", "kind", "operator", "shapes", "dtypes").cast(pl.String)
-    )
+    return rows.join(ops, on="op_id", how="left", maintain_order="left")
 
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
-    grouped = rows.group_by(keys).agg(*duration_aggregates())
+    # Names stay encoded until they are few: as text, half a million of them take more than all else.
+    grouped = rows.group_by(keys).agg(*duration_aggregates()).with_columns(pl.col(keys).cast(pl.String))
     share = (pl.col("total_ns") / total) if total else pl.lit(None, dtype=pl.Float64)
     return grouped.with_columns(share.alias("share")).sort(
         ["total_ns", *keys], descending=[True, *[False] * len(keys)], nulls_last=True

@@ -96,7 +96,7 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "device_id",
         "stream_id",
         "kind",
-        pl.col("name").cast(pl.String),
+        "name",
         "start",
         "call_start",
         pl.col("duration").alias("device_time"),
@@ -127,6 +127,7 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("launch_delay").mean().alias("mean_delay_ns"),
             pl.col("launch_bound").mean().alias("launch_bound_share"),
         )
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("count", "name", descending=[True, False])
     )
 
@@ -160,7 +161,7 @@ def _queues(queue: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(scope: Scope) -> pl.DataFrame:
-    rows = scope.host().filter(pl.col("kind") == "runtime").with_columns(pl.col("name").cast(pl.String))
+    rows = scope.host().filter(pl.col("kind") == "runtime")
     role = (
         pl.when(pl.col("name").str.contains(SYNCHRONISATION))
         .then(pl.lit("synchronisation"))
@@ -170,7 +171,7 @@ def _calls(scope: Scope) -> pl.DataFrame:
         .then(pl.lit("allocation"))
         .otherwise(pl.lit("other"))
     )
-    grouped = rows.group_by("name").agg(*duration_aggregates())
+    grouped = rows.group_by("name").agg(*duration_aggregates()).with_columns(pl.col("name").cast(pl.String))
     return grouped.with_columns(role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 

@@ -89,8 +89,8 @@ def _collectives(scope: Scope) -> pl.DataFrame:
     else:
         rows = rows.with_columns(pl.lit(0, dtype=pl.Int64).alias("hidden"))
     return (
-        rows.with_columns(pl.col("name").cast(pl.String))
-        .group_by("name")
+        rows.group_by("name")
         .agg(*duration_aggregates(), (pl.col("duration") - pl.col("hidden")).sum().alias("exposed_ns"))
+        .with_columns(pl.col("name").cast(pl.String))
         .sort("total_ns", "name", descending=[True, False])
     )

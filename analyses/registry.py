@@ -65,12 +65,18 @@ def analyses() -> tuple[Analysis, ...]:
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 - 20 ms that `tracekit --help` does not need
 
-    found = []
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name):
-        function = point.load()
-        question = (function.__doc__ or point.name).strip().splitlines()[0]
-        found.append(Analysis(point.name, question, point.value))
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name)
+    found = [Analysis(point.name, _question(point), point.value) for point in points]
     return (*BUILT_IN, *found)
+
+
+def _question(point: Any) -> str:
+    """The first line of the function's docstring; of a package that cannot be imported, why."""
+    try:
+        function = point.load()
+    except Exception as error:  # noqa: BLE001 - another package's fault must not take the others down
+        return f"{point.name} cannot be imported ({type(error).__name__}: {error})"
+    return str(function.__doc__ or point.name).strip().splitlines()[0]
 
 
 def get_analysis(name: str) -> Analysis:

@@ -20,7 +20,7 @@ def source_trace(folder: Path) -> Path:
     if PUBLIC.exists():
         return PUBLIC
     sys.path.insert(0, str(ROOT / "tests"))
-    from synthetic import generate, write
+    from synthetic import generate, write  # noqa: PLC0415 - only where no public trace is at hand
 
     return write(generate(seed=1, steps=4, layers=24), folder / "source.json.gz")
 

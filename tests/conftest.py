@@ -1,15 +1,8 @@
-"""Paths and helpers that all tests share."""
+"""What all tests share."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace.json.gz"))
-PUBLIC = sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))
-"""Public traces beside the checkout; tests that use them skip when they are absent."""
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
 from tracekit.spans import Nesting, nest
-from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, Schema, Trace
+from tracekit.trace import DEVICE_SCHEMA, Schema, Trace
 
 __all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise"]
 

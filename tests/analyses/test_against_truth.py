@@ -132,8 +132,7 @@ def test_launch_statistics(case: tuple[Planted, Trace]) -> None:
     delays = oracle.launch_delays(truth.activities)
     assert result.activities == summary["linked"]
     assert result.short == summary["short_kernels"]
-    if not truth.config.graph:
-        assert result.launch_bound_share == pytest.approx(summary["launch_bound_share"])
+    assert result.launch_bound_share == pytest.approx(summary["launch_bound_share"])
     measures = {row["measure"]: row for row in result.delays.iter_rows(named=True)}
     assert measures["launch_delay"]["total_ns"] == sum(d for d, _ in delays.values())
     assert measures["queue_delay"]["total_ns"] == sum(q for _, q in delays.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from conftest import PUBLIC, ROOT, SAMPLES
+from paths import PUBLIC, ROOT, SAMPLES
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import PUBLIC, ROOT, SAMPLES
+from paths import PUBLIC, ROOT, SAMPLES
 from synthetic import damage, dump, generate, write
 
 from tracekit.analyses.registry import BUILT_IN
@@ -225,7 +225,7 @@ def test_second_look_uses_the_cache(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the source was read again")
 
-    monkeypatch.setattr("tracekit.api.read_kineto", refuse)
+    monkeypatch.setattr("tracekit.readers.kineto.read_kineto", refuse)
     assert run(capsys, "report", gpu_trace, "-f", "json")[1] == first
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import PUBLIC, SAMPLES
+from paths import PUBLIC, SAMPLES
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import small_traces
-from conftest import PUBLIC, SAMPLES
+from paths import PUBLIC, SAMPLES
 
 import tracekit
 from tracekit.analyses import rules

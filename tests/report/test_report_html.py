@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import small_traces
-from conftest import PUBLIC
+from paths import PUBLIC
 
 import tracekit
 from tracekit.report import html

@@ -12,7 +12,7 @@ import jsonschema
 import polars as pl
 import pytest
 import small_traces
-from conftest import PUBLIC, SAMPLES
+from paths import PUBLIC, SAMPLES
 
 import tracekit
 from tracekit.errors import UsageError

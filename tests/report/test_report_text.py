@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import small_traces
-from conftest import PUBLIC, SAMPLES
+from paths import PUBLIC, SAMPLES
 from rich.cells import cell_len
 
 import tracekit

@@ -7,7 +7,7 @@ asked which intervals cover it; nothing is merged, swept or sorted cleverly.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -328,9 +328,15 @@ def launch_delays(activities: Sequence[Activity]) -> dict[int, tuple[int, int]]:
 
 
 def launch_summary(activities: Sequence[Activity], short_ns: int = 10_000) -> dict[str, float]:
-    """Short kernels, and the share of linked activities that are shorter than their launch call."""
+    """Short kernels, and the share of linked activities that are shorter than what their launch cost the host.
+
+    A call that launches several activities (a graph) costs each of them its equal share.
+    """
     linked = [a for a in activities if a.launch_start_ns is not None and a.launch_end_ns is not None]
-    bound = [a for a in linked if a.dur_ns < (a.launch_end_ns or 0) - (a.launch_start_ns or 0)]
+    sharing = Counter(a.launch for a in linked)
+    bound = [
+        a for a in linked if a.dur_ns * sharing[a.launch] < (a.launch_end_ns or 0) - (a.launch_start_ns or 0)
+    ]
     return {
         "short_kernels": sum(a.kind == "kernel" and a.dur_ns < short_ns for a in activities),
         "linked": len(linked),
