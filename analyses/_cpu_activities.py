@@ -8,7 +8,7 @@ import polars as pl
 from tracekit.assemble import nesting_of
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.trace import DEVICE_SCHEMA, Trace
+from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
 __all__ = ["CPU_DEVICE", "cpu_activities"]
 
@@ -32,9 +32,7 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     spans = work.rename({"span_id": "launch_id"}).drop("start", "duration")
     numbered = spans.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     rows = pieces.join(numbered, on="row", how="left", maintain_order="left")
-    stepping = host.filter(
-        pl.col("kind").cast(pl.String).is_in(["op", "annotation"]) & name.str.contains(OPTIMIZER_RANGE)
-    )
+    stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_RANGE))
     in_optimizer = _within(rows, stepping)
     category = categorise(pl.Series(["op"] * rows.height), rows["name"], rows["name"], in_optimizer)
     made = rows.select(

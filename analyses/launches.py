@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import Result
@@ -24,6 +25,7 @@ __all__ = ["SHORT_NS", "Launches", "launches"]
 
 SHORT_NS = 10 * NS_PER_US
 
+_QUEUE_COLUMNS = {"device_id": pl.Int64, "stream_id": pl.Int64, "time": pl.Int64, "length": pl.Int64}
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
 
 
@@ -133,17 +135,22 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
-    keys = ["device_id", "stream_id"]
-    enter = rows.select(
-        *keys, pl.min_horizontal("call_start", "start").alias("time"), pl.lit(1).alias("change")
-    )
-    leave = rows.select(*keys, pl.col("start").alias("time"), pl.lit(-1).alias("change"))
-    changes = pl.concat([enter, leave]).group_by(*keys, "time").agg(pl.col("change").sum().cast(pl.Int64))
-    return (
-        changes.filter(pl.col("change") != 0)
-        .sort(*keys, "time")
-        .select(*keys, "time", pl.col("change").cum_sum().over(keys).alias("length"))
-    )
+    parts = [pl.DataFrame(schema=_QUEUE_COLUMNS)]
+    for (device, stream), group in rows.group_by("device_id", "stream_id", maintain_order=True):
+        started = group["start"].to_numpy()
+        launched = np.minimum(group["call_start"].to_numpy(), started)
+        times = np.concatenate([launched, started])
+        change = np.ones(times.size, dtype=np.int64)
+        change[launched.size :] = -1
+        order = np.argsort(times, kind="stable")
+        times, length = times[order], np.cumsum(change[order])
+        settled = np.append(times[1:] != times[:-1], np.True_)  # changes at one time are one change
+        times, length = times[settled], length[settled]
+        changed = length != np.append(0, length[:-1])
+        key = {"device_id": device, "stream_id": stream}
+        columns = {**key, "time": times[changed], "length": length[changed]}
+        parts.append(pl.DataFrame(columns, schema=_QUEUE_COLUMNS))
+    return pl.concat(parts).sort("device_id", "stream_id", "time")
 
 
 def _queues(queue: pl.DataFrame) -> pl.DataFrame:
@@ -161,7 +168,7 @@ def _queues(queue: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(scope: Scope) -> pl.DataFrame:
-    rows = scope.host().filter(pl.col("kind") == "runtime")
+    rows = scope.host("runtime")
     role = (
         pl.when(pl.col("name").str.contains(SYNCHRONISATION))
         .then(pl.lit("synchronisation"))

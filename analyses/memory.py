@@ -14,7 +14,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.units import format_bytes, format_ns
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = ["Memory", "memory"]
 
@@ -62,7 +62,7 @@ def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
 
 
 def _copies(scope: Scope) -> pl.DataFrame:
-    rows = scope.activities.filter(pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"]))
+    rows = scope.activities.filter(one_of("kind", "memcpy", "memset"))
     name = pl.col("name").cast(pl.String)
     lower = name.str.to_lowercase()
     known = pl.col("bytes").is_not_null()

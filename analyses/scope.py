@@ -7,7 +7,7 @@ A trace without a device is analysed on the CPU: the self time of operators take
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from tracekit.classify import activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.kineto import STEP_PREFIX
 from tracekit.intervals import IntervalSet
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = ["Scope", "Window", "select", "step_spans", "step_table"]
 
@@ -43,6 +43,7 @@ class Scope:
     activities: pl.DataFrame
     overlapping: pl.DataFrame
     on_cpu: bool
+    _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
 
     @property
     def duration(self) -> int:
@@ -57,20 +58,28 @@ class Scope:
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
-        rows = self.overlapping
-        if device_id is not None:
-            rows = rows.filter(pl.col("device_id") == device_id)
-        if classes:
-            rows = rows.filter(pl.col("class").cast(pl.String).is_in(classes))
-        starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
-        return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
+        key = (device_id, classes)
+        if key not in self._unions:  # several analyses ask for the same ones
+            rows = self.overlapping.select("device_id", "class", "start", "end")
+            if device_id is not None:
+                rows = rows.filter(pl.col("device_id") == device_id)
+            if classes:
+                rows = rows.filter(one_of("class", *classes))
+            starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
+            self._unions[key] = IntervalSet.of(
+                np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end)
+            )
+        return self._unions[key]
 
-    def host(self) -> pl.DataFrame:
-        """Host spans that start within the host side of the scope: the steps, or the whole trace."""
-        if self.window == "trace" or not self.steps.height:
+    def host(self, *kinds: str) -> pl.DataFrame:
+        """Host spans of these kinds (all when none is named) that start within the host side of the scope."""
+        wanted = one_of("kind", *kinds) if kinds else pl.lit(value=True)
+        if self.window == "steps" and self.steps.height:
+            low, high = self.host_window()
+            wanted &= (pl.col("start") >= low) & (pl.col("start") < high)
+        elif not kinds:
             return self.trace.host
-        low, high = self.host_window()
-        return self.trace.host.filter((pl.col("start") >= low) & (pl.col("start") < high))
+        return self.trace.host.filter(wanted)
 
     def host_window(self) -> tuple[int, int]:
         """First start to last end of the steps on the host; without steps, of all host spans."""
@@ -91,7 +100,7 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
 
     Raises UsageError when the pattern matches nothing or is no regular expression.
     """
-    host = trace.host.filter(pl.col("kind").cast(pl.String).is_in(["step", "annotation"]))
+    host = trace.host.filter(one_of("kind", "step", "annotation"))
     name = pl.col("name").cast(pl.String)
     if pattern is None:
         rows = host.filter(pl.col("kind") == "step")

@@ -19,7 +19,7 @@ from tracekit.analyses.scope import Scope, select, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = ["PARTS", "Steps", "steps"]
 
@@ -113,18 +113,22 @@ def _table(scope: Scope) -> pl.DataFrame:
 
 def _composition(scope: Scope, low: int, high: int) -> dict[str, IntervalSet]:
     """For each part the time in [low, high) that belongs to it and to none before it."""
-    host = scope.trace.host.filter((pl.col("start") < high) & (pl.col("start") + pl.col("duration") > low))
-    kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
-    device = scope.trace.device
-    activity = pl.col("kind").cast(pl.String)
+    touching = (pl.col("start") < high) & (pl.col("start") + pl.col("duration") > low)
+    host = scope.trace.host.select("kind", "name", "start", "duration")
+    device = scope.trace.device.select("kind", "start", "duration")
+
+    def of_kind(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
+        return frame.filter(touching & one_of("kind", *kinds))
+
+    annotations = of_kind(host, "annotation").with_columns(pl.col("name").cast(pl.String))
     candidates = {
-        "kernel": _union(device.filter(activity.is_in(["kernel", "graph"]))),
-        "memcpy": _union(device.filter(activity == "memcpy")),
-        "memset": _union(device.filter(activity == "memset")),
-        "communication": _union(host.filter((kind == "annotation") & name.str.contains(_HOST_COMMUNICATION))),
-        "runtime": _union(host.filter(kind == "runtime")),
-        "data_loader": _union(host.filter((kind == "annotation") & name.str.contains(DATA_LOADER))),
-        "operator": _union(host.filter(kind == "op")),
+        "kernel": _union(of_kind(device, "kernel", "graph")),
+        "memcpy": _union(of_kind(device, "memcpy")),
+        "memset": _union(of_kind(device, "memset")),
+        "communication": _union(annotations.filter(pl.col("name").str.contains(_HOST_COMMUNICATION))),
+        "runtime": _union(of_kind(host, "runtime")),
+        "data_loader": _union(annotations.filter(pl.col("name").str.contains(DATA_LOADER))),
+        "operator": _union(of_kind(host, "op")),
         "other": IntervalSet.window(low, high),
     }
     taken, parts = EMPTY, {}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit import cache as parsed
+from tracekit.digest import digest_of
 from tracekit.limits import Limits
 from tracekit.trace import Trace
 
@@ -18,20 +19,22 @@ def read(
     *,
     limits: Limits | None = None,
     cache: bool = False,
+    digest: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """Read a trace file of any known format.
 
     With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
-    file's name. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
+    file's name; `digest` is the file's `digest_of`, if the caller has it already. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
     UnreadableTraceError when the file is missing, is not a trace, or is damaged beyond repair.
     """
-    digest = parsed.digest_of(Path(path)) if cache else None
-    if digest is not None and (known := parsed.load(digest, path)) is not None:
+    if cache and digest is None:
+        digest = digest_of(Path(path))
+    if cache and digest is not None and (known := parsed.load(digest, path)) is not None:
         return known
     from tracekit.readers.kineto import read_kineto  # noqa: PLC0415 - 60 ms that a cached trace does not need
 
     trace = read_kineto(path, limits=limits, progress=progress)
-    if digest is not None:
+    if cache and digest is not None:
         parsed.store(digest, trace)
     return trace

@@ -17,7 +17,7 @@ from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
 from tracekit.spans import Nesting, nest
-from tracekit.trace import DEVICE_SCHEMA, Schema, Trace
+from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
 
 __all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise"]
 
@@ -175,9 +175,7 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
         "activity_before_launch", late.height, "a device activity starts before its launch call does"
     )
     linked = device.drop("launch_id").join(best, on="activity_id", how="left", maintain_order="left")
-    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))[
-        "process_id"
-    ].unique()
+    processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
     linked = linked.with_columns(pl.coalesce("launch_process", only).alias("process_id"))
     if host.height:

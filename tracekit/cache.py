@@ -7,7 +7,6 @@ entry is read again from the source and replaced.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,13 +19,9 @@ import polars as pl
 
 from tracekit.trace import FRAMES, DeviceInfo, Meta, Trace
 
-__all__ = ["cache_root", "clear", "digest_of", "load", "store"]
-
-_FORMAT: Final = "1"
-"""Raised whenever the frames or the reader's meaning change, so that old entries are not used."""
+__all__ = ["cache_root", "clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
-_HASH_BLOCK: Final = 4 << 20
 
 
 def cache_root() -> Path:
@@ -35,21 +30,6 @@ def cache_root() -> Path:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tracekit"
-
-
-def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's bytes; None when it cannot be read (the reader then says why).
-
-    Processors have instructions for it, so that it is twice as fast as BLAKE2b there.
-    """
-    digest = hashlib.sha256(_FORMAT.encode())
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_HASH_BLOCK):
-                digest.update(block)
-    except (OSError, ValueError):
-        return None
-    return digest.hexdigest()
 
 
 def load(digest: str, path: str | os.PathLike[str]) -> Trace | None:

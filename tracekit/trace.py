@@ -31,6 +31,7 @@ __all__ = [
     "Meta",
     "Trace",
     "empty",
+    "one_of",
 ]
 
 Schema = dict[str, pl.DataType | type[pl.DataType]]
@@ -270,6 +271,11 @@ FRAMES: Final[dict[str, Schema]] = {
     "flows": FLOW_SCHEMA,
 }
 """Every frame of a Trace with its schema."""
+
+
+def one_of(column: str, *values: str) -> pl.Expr:
+    """Whether an Enum column has one of these values, compared as numbers: text would be made for every row."""
+    return pl.any_horizontal([pl.col(column) == value for value in values])
 
 
 def empty(schema: Schema) -> pl.DataFrame:

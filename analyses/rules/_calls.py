@@ -24,7 +24,7 @@ CONTEXT_CREATION_NS: Final = 100 * NS_PER_MS
 
 def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
     """One row per API call of the scope: `span_id`, `name`, `role`, `start`, `duration`, `end` in ns."""
-    rows = scope.host().filter(pl.col("kind") == "runtime")
+    rows = scope.host("runtime")
     return rows.select(
         "span_id",
         pl.col("name").cast(pl.String),

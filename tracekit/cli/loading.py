@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracekit.digest import digest_of
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +28,21 @@ def load(
 
     Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
-    import tracekit.api
-    from tracekit.limits import Limits
+    with ThreadPoolExecutor(1) as beside:
+        # Hashing releases the interpreter, so that the import of Polars hides it.
+        hashing = None if no_cache else beside.submit(digest_of, path)
+        import tracekit.api
+        from tracekit.limits import Limits
 
+        digest = hashing.result() if hashing else None
     progress = _progress(path)
     try:
         trace = tracekit.api.read(
-            path, limits=Limits(enforced=not no_size_limit), cache=not no_cache, progress=progress
+            path,
+            limits=Limits(enforced=not no_size_limit),
+            cache=digest is not None,
+            digest=digest,
+            progress=progress,
         )
     finally:
         progress(-1, 0)

@@ -35,6 +35,7 @@ from tracekit.trace import (
     Schema,
     Trace,
     empty,
+    one_of,
 )
 
 __all__ = ["read_kineto"]
@@ -93,7 +94,8 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     side = {
-        name: raw.frame(name) for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
+        name: raw.frame(name)
+        for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
     }
     made, origin = _assembled(raw, [side[n] for n in ("syncs", "memory", "counters", "collectives")], health)
     rank = _rank(stream.header, source)
@@ -248,9 +250,7 @@ def _meta(
         base_ns = 0
     producer = {key: str(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = host.filter(pl.col("kind").cast(pl.String).is_in(["op", "runtime", "step"]))[
-        "process_id"
-    ].unique()
+    processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
         format="kineto",

@@ -17,7 +17,7 @@ from tracekit.intervals import IntervalSet
 from tracekit.report.model import Step, Window
 from tracekit.report.text import clean
 from tracekit.spans import nest
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = ["MAX_SHAPES", "timeline"]
 
@@ -96,9 +96,7 @@ def _device(trace: Trace, low: int, high: int) -> Frame:
 def _host(trace: Trace, low: int, high: int) -> Frame:
     """Spans that touch the time, cut to it. Python frames are left out: they are too many to be read."""
     end = pl.col("start") + pl.col("duration")
-    rows = trace.host.filter(
-        pl.col("kind").cast(pl.String).is_in(_HOST_KINDS) & (pl.col("start") < high) & (end > low)
-    )
+    rows = trace.host.filter(one_of("kind", *_HOST_KINDS) & (pl.col("start") < high) & (end > low))
     return rows.select(
         pl.format("thread {} of process {}", "thread_id", "process_id").alias("lane"),
         pl.col("start").clip(lower_bound=low),
