@@ -58,6 +58,10 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "info",
         "events of a kind that tracekit does not read (asynchronous or begin/end pairs)",
     ),
+    "unread_instant": (
+        "info",
+        "instant events other than the allocator's mark moments without duration; left out",
+    ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
     "broken_steps": ("warning", "steps overlap or are not in order"),
 }

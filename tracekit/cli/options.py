@@ -10,6 +10,8 @@ import typer
 
 __all__ = [
     "CommPatterns",
+    "FigureFormat",
+    "FigureKind",
     "Figures",
     "Format",
     "FormatFlag",
@@ -38,6 +40,14 @@ class Format(str, Enum):
     md = "md"
     csv = "csv"
     parquet = "parquet"
+
+
+class FigureKind(str, Enum):
+    """How figures are written."""
+
+    svg = "svg"
+    png = "png"
+    pdf = "pdf"
 
 
 class WindowKind(str, Enum):
@@ -115,6 +125,10 @@ Output = Annotated[
 Figures = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Also draw the figures into this folder.", rich_help_panel=_WRITE),
+]
+
+FigureFormat = Annotated[
+    FigureKind, typer.Option("--figure-format", help="How figures are written.", rich_help_panel=_WRITE)
 ]
 
 NoCache = Annotated[

@@ -11,7 +11,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.loading import load, load_all
-from tracekit.cli.options import Format, WindowKind
+from tracekit.cli.options import FigureKind, Format, WindowKind
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def report(
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = FigureKind.svg,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
@@ -49,7 +50,9 @@ def report(
         if figures is not None:
             from tracekit.report import figures as drawing
 
-            drawing.write(result, figures if len(made) == 1 else figures / trace.meta.name, "svg")
+            drawing.write(
+                result, figures if len(made) == 1 else figures / trace.meta.name, figure_format.value
+            )
     _write_reports(made, chosen, output)
 
 

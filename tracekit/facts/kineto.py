@@ -10,7 +10,6 @@ from typing import Final
 
 __all__ = [
     "ANNOTATION_PREFIXES",
-    "COMMUNICATION_OPERATOR",
     "COUNTER_RANGE_CATEGORY",
     "DEVICE_CATEGORIES",
     "DEVICE_SYNC_CATEGORIES",
@@ -73,6 +72,5 @@ FORWARD_BACKWARD_FLOW: Final = frozenset({"fwdbwd", "forward_backward"})
 MEMORY_EVENT: Final = "[memory]"
 STEP_PREFIX: Final = "ProfilerStep#"
 MODULE_PREFIX: Final = "nn.Module: "
-COMMUNICATION_OPERATOR: Final = "record_param_comms"
 ANNOTATION_PREFIXES: Final = ("enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 """Names that 2021 files list among the operators although they are annotations."""

@@ -94,12 +94,20 @@ class RawFrames:
             memory = [event for event in group if event.name == facts.MEMORY_EVENT]
             if memory:
                 self._add_memory(memory)
+            others = len(group) - len(memory)
+            self.defects.add(
+                "unread_instant",
+                next((str(e.name) for e in group if e.name != facts.MEMORY_EVENT), ""),
+                others,
+            )
         elif phase == "M":
             self._add_metadata(group)
         elif phase == "C":
             self._add_counters(group)
         elif phase in ("s", "f") and category in facts.FORWARD_BACKWARD_FLOW:
             self._add_flows(phase, group)
+        elif phase in ("s", "t", "f"):
+            self.defects.add(f"derived:{category} flows", str(group[0].name), len(group))
         elif phase not in _KNOWN_PHASES:
             self.defects.add("unread_phase", f"ph={phase!r} {group[0].name}", len(group))
 
