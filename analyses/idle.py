@@ -33,13 +33,13 @@ class Idle(Result):
 
     `gaps`: the longest gaps, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
     `category`. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that waits while another works
-    counts too, so they can exceed the window.
+    counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
     """
 
     streams: pl.DataFrame
     gaps: pl.DataFrame
     idle_ns: int
-    host_wait_ns: int
+    host_wait_ns: int | None
 
 
 def idle(
@@ -69,7 +69,8 @@ def idle(
         .sort("device_id", "stream_id")
         .select("device_id", "stream_id", "idle_ns", *[f"{n}_ns" for n in CATEGORIES], "gaps", "busy_ns")
     )
-    total, host = int(streams["idle_ns"].sum()), int(streams["host_wait_ns"].sum())
+    total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
+    host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     result = Idle(
         answer=_answer(streams, total, host),
         streams=streams,
@@ -114,13 +115,12 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
     )
 
 
-def _answer(streams: pl.DataFrame, total: int, host: int) -> str:
+def _answer(streams: pl.DataFrame, total: int, host: int | None) -> str:
     if not total:
         return "No stream waited between two activities."
-    return (
-        f"The streams waited {format_ns(total)} between activities, {format_share(host / total)} of it for the host "
-        f"({streams.height} stream{'s' if streams.height != 1 else ''})."
-    )
+    cause = "for what was not captured" if host is None else f"{format_share(host / total)} of it for the host"
+    count = f"{streams.height} stream{'s' if streams.height != 1 else ''}"
+    return f"The streams waited {format_ns(total)} between activities, {cause} ({count})."
 
 
 def _not_captured(scope: Scope) -> str | None:
