@@ -9,6 +9,7 @@ GPU utilisation counts kernels only, over the time of all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -140,14 +141,21 @@ def _ratio(part: int, whole: int) -> float | None:
 def _answer(devices: pl.DataFrame, scope: Scope) -> str:
     if not devices.height:
         return "The trace holds no device activity and no operator."
-    parts = []
-    for row in devices.iter_rows(named=True):
-        who = "The processors" if scope.on_cpu else f"Device {row['device_id']}"
-        text = f"{who} worked {format_share(row['utilisation'])} of {format_ns(row['window_ns'])}"
-        if row["exposed_communication_ns"]:
-            text += f", {format_share(_ratio(row['exposed_communication_ns'], row['window_ns']))} waited for communication"
-        parts.append(text)
-    return "; ".join(parts) + "."
+    return "; ".join(_sentence(row, scope) for row in devices.iter_rows(named=True)) + "."
+
+
+def _sentence(row: dict[str, Any], scope: Scope) -> str:
+    """How busy one device was, and with what, when it was not only computing."""
+    who = "The processors were" if scope.on_cpu else f"Device {row['device_id']} was"
+    text = f"{who} busy {format_share(row['utilisation'])} of {format_ns(row['window_ns'])}"
+    exposed = {"communication": row["exposed_communication_ns"], "copies": row["exposed_memory_ns"]}
+    if not any(exposed.values()):
+        return text
+    shares = [f"{format_share(_ratio(row['compute_ns'], row['window_ns']))} computing"]
+    shares += [
+        f"{format_share(_ratio(ns, row['window_ns']))} in {what} alone" for what, ns in exposed.items() if ns
+    ]
+    return f"{text}: {', '.join(shares)}"
 
 
 def _not_captured(scope: Scope) -> str | None:

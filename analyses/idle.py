@@ -32,12 +32,14 @@ class Idle(Result):
     `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations).
 
     `gaps`: the longest gaps, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
-    `category`. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that waits while another works
+    `category`. `device_gaps`: the same for whole devices: stretches in which none of a device's streams worked, by
+    what ended them (`stream_id` is its stream). `idle_ns`, `host_wait_ns` are totals over all streams; a stream that waits while another works
     counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
     """
 
     streams: pl.DataFrame
     gaps: pl.DataFrame
+    device_gaps: pl.DataFrame
     idle_ns: int
     host_wait_ns: int | None
 
@@ -54,7 +56,7 @@ def idle(
     True
     """
     scope = scope or select(trace)
-    gaps = _gaps(scope, kernel_wait_ns)
+    gaps = _gaps(scope, kernel_wait_ns, ["device_id", "stream_id"])
     parts = [
         pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
         for name in CATEGORIES
@@ -74,9 +76,8 @@ def idle(
     result = Idle(
         answer=_answer(streams, total, host),
         streams=streams,
-        gaps=gaps.sort("duration_ns", "start", descending=[True, False])
-        .head(top)
-        .with_columns(pl.col("name").cast(pl.String)),
+        gaps=_longest(gaps, top),
+        device_gaps=_longest(_gaps(scope, kernel_wait_ns, ["device_id"]), top),
         idle_ns=total,
         host_wait_ns=host,
         not_captured=_not_captured(scope),
@@ -84,15 +85,23 @@ def idle(
     return evaluate("idle", trace, scope, result)
 
 
-def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
+def _longest(gaps: pl.DataFrame, top: int) -> pl.DataFrame:
+    ordered = gaps.sort("duration_ns", "start", descending=[True, False])
+    return ordered.head(top).with_columns(pl.col("name").cast(pl.String))
+
+
+def _gaps(scope: Scope, kernel_wait_ns: int, per: list[str]) -> pl.DataFrame:
+    """The gaps of each stream, or of each device, with the activity that ended each."""
     host = scope.trace.host.select(
         pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start")
     )
     if scope.on_cpu:  # an operator is its own launch
         host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
     columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
-    rows = scope.activities.select(columns).join(host, on="launch_id", how="left").sort(columns[:4])
-    before = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
+    rows = (
+        scope.activities.select(columns).join(host, on="launch_id", how="left").sort([*per, "start", "end"])
+    )
+    before = pl.col("end").cum_max().shift(1).over(per)
     rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
     length = pl.col("start") - pl.col("gap_start")
     category = (
@@ -118,7 +127,9 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
 def _answer(streams: pl.DataFrame, total: int, host: int | None) -> str:
     if not total:
         return "No stream waited between two activities."
-    cause = "for what was not captured" if host is None else f"{format_share(host / total)} of it for the host"
+    cause = (
+        "for what was not captured" if host is None else f"{format_share(host / total)} of it for the host"
+    )
     count = f"{streams.height} stream{'s' if streams.height != 1 else ''}"
     return f"The streams waited {format_ns(total)} between activities, {cause} ({count})."
 

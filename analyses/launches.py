@@ -24,6 +24,8 @@ from tracekit.trace import Trace
 __all__ = ["SHORT_NS", "Launches", "launches"]
 
 SHORT_NS = 10 * NS_PER_US
+_HOST_LATE = 0.5
+"""From here on most work begins when the host gets to it, not when the device is free."""
 
 _QUEUE_COLUMNS = {"device_id": pl.Int64, "stream_id": pl.Int64, "time": pl.Int64, "length": pl.Int64}
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
@@ -39,7 +41,8 @@ class Launches(Result):
 
     `activities` counts device activities with a known launch and `launch_bound_share` is the share of them that is
     launch-bound (None when no launch is known). `short` counts kernels below 10 µs, known launch or not, and
-    `short_share` is their share of all kernels (None without kernels).
+    `short_share` is their share of all kernels (None without kernels). `host_late_share` is the share of linked
+    activities whose launch began only after their stream had run dry; the others were queued in time.
     """
 
     delays: pl.DataFrame
@@ -51,6 +54,7 @@ class Launches(Result):
     short: int
     short_share: float | None
     launch_bound_share: float | None
+    host_late_share: float | None
 
 
 def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
@@ -68,18 +72,20 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
     short = int((kernels < SHORT_NS).sum())
     short_share = short / kernels.len() if kernels.len() else None
     queue = _queue(rows)
+    late = float(rows["late"].sum()) / count if count else None
     result = Launches(
-        answer=_answer(rows, bound, short_share),
+        answer=_answer(rows, bound, short_share, late),
         not_captured=_not_captured(scope, count),
         delays=_delays(rows),
         by_name=_by_name(rows),
         queues=_queues(queue),
         queue=queue,
-        calls=_calls(scope),
+        calls=_calls(scope, rows),
         activities=count,
         short=short,
         short_share=short_share,
         launch_bound_share=bound / count if count else None,
+        host_late_share=late,
     )
     return evaluate("launches", trace, scope, result)
 
@@ -91,10 +97,13 @@ def _linked(scope: Scope) -> pl.DataFrame:
         pl.col("start").alias("call_start"),
         pl.col("duration").alias("launch_call"),
     )
-    rows = scope.activities.join(calls, on="launch_id", how="inner", maintain_order="left")
+    ordered = scope.activities.sort("device_id", "stream_id", "start", "end")
+    rows = ordered.join(calls, on="launch_id", how="inner", maintain_order="left")
+    dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")
     return rows.select(
         "activity_id",
+        "launch_id",
         "device_id",
         "stream_id",
         "kind",
@@ -105,6 +114,7 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "launch_call",
         # exact in integers: duration < call / n
         (pl.col("duration") * pl.len().over("launch_id") < pl.col("launch_call")).alias("launch_bound"),
+        (pl.col("call_start") > dry).fill_null(value=True).alias("late"),
         (pl.col("start") - pl.col("call_start")).alias("launch_delay"),
         (pl.col("start") - call_end).clip(lower_bound=0).alias("queue_delay"),
     )
@@ -167,8 +177,12 @@ def _queues(queue: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _calls(scope: Scope) -> pl.DataFrame:
+def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
     rows = scope.host("runtime")
+    if scope.window == "trace" and linked.height:
+        # Calls that were over before the first launch of the window set the process up; they are not its cost.
+        first = linked["call_start"].min()
+        rows = rows.filter(pl.col("start") + pl.col("duration") > first)
     role = (
         pl.when(pl.col("name").str.contains(SYNCHRONISATION))
         .then(pl.lit("synchronisation"))
@@ -182,13 +196,19 @@ def _calls(scope: Scope) -> pl.DataFrame:
     return grouped.with_columns(role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 
-def _answer(rows: pl.DataFrame, bound: int, short_share: float | None) -> str:
-    if not rows.height:
+def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: float | None) -> str:
+    if not rows.height or late is None:
         return "No launch of device work was recorded."
-    delay = rows["launch_delay"].median()
+    calls = rows["launch_id"].n_unique()
+    verdict = (
+        f"The device waits for the host: {format_share(late)} of the activities were launched only after their stream "
+        "had run dry"
+        if late >= _HOST_LATE
+        else f"The host runs ahead: {format_share(1 - late)} of the activities were queued before their stream ran dry"
+    )
     return (
-        f"{format_count(rows.height)} launches, median delay {format_ns(delay if isinstance(delay, int | float) else None)}; "
-        f"{format_share(bound / rows.height)} of the activities are shorter than their launch call, "
+        f"{verdict}. {format_count(rows.height)} activities came from {format_count(calls)} calls; "
+        f"{format_share(bound / rows.height)} are shorter than their launch, "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 

@@ -132,8 +132,10 @@ def _peaks(timeline: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
     parts = []
     if copies.height:
-        moved = int(copies["bytes"].sum())
-        parts.append(f"{format_bytes(moved)} copied or filled in {format_ns(int(copies['total_ns'].sum()))}")
+        took = format_ns(int(copies["total_ns"].sum()))
+        known = copies["bytes"].drop_nulls()
+        size = format_bytes(int(known.sum())) if known.len() else "an amount that was not recorded was"
+        parts.append(f"{size} copied or filled in {took}")
     else:
         parts.append("no copies on a device")
     for row in peaks.iter_rows(named=True) if peaks is not None else []:

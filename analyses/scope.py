@@ -132,7 +132,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     """The scope of a trace.
 
     With `window="steps"` (the default): first start to last end of the activities that were launched in the
-    steps; a trace without steps falls back to the whole. With `window="trace"`: first to last activity of the
+    steps; a trace without steps falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
     file. An activity without a recorded launch belongs to the step during which it starts.
 
     Raises UsageError for a step pattern that matches nothing.
@@ -151,6 +151,9 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     if by_step and not chosen.height:
         chosen, by_step = rows, False
     start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
+    if by_step and on_cpu:
+        # The host is the device here, and what it does in a step before its first operator is part of the step.
+        start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     label = _label(steps, by_step=by_step, found=chosen.height > 0)
     return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)

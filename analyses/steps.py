@@ -47,11 +47,15 @@ class Steps(Result):
     composition `kernel_ns`, `memcpy_ns`, `memset_ns`, `communication_ns`, `runtime_ns`, `data_loader_ns`,
     `operator_ns`, `other_ns`, whose sum is `span_ns`.
 
+    `composition`: the same parts over all steps together, or over the whole trace when it marks none: `part`,
+    `total_ns`, `share`.
+
     The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
     (sample standard deviation over mean); None without steps.
     """
 
     table: pl.DataFrame
+    composition: pl.DataFrame
     mean_ns: float | None
     median_ns: float | None
     trimmed_mean_ns: float | None
@@ -68,6 +72,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
     """
     scope = scope or select(trace)
     table = _table(scope)
+    whole = _composition_of(scope, table)
     times = table["time_ns"].to_numpy()
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
@@ -77,6 +82,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
         if table.height
         else "no steps; call prof.step() once an iteration, or name them with --step",
         table=table,
+        composition=whole,
         mean_ns=mean,
         median_ns=float(np.median(times)) if times.size else None,
         trimmed_mean_ns=trimmed_mean(times),
@@ -108,6 +114,22 @@ def _table(scope: Scope) -> pl.DataFrame:
             **{f"{name}_ns": part.coverage(low, high) for name, part in parts.items()},
         },
         schema=_COLUMNS,
+    )
+
+
+def _composition_of(scope: Scope, table: pl.DataFrame) -> pl.DataFrame:
+    """The parts of all steps together; without steps, of the time from the first to the last thing recorded."""
+    if table.height:
+        sums = {part: int(table[f"{part}_ns"].sum()) for part in PARTS}
+    else:
+        low, high = scope.host_window()
+        if scope.activities.height:
+            low, high = min(low, scope.start), max(high, scope.end)
+        sums = {part: found.measure for part, found in _composition(scope, low, high).items()}
+    total = sum(sums.values())
+    rows = [(part, ns, ns / total if total else None) for part, ns in sums.items()]
+    return pl.DataFrame(
+        rows, schema={"part": pl.String, "total_ns": pl.Int64, "share": pl.Float64}, orient="row"
     )
 
 
@@ -148,8 +170,9 @@ def _answer(table: pl.DataFrame, spread: float | None) -> str:
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
-    median = times.median()
-    text = f"{table.height} step{'s' if table.height != 1 else ''}, median {format_ns(_number(median))}"
+    if table.height == 1:
+        return f"1 step of {format_ns(_number(times[0]))}."
+    text = f"{table.height} steps, median {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
     if spread is not None and mean:
         text += f", varying by {format_share(spread / mean)}"

@@ -1,4 +1,4 @@
-"""tracekit: where the time of a training or inference run went, at which layer, and why.
+"""tracekit: where the time of a training or inference run went, and why.
 
 >>> import tracekit
 >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")

@@ -29,14 +29,16 @@ _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 
 def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
     """Fires when unhidden data loading takes `LEAST_SHARE` of the steps or more."""
-    loading, total = int(result.table["data_loader_ns"].sum()), int(result.table["span_ns"].sum())
+    loading = int(result.composition.filter(pl.col("part") == "data_loader")["total_ns"].sum())
+    total = int(result.composition["total_ns"].sum())
     if not total or loading / total < LEAST_SHARE:
         return None
-    host = scope.host()
-    single = (
-        host.filter(pl.col("name").cast(pl.String).str.contains(_SINGLE_PROCESS, literal=True)).height > 0
-    )
+    names = scope.host("annotation")["name"].cast(pl.String)
+    single = bool(names.str.contains(_SINGLE_PROCESS, literal=True).any())
     steps = result.table.height
+    each = (
+        f" in {steps} step{'s' if steps != 1 else ''}, {format_ns(loading / steps)} a step," if steps else ""
+    )
     where = "" if scope.on_cpu else " while no device worked"
     pinned = "" if scope.on_cpu else ", pin_memory=True and copies with non_blocking=True"
     if single:
@@ -51,11 +53,8 @@ def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
     return Finding(
         id="data_loading",
         severity=by_share(loading, total),
-        title=f"Data loading takes {format_share(loading / total)} of the steps",
-        evidence=(
-            f"{format_ns(loading)} in {steps} step{'s' if steps != 1 else ''} of {format_ns(total)} together "
-            f"({format_ns(loading / steps)} a step) went to the data loader{where}."
-        ),
+        title=f"Data loading takes {format_share(loading / total)} of the {'steps' if steps else 'time'}",
+        evidence=f"{format_ns(loading)} of {format_ns(total)}{each} went to the data loader{where}.",
         advice=advice,
         ns_at_stake=bounded(loading, scope),
     )

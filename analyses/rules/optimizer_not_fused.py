@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 
@@ -25,6 +26,14 @@ LEAST_KERNELS_PER_STEP: Final = 50
 LEAST_SHARE: Final = 0.01
 """Of the summed device time; the launches of so many small kernels cost the host several times that."""
 
+_ADVICE: Final = (
+    "Construct it with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or foreach=True where that is not "
+    "available; do not set foreach=False."
+)
+_ADVICE_CPU: Final = (
+    "Construct it with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad have it for processors as well); "
+    "foreach=True gains nothing there."
+)
 _FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
 
 
@@ -32,28 +41,34 @@ def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
     """Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused."""
     rows = result.by_name.filter((pl.col("category") == "optimizer") & ~pl.col("name").str.contains(_FUSED))
     count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
-    steps = scope.steps.height if scope.window == "steps" else 1
-    if (
-        not result.total_ns
-        or total / result.total_ns < LEAST_SHARE
-        or count / max(steps, 1) < LEAST_KERNELS_PER_STEP
-    ):
+    steps = scope.steps.height if scope.window == "steps" else _optimizer_ranges(scope)
+    each = count / max(steps, 1)
+    if not result.total_ns or total / result.total_ns < LEAST_SHARE or each < LEAST_KERNELS_PER_STEP:
         return None
     at_stake = bounded(total, scope)
     what = "operator calls" if scope.on_cpu else "kernels"
     return Finding(
         id="optimizer_not_fused",
         severity=by_share(at_stake, scope.duration),
-        title=f"The optimizer runs {count / max(steps, 1):.0f} {what} a step, {format_share(total / result.total_ns)} of the time",
-        evidence=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}; the most frequent is {_most(rows)}.",
-        advice=(
-            "Construct it with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or foreach=True where that is not "
-            "available; do not set foreach=False."
+        title=(
+            f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'}, "
+            f"{format_share(total / result.total_ns)} of {'operator' if scope.on_cpu else 'device'} time"
         ),
+        evidence=(
+            f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}; "
+            f"the costliest is {_costliest(rows)}."
+        ),
+        advice=_ADVICE_CPU if scope.on_cpu else _ADVICE,
         ns_at_stake=at_stake,
     )
 
 
-def _most(rows: pl.DataFrame) -> str:
-    name = str(rows.sort("count", "name", descending=[True, False])["name"][0])
+def _optimizer_ranges(scope: Scope) -> int:
+    """How many times an optimizer stepped, in a trace that marks no steps."""
+    names = scope.host("annotation")["name"].cast(pl.String)
+    return int(names.str.contains(OPTIMIZER_RANGE).sum())
+
+
+def _costliest(rows: pl.DataFrame) -> str:
+    name = str(rows.sort("total_ns", "name", descending=[True, False])["name"][0])
     return name if len(name) <= 80 else f"{name[:79]}…"

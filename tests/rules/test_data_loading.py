@@ -27,7 +27,7 @@ def test_fires_on_loading_that_nothing_hides(name: str, advice: str) -> None:
     assert found.title == "Data loading takes 30.0 % of the steps"
     assert (
         found.evidence
-        == "6.00 ms in 2 steps of 20.0 ms together (3.00 ms a step) went to the data loader while no device worked."
+        == "6.00 ms of 20.0 ms in 2 steps, 3.00 ms a step, went to the data loader while no device worked."
     )
     assert advice in found.advice
     assert "pin_memory=True" in found.advice

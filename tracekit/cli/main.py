@@ -21,7 +21,7 @@ _INTERNAL: Final = 70
 
 app = typer.Typer(
     name="tracekit",
-    help="From a training loop to where the time went, at which layer, why, and what would change it.",
+    help="Where the time of a training or inference run went, why, and what would change it.",
     epilog="Exit codes: 0 fine, 1 a gate failed, 2 wrong usage, 3 unreadable input, 4 inconclusive.",
     no_args_is_help=True,
     rich_markup_mode=None,

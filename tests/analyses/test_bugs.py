@@ -1,0 +1,94 @@
+"""What broke once, each under its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from synthetic import generate, oracle, write
+
+import tracekit
+from tracekit.analyses.idle import idle
+from tracekit.analyses.launches import launches
+from tracekit.analyses.memory import memory
+from tracekit.analyses.scope import select
+from tracekit.analyses.steps import steps
+from tracekit.trace import Trace
+
+
+def read(tmp_path: Path, **changes: object) -> Trace:
+    return tracekit.read(write(generate(5, **changes), tmp_path / "t.json"))
+
+
+def test_data_loading_was_missed_in_traces_without_steps(tmp_path: Path) -> None:
+    truth = generate(5, steps=3)
+    loading = [s for s in truth.spans if s.name.startswith("enumerate(DataLoader)")]
+    assert loading
+    trace = tracekit.read(write(truth, tmp_path / "t.json"))
+    without = replace(
+        trace,
+        host=trace.host.filter(pl.col("kind") != "step").with_columns(
+            pl.lit(None, dtype=pl.Int64).alias("parent_id")
+        ),
+    )
+    result = steps(without)
+    assert result.table.height == 0
+    parts = dict(result.composition.select("part", "total_ns").rows())
+    assert 0 < parts["data_loader"] <= sum(s.dur_ns for s in loading)
+    assert result.composition["share"].sum() == pytest.approx(1.0)
+
+
+def test_unknown_sizes_were_printed_as_zero_bytes(tmp_path: Path) -> None:
+    trace = read(tmp_path, vendor="amd")
+    blank = replace(trace, device=trace.device.with_columns(pl.lit(None, dtype=pl.Int64).alias("bytes")))
+    result = memory(blank)
+    assert result.copies.height > 0
+    assert result.copies["bytes"].null_count() == result.copies.height
+    assert "0 B" not in result.answer
+    assert "not recorded" in result.answer
+
+
+def test_gaps_in_which_no_stream_works_were_lost_when_streams_take_turns(tmp_path: Path) -> None:
+    truth = generate(5, steps=3, orphans=0, lost_launches=0)
+    trace = tracekit.read(write(truth, tmp_path / "t.json"))
+    gaps = idle(trace, scope=select(trace, window="trace"), top=100_000).device_gaps
+    expected = oracle.idle_gaps(truth.activities, 0, truth.window)
+    origin = trace.meta.origin_ns
+    got = {
+        (row["start"] + origin, row["start"] + origin + row["duration_ns"])
+        for row in gaps.iter_rows(named=True)
+    }
+    assert got == {(low, high) for low, high, _ in expected}
+
+
+def test_waits_without_launches_had_a_cause_of_zero_percent(tmp_path: Path) -> None:
+    result = idle(read(tmp_path, host_recorded=False))
+    assert result.host_wait_ns is None
+    assert "not captured" in result.answer
+
+
+def test_a_full_queue_looked_like_a_slow_host(tmp_path: Path) -> None:
+    """A median launch delay of 60 ms is the sign of a host that runs ahead."""
+    truth = generate(5, orphans=0, lost_launches=0)
+    trace = tracekit.read(write(truth, tmp_path / "t.json"))
+    result = launches(trace, scope=select(trace, window="trace"))
+    late = 0
+    for key in {(a.device, a.stream) for a in truth.activities}:
+        own = sorted(
+            (a for a in truth.activities if (a.device, a.stream) == key), key=lambda a: (a.start_ns, a.end_ns)
+        )
+        reach = None
+        for a in own:
+            late += reach is None or (a.launch_start_ns or 0) > reach
+            reach = a.end_ns if reach is None else max(reach, a.end_ns)
+    assert result.host_late_share == pytest.approx(late / len(truth.activities))
+
+
+def test_the_window_of_a_cpu_trace_dropped_python_at_the_ends_of_steps(tmp_path: Path) -> None:
+    trace = read(tmp_path, device_recorded=False)
+    scope = select(trace)
+    table = steps(trace, scope=scope).table
+    assert scope.start == table["start"][0]
+    assert scope.end == table["start"][-1] + table["duration_ns"][-1]
