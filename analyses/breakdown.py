@@ -23,6 +23,9 @@ from tracekit.trace import Trace
 
 __all__ = ["Breakdown", "breakdown"]
 
+_WORTH_SAYING = 0.0005
+"""A share that would be printed as 0.0 % is left to the table."""
+
 DEVICE_COLUMNS = {
     "device_id": pl.Int64,
     "name": pl.String,
@@ -149,6 +152,7 @@ def _sentence(row: dict[str, Any], scope: Scope) -> str:
     who = "The processors were" if scope.on_cpu else f"Device {row['device_id']} was"
     text = f"{who} busy {format_share(row['utilisation'])} of {format_ns(row['window_ns'])}"
     exposed = {"communication": row["exposed_communication_ns"], "copies": row["exposed_memory_ns"]}
+    exposed = {what: ns for what, ns in exposed.items() if ns >= _WORTH_SAYING * row["window_ns"]}
     if not any(exposed.values()):
         return text
     shares = [f"{format_share(_ratio(row['compute_ns'], row['window_ns']))} computing"]

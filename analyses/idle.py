@@ -74,7 +74,7 @@ def idle(
     total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     result = Idle(
-        answer=_answer(streams, total, host),
+        answer=_answer(streams, total, host, on_cpu=scope.on_cpu),
         streams=streams,
         gaps=_longest(gaps, top),
         device_gaps=_longest(_gaps(scope, kernel_wait_ns, ["device_id"]), top),
@@ -124,7 +124,10 @@ def _gaps(scope: Scope, kernel_wait_ns: int, per: list[str]) -> pl.DataFrame:
     )
 
 
-def _answer(streams: pl.DataFrame, total: int, host: int | None) -> str:
+def _answer(streams: pl.DataFrame, total: int, host: int | None, *, on_cpu: bool) -> str:
+    if on_cpu:
+        threads = f"{streams.height} thread{'s' if streams.height != 1 else ''}"
+        return f"No operator ran for {format_ns(total)} between two operators of a thread ({threads})."
     if not total:
         return "No stream waited between two activities."
     cause = (

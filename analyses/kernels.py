@@ -14,6 +14,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
 
@@ -95,9 +96,7 @@ def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
 def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
     if not by_category.height:
         return "Nothing ran."
-    named = [
-        f"{name} {format_share(share)}"
-        for name, share in by_category.select("category", "share").head(3).rows()
-    ]
+    rows = by_category.select("category", "share").head(3).rows()
+    named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
     what = "operators' self time" if on_cpu else "device activities"
     return f"{format_ns(total)} of {what}: {', '.join(named)}."

@@ -21,6 +21,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.report import build
+from tracekit.report._advice import Owned
 from tracekit.report.build import build_report, build_section
 from tracekit.report.columns import TABLES
 from tracekit.report.model import BOUNDS, UNITS
@@ -76,7 +77,7 @@ def test_host_work_before_the_first_activity_counts_when_it_is_long(tmp_path: Pa
     # 660 µs before the first kernel, then 300 µs of work a step
     assert verdict.basis_ns == 2_960_000
     assert verdict.costs[0].ns == 1_800_000
-    assert any("660 µs of it passed before" in note for note in verdict.notes)
+    assert any("660 µs of the 2.96 ms passed before" in note for note in verdict.notes)
 
 
 def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
@@ -235,3 +236,97 @@ def test_building_imports_no_renderer() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# -- verdicts that must not mislead ----------------------------------------------------------------
+
+
+def test_selected_ranges_are_not_billed_for_what_ran_between_them(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    for at in (0, 1000):
+        script.host("chosen", at, 100, "user_annotation")
+        script.host("aten::mm", at, 100)
+    script.host("aten::conv2d", 200, 600)
+    verdict = build_report(script.read(tmp_path), step="chosen").verdict
+    costs = {cost.label: cost.ns for cost in verdict.costs}
+    assert costs == {
+        "matrix multiplication": 200_000,
+        "operators of other steps": 600_000,
+        "outside any operator": 300_000,
+    }
+
+
+def test_python_leads_when_most_time_passes_outside_operators(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.host("aten::mm", 0, 100)
+    script.host("aten::mm", 900, 100)
+    verdict = build_report(script.read(tmp_path)).verdict
+    assert "80.0 % passed in Python or host code" in verdict.headline
+    assert "with_stack=True" in verdict.advice[0].advice
+    assert verdict.advice[0].ns_at_stake == 800_000
+
+
+def test_a_long_lead_in_is_what_the_advice_is_about(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.step(0, 0, 3000)
+    script.work("gemm_kernel", 2005, 2010, 900)
+    verdict = build_report(script.read(tmp_path)).verdict
+    assert verdict.bound == "host-bound"
+    assert "the host worked alone" in verdict.headline
+    assert verdict.advice[0].ns_at_stake == 2_010_000
+    assert not any("CUDA graphs" in advice.advice for advice in verdict.advice)
+
+
+def test_fused_kernels_are_not_told_to_be_fused(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.step(0, 0, 1000)
+    script.work("triton_poi_fused_add_0", 5, 10, 900)
+    verdict = build_report(script.read(tmp_path)).verdict
+    assert verdict.bound == "compute-bound"
+    assert "triton_poi_fused_add_0 (100.0 %)" in verdict.advice[0].advice
+    assert "torch.compile" not in verdict.advice[0].advice
+
+
+def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tuple(
+        Finding(name, severity, name, "", "Do it.", stake)  # type: ignore[arg-type]
+        for name, severity, stake in (
+            ("small", "critical", 9_000),
+            ("low_utilisation", "critical", 700_000),
+            ("middle", "warning", 50_000),
+            ("large", "info", 400_000),
+        )
+    )
+    monkeypatch.setattr(rules, "RULES", {})
+    monkeypatch.setattr(
+        "tracekit.report.verdict._findings", lambda _: [Owned(finding, "idle") for finding in found]
+    )
+    advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
+    assert [one.title for one in advice] == ["Keep the device fed", "large", "middle"]
+
+
+def test_warm_up_is_said_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Finding("cold_start", "warning", "First-time work", "", "Skip warm-up.", 300_000)
+    monkeypatch.setattr("tracekit.report.verdict._findings", lambda _: [Owned(told, "launches")])
+    verdict = build_report(small_traces.host_bound(tmp_path)).verdict
+    assert verdict.advice[0].finding == "cold_start"
+    assert "Warm-up was recorded" in verdict.notes[0]
+
+
+def test_a_counter_run_has_no_costs() -> None:
+    path = next(path for path in PUBLIC if "cupti_counters" in path.name)
+    verdict = build_report(tracekit.read(path)).verdict
+    assert verdict.bound == "counters"
+    assert verdict.costs == ()
+    assert "not meaningful" in verdict.headline
+    assert not any("ProfilerActivity.CUDA" in advice.advice for advice in verdict.advice)
+
+
+def test_without_a_device_nothing_speaks_of_one(tmp_path: Path) -> None:
+    report = build_report(small_traces.cpu(tmp_path))
+    assert report.sections[3].question == "Which operators take the time?"
+    streams = report.sections[2].table("streams")
+    assert streams is not None
+    assert {"thread", "between operators"} <= {column.title for column in streams.columns}
+    lacking = [section.not_captured or "" for section in report.sections]
+    assert sum("ProfilerActivity.CUDA" in text for text in lacking) == 1

@@ -169,3 +169,16 @@ def test_names_fit_any_width(width: int) -> None:
         "日本語の名前です",
     ):
         assert len(shorten_name(name, width)) <= max(width, 0)
+
+
+def test_the_sorted_column_is_always_shown(tmp_path: Path) -> None:
+    section = build_section(small_traces.compute_bound(tmp_path), "kernels")
+    text = terminal.render_section(section, width=60, color=False, sort="p95_ns")
+    assert "p95" in text
+
+
+def test_warnings_are_never_cut(tmp_path: Path) -> None:
+    report = _with_findings(build_report(small_traces.compute_bound(tmp_path), only=["steps"]))
+    text = " ".join(terminal.render(report, width=60, color=False).split())
+    assert ("More evidence " * 20).strip() in text
+    assert ("Do it differently " * 20).strip() in text

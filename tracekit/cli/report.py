@@ -148,12 +148,9 @@ def _narrow(section: Section, table: str | None, sort: str | None) -> Section:
         if not any(sort in t.frame.columns for t in tables):
             known = ", ".join(dict.fromkeys(c for t in tables for c in t.frame.columns))
             raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {known}")
-        tables = tuple(
-            replace(t, frame=t.frame.sort(sort, descending=t.frame[sort].dtype.is_numeric(), nulls_last=True))
-            if sort in t.frame.columns
-            else t
-            for t in tables
-        )
+        from tracekit.report.terminal import sort_table
+
+        tables = tuple(sort_table(t, sort) if sort in t.frame.columns else t for t in tables)
     return replace(section, tables=tables)
 
 

@@ -1,14 +1,36 @@
-"""What to try when no rule found anything more precise."""
+"""What to try: what the findings say, by the time at stake, and general advice where no finding explains the loss."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import polars as pl
+
+from tracekit.facts.units import format_ns, format_share
+from tracekit.findings import Finding
 from tracekit.report.model import Advice, Bound
+from tracekit.report.text import shorten_name
 
-__all__ = ["general_advice"]
+__all__ = [
+    "Owned",
+    "choose",
+    "general",
+    "lead_in_advice",
+    "of_finding",
+    "python_advice",
+    "top_kernels_advice",
+]
 
-_ADVICE: Final[dict[Bound, tuple[str, str]]] = {
+ADVICE: Final = 3
+LEAST_SHARE: Final = 0.01
+"""What could save less than this share of the basis stays in its section."""
+ANSWERS: Final = 0.5
+"""A finding answers a loss when it explains half of it; else the general advice is needed as well."""
+
+_GENERAL: Final[dict[Bound, tuple[str, str]]] = {
     "host-bound": (
         "Keep the device fed",
         "remove synchronisations and .item() from the loop; then torch.compile or CUDA graphs, and larger batches",
@@ -39,7 +61,11 @@ _ADVICE: Final[dict[Bound, tuple[str, str]]] = {
     ),
     "cpu": (
         "See the top operators",
-        "fewer and larger operators, more threads (torch.set_num_threads), or profile on a device",
+        "fewer and larger operators, more threads (torch.set_num_threads), or a device",
+    ),
+    "counters": (
+        "Measure times in a second run",
+        "profile without profiler_metrics in experimental_config; read only the counters here",
     ),
     "nothing ran": (
         "Capture some work",
@@ -47,8 +73,127 @@ _ADVICE: Final[dict[Bound, tuple[str, str]]] = {
     ),
 }
 
+_ABOUT: Final[dict[Bound, frozenset[str]]] = {
+    "input-bound": frozenset({"data_loading"}),
+    "communication-bound": frozenset({"exposed_communication"}),
+    "memory-copy-bound": frozenset({"pageable_copies", "small_copies"}),
+    "host-bound": frozenset(
+        {"host_bound_launches", "blocking_synchronisation", "cold_start", "allocation_calls"}
+    ),
+    "launch/short-kernel-bound": frozenset({"host_bound_launches", "short_kernels", "cold_start"}),
+}
+"""The findings that speak about a bound."""
 
-def general_advice(bound: Bound, stake: int) -> tuple[Advice, ...]:
+_NOT_HERE: Final = frozenset({"incomplete_capture"})
+"""What the profile lacks is said in the sections; it changes nothing about the run."""
+_RESTATES: Final = frozenset({"low_utilisation"})
+"""A finding that says that something is amiss, not what; it only repeats the verdict on a loss."""
+
+_ALREADY: Final = re.compile(
+    r"(?i)triton|fused|flash|fmha|attn_fwd|unified_attention|scaled_mm|fp8|f8f8|e4m3|mxfp4|nvfp4|bf16|f16f16"
+    r"|_(?:BBS|HHS|BSS|HSS|F8)[A-Z0-9]*_"
+)
+"""Kernels that are fused, or compute in a low precision, by their names; `BBS` is Tensile's word for bf16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A finding, and the section that it stands in."""
+
+    finding: Finding
+    section: str
+
+
+def general(bound: Bound, stake: int) -> Advice:
     """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns."""
-    title, text = _ADVICE[bound]
-    return (Advice(title, text, stake if stake > 0 else None),)
+    title, text = _GENERAL[bound]
+    return Advice(title, text, stake if stake > 0 else None)
+
+
+def lead_in_advice(ns: int) -> Advice:
+    """What to do when the host works long before the device does anything."""
+    return Advice(
+        "See what the host does before the device's first activity",
+        f"it worked alone for {format_ns(ns)}: preprocessing, data loading or first-time initialisation; "
+        "with_stack=True or record_function ranges name it",
+        ns,
+    )
+
+
+def python_advice(ns: int) -> Advice:
+    """What to do when most time passes outside any operator."""
+    return Advice(
+        "Look at the Python code between the operators",
+        "with_stack=True names it; larger tensors and fewer operations in Python leave less of it "
+        "(vectorised loops, torch.compile)",
+        ns,
+    )
+
+
+def top_kernels_advice(kernels: pl.DataFrame, compute: int) -> Advice:
+    """What to do about a busy device; not what the names of its kernels show to be done already.
+
+    `kernels` are the computing rows of the table by name, largest first; `compute` their time in all, in ns.
+    """
+    names, times = kernels["name"].to_list(), kernels["total_ns"].to_list()
+    total = max(sum(times), 1)
+    already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
+    if already < total / 2:
+        return general("compute-bound", 0)
+    top = ", ".join(
+        f"{shorten_name(name, 36)} ({format_share(ns / total)})"
+        for name, ns in zip(names[:2], times[:2], strict=True)
+    )
+    return Advice(
+        "The device is busy, with fused or low-precision kernels already",
+        f"what is left is in their shapes and the batch size; the largest of {format_ns(compute)} of computation: {top}",
+    )
+
+
+def of_finding(owned: Owned) -> Advice:
+    """The advice of a finding."""
+    finding = owned.finding
+    return Advice(
+        finding.title, finding.advice, finding.ns_at_stake, finding.id, owned.section, finding.severity
+    )
+
+
+def choose(
+    findings: Sequence[Owned],
+    bound: Bound,
+    basis: int,
+    *,
+    fallback: Advice,
+    first: Iterable[Advice] = (),
+    without: Iterable[str] = (),
+) -> tuple[Advice, ...]:
+    """`first`, then what to try by the time at stake, largest first; `fallback` where no finding explains the loss.
+
+    `without` are ids of findings that would say what `first` says.
+    """
+    lead = tuple(first)
+    left_out = {*_NOT_HERE, *without, *(advice.finding for advice in lead)}
+    if bound not in ("compute-bound", "cpu"):
+        left_out |= _RESTATES
+    useful = [
+        of_finding(owned)
+        for owned in findings
+        if owned.finding.advice and owned.finding.id not in left_out and _matters(owned.finding, basis)
+    ]
+    if not lead and not _answered(useful, bound, fallback):
+        useful.append(fallback)
+    useful.sort(key=lambda advice: -(advice.ns_at_stake or 0))
+    return (*lead, *useful)[:ADVICE]
+
+
+def _matters(finding: Finding, basis: int) -> bool:
+    return finding.ns_at_stake is None or finding.ns_at_stake >= LEAST_SHARE * basis
+
+
+def _answered(useful: list[Advice], bound: Bound, fallback: Advice) -> bool:
+    about = _ABOUT.get(bound)
+    if about is None:
+        telling = [advice for advice in useful if advice.finding not in _RESTATES]
+    else:
+        telling = [advice for advice in useful if advice.finding in about]
+    return any((advice.ns_at_stake or 0) >= ANSWERS * (fallback.ns_at_stake or 0) for advice in telling)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tracekit.facts.units import format_share
+from tracekit.report._names import category_name
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure
 
@@ -114,6 +115,8 @@ def kind_class(label: str) -> str:
     ('exposed-communication', 'other')
     """
     slug = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+    if slug == "between-operators":
+        return "host-wait"
     return slug if slug in KNOWN_KINDS else "other"
 
 
@@ -165,7 +168,7 @@ def _bars(figure: Figure) -> Chart:
     total = sum(bar["value"] for bar in data) or 1
     bars = tuple(
         Bar(
-            bar["label"],
+            category_name(bar["label"]),
             kind_class(bar["label"]),
             _percent(bar["value"], greatest),
             format_cell(bar["value"], unit),

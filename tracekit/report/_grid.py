@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from tracekit.report.format import RIGHT_ALIGNED, format_cell
+from tracekit.report.format import RIGHT_ALIGNED, format_value
 from tracekit.report.model import Column, Table
 from tracekit.report.text import shorten_name
 
@@ -22,9 +22,7 @@ GREATEST_TEXT: Final = 72
 def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> list[str]:
     """The header and the first `rows` rows in lines of at most `width` cells."""
     cells = {
-        column.name: [
-            format_cell(value, column.unit) for value in table.frame[column.name].head(rows).to_list()
-        ]
+        column.name: [format_value(value, column) for value in table.frame[column.name].head(rows).to_list()]
         for column in columns
     }
     fitted = _fit(columns, cells, width)

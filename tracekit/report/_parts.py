@@ -10,8 +10,10 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.steps import DATA_LOADER
+from tracekit.intervals import IntervalSet
 
-__all__ = ["DeviceParts", "device_parts"]
+__all__ = ["DeviceParts", "device_parts", "selected_compute"]
 
 LEAD_IN_SHARE: Final = 0.05
 """From this share on, the host's work before the first device activity counts as part of the steps."""
@@ -22,13 +24,16 @@ class DeviceParts:
     """Times in ns. `compute + communication + memory + idle = basis`, and the five waits sum to `idle`.
 
     `basis` is the window, or the window with the `lead_in` before it: the time from the start of the first step
-    to the first device activity, when that is a twentieth of the whole or more.
+    to the first device activity, when that is a twentieth of the whole or more; `lead_in_host` is what of it did
+    not pass in the data loader. `other_compute` is the part of `compute` in which only work ran that does not
+    belong to the selected steps.
     """
 
     who: str
     basis: int
     basis_name: str
     compute: int
+    other_compute: int
     communication: int
     memory: int
     data_loading: int
@@ -36,6 +41,7 @@ class DeviceParts:
     queued_wait: int
     unknown_wait: int
     lead_in: int
+    lead_in_host: int
     causes_known: bool
     has_steps: bool
     devices: int
@@ -64,11 +70,13 @@ def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
     unknown += int(row["idle_ns"]) - host - queued - unknown
     host += lead_in
     loading = min(_data_loading(results, 0 if lead_in else before), host)
+    loaded_first = _loading_before(scope, lead_in) if lead_in and loading else 0
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {row['device_id']}",
         basis=scope.duration + lead_in,
         basis_name=_basis_name(steps.height, lead_in),
         compute=int(row["compute_ns"]),
+        other_compute=int(row["compute_ns"]) - selected_compute(scope, int(row["device_id"])),
         communication=int(row["exposed_communication_ns"]),
         memory=int(row["exposed_memory_ns"]),
         data_loading=loading,
@@ -76,11 +84,30 @@ def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
         queued_wait=queued,
         unknown_wait=unknown,
         lead_in=lead_in,
+        lead_in_host=min(lead_in - loaded_first, host - loading),
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         has_steps=steps.height > 0,
         devices=devices.height,
         streams=scope.overlapping.filter(pl.col("device_id") == row["device_id"])["stream_id"].n_unique(),
     )
+
+
+def selected_compute(scope: Scope, device: int | None = None) -> int:
+    """The time in which computation of the selected steps ran, in ns; `device` None for all."""
+    if scope.activities.height == scope.overlapping.height:
+        return scope.intervals(device, "compute").measure
+    rows = scope.activities.filter(pl.col("class") == "compute")
+    if device is not None:
+        rows = rows.filter(pl.col("device_id") == device)
+    return IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
+
+
+def _loading_before(scope: Scope, lead_in: int) -> int:
+    """The time of the data loader in the lead-in, in ns."""
+    spans = scope.trace.host.filter(pl.col("name").cast(pl.String).str.contains(DATA_LOADER))
+    low = scope.start - lead_in
+    starts, ends = spans["start"].to_numpy(), (spans["start"] + spans["duration"]).to_numpy()
+    return IntervalSet.of(starts.clip(low, scope.start), ends.clip(low, scope.start)).measure
 
 
 def _basis_name(steps: int, lead_in: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
 from tracekit.findings import Finding
-from tracekit.report.columns import column_of, view_of
+from tracekit.report.columns import TableView, column_of, view_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.model import (
     Column,
@@ -79,7 +80,7 @@ def build_report(
         trace=_trace_info(trace),
         window=_window(scope),
         verdict=_clean_verdict(decide(scope, results)),
-        sections=tuple(sections),
+        sections=_said_once(sections),
         health=(*_health(trace), *broken),
     )
 
@@ -134,7 +135,7 @@ def _section(analysis: Analysis, outcome: Result | str, scope: Scope, top: int |
     frames = tuple(_table(analysis.name, name, frame, scope, top) for name, frame in full.items())
     return Section(
         name=analysis.name,
-        question=analysis.question,
+        question=_question(analysis, scope),
         answer=clean(outcome.answer),
         not_captured=None if outcome.not_captured is None else clean(outcome.not_captured),
         findings=tuple(_clean_finding(finding) for finding in outcome.findings),
@@ -145,7 +146,7 @@ def _section(analysis: Analysis, outcome: Result | str, scope: Scope, top: int |
             for name, value in outcome.scalars().items()
             if not (value is None and _is_frame(outcome, name))
         },
-        figures=figures_of(analysis.name, full),
+        figures=figures_of(analysis.name, full, on_cpu=scope.on_cpu),
     )
 
 
@@ -156,23 +157,59 @@ def _is_frame(result: Result, name: str) -> bool:
 
 def _table(section: str, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
     view = view_of(section, name, frame.columns)
-    columns = tuple(_on_cpu(column_of(key, dtype), scope) for key, dtype in frame.schema.items())
+    columns = tuple(_column(column_of(key, dtype), view, scope) for key, dtype in frame.schema.items())
     return Table(
         name=name,
-        title=view.title,
+        title=_CPU_WORDS.get(view.title, view.title) if scope.on_cpu else view.title,
         frame=frame if top is None else frame.head(top),
         columns=columns,
         total_rows=frame.height,
         short=tuple(key for key in view.short if key in frame.columns),
         series=view.series,
+        hidden=view.hidden,
     )
 
 
-def _on_cpu(column: Column, scope: Scope) -> Column:
-    """Without a device a stream is a thread."""
-    return (
-        dataclasses.replace(column, title="thread") if scope.on_cpu and column.name == "stream_id" else column
-    )
+def _column(column: Column, view: TableView, scope: Scope) -> Column:
+    """The column as this table calls it."""
+    title = view.titles.get(column.name, column.title)
+    return dataclasses.replace(column, title=_CPU_WORDS.get(title, title) if scope.on_cpu else title)
+
+
+_CPU_WORDS: Final = {
+    "stream": "thread",
+    "host wait": "between operators",
+    "Time per device": "Time of the processors",
+    "Waiting per stream": "Waiting per thread",
+    "Longest gaps of a whole device, and what ended them": "Longest gaps of all threads, and what ended them",
+}
+"""Without a device a stream is a thread, and what runs are operators."""
+
+_CPU_QUESTIONS: Final = {
+    "breakdown": "Where did the processors' time go?",
+    "idle": "How long did each thread wait between operators?",
+    "kernels": "Which operators take the time?",
+}
+
+
+def _question(analysis: Analysis, scope: Scope) -> str:
+    return _CPU_QUESTIONS.get(analysis.name, analysis.question) if scope.on_cpu else analysis.question
+
+
+_DEVICE_FLAG: Final = re.compile(r"; profile[^;]*ProfilerActivity\.CUDA[^;]*")
+
+
+def _said_once(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections; only the first that lacks the device's activities says how to capture them."""
+    kept, said = [], False
+    for section in sections:
+        text = section.not_captured or ""
+        if said and _DEVICE_FLAG.search(text):
+            kept.append(dataclasses.replace(section, not_captured=_DEVICE_FLAG.sub("", text)))
+        else:
+            kept.append(section)
+        said = said or "ProfilerActivity.CUDA" in text
+    return tuple(kept)
 
 
 def _clean_finding(finding: Finding) -> Finding:

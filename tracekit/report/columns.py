@@ -6,7 +6,8 @@ name, its units from the names of its columns (`*_ns`, `*_bytes`, `*_gbps`, `*sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
@@ -42,6 +43,7 @@ _UNITS: Final[dict[str, Unit]] = {
     "shapes": "text",
     "dtypes": "text",
     "measure": "text",
+    "part": "text",
     "role": "text",
     "direction": "text",
     "host_memory": "text",
@@ -89,16 +91,20 @@ _TITLES: Final[dict[str, str]] = {
 class TableView:
     """How a table is presented: its title, the columns for a narrow page, whether it is a time series.
 
-    `schema` names every column that the analysis promises.
+    `schema` names every column that the analysis promises; `titles` those that mean something else here than
+    elsewhere; `hidden` those that mean nothing to a reader (sums of delays that overlap).
     """
 
     title: str
     short: tuple[str, ...] = ()
     schema: tuple[str, ...] = ()
     series: bool = False
+    titles: Mapping[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
 
 
 _AGGREGATES: Final = ("count", "total_ns", "mean_ns", "median_ns", "p95_ns", "min_ns", "max_ns", "std_ns")
+_GAP_TITLES: Final = {"duration_ns": "gap", "name": "ended by", "category": "reason"}
 _PARTS: Final = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
 
 TABLES: Final[dict[str, TableView]] = {
@@ -128,6 +134,9 @@ TABLES: Final[dict[str, TableView]] = {
             *(f"{part}_ns" for part in _PARTS),
         ),
     ),
+    "steps.composition": TableView(
+        "All steps together", ("part", "total_ns", "share"), ("part", "total_ns", "share")
+    ),
     "idle.streams": TableView(
         "Waiting per stream",
         ("device_id", "stream_id", "busy_ns", "idle_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"),
@@ -148,6 +157,13 @@ TABLES: Final[dict[str, TableView]] = {
         "Longest gaps, and what ended them",
         ("name", "stream_id", "start", "duration_ns", "category"),
         ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
+        titles=_GAP_TITLES,
+    ),
+    "idle.device_gaps": TableView(
+        "Longest gaps of a whole device, and what ended them",
+        ("name", "stream_id", "start", "duration_ns", "category"),
+        ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
+        titles=_GAP_TITLES,
     ),
     "kernels.by_name": TableView(
         "By name",
@@ -173,6 +189,7 @@ TABLES: Final[dict[str, TableView]] = {
         "Delays",
         ("measure", "count", "median_ns", "mean_ns", "p95_ns", "max_ns"),
         ("measure", *_AGGREGATES),
+        hidden=("total_ns",),
     ),
     "launches.by_name": TableView(
         "Launches by name",

@@ -32,12 +32,13 @@ BREAKDOWN_PARTS: Final = (
 Frames = dict[str, pl.DataFrame]
 
 
-def figures_of(section: str, tables: Frames) -> tuple[Figure, ...]:
+def figures_of(section: str, tables: Frames, *, on_cpu: bool = False) -> tuple[Figure, ...]:
     """The figures of a section; none for a section that draws nothing or has no rows."""
+    if section == "idle":
+        return tuple(_idle(tables, on_cpu=on_cpu))
     makers = {
         "breakdown": (_breakdown,),
         "steps": (_steps,),
-        "idle": (_idle,),
         "kernels": (_categories,),
         "launches": (_queue,),
         "memory": (_memory,),
@@ -71,13 +72,13 @@ def _steps(tables: Frames) -> Iterator[Figure]:
     yield Figure("steps", "What happens in each step", "stack", _stack(frame, labels, parts))
 
 
-def _idle(tables: Frames) -> Iterator[Figure]:
+def _idle(tables: Frames, *, on_cpu: bool) -> Iterator[Figure]:
     frame = tables.get("streams")
     if frame is None or not frame.height or not int(frame["idle_ns"].sum()):
         return
     parts = (
         ("busy_ns", "busy"),
-        ("host_wait_ns", "host wait"),
+        ("host_wait_ns", "between operators" if on_cpu else "host wait"),
         ("kernel_wait_ns", "kernel wait"),
         ("other_ns", "other wait"),
         ("unknown_ns", "unknown"),
@@ -89,7 +90,7 @@ def _idle(tables: Frames) -> Iterator[Figure]:
     ]
     yield Figure(
         "waits",
-        "What each stream did between its first and last activity",
+        f"What each {'thread' if on_cpu else 'stream'} did between its first and last activity",
         "stack",
         _stack(frame, labels, parts),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.report._names import category_name
 from tracekit.report.columns import unit_of
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
 
@@ -18,6 +20,7 @@ __all__ = [
     "format_device",
     "format_scalar",
     "format_source",
+    "format_value",
     "is_silent",
     "missing",
     "shown_columns",
@@ -45,6 +48,27 @@ def format_cell(value: Any, unit: Unit) -> str:
     ('1.50 µs', '–', '50.0 %', 'yes')
     """
     return NOT_CAPTURED if value is None else _FORMATS[unit](value)
+
+
+def format_value(value: Any, column: Column) -> str:
+    """One value of a column: as `format_cell`, with what the tables abbreviate written out.
+
+    >>> format_value("gemm", Column("category", "category", "text"))
+    'matrix multiplication'
+    >>> format_value("[[4, 32], [], []]", Column("shapes", "shapes", "text"))
+    '[[4, 32]]'
+    """
+    if isinstance(value, str):
+        if column.name in _NAMED:
+            return category_name(value)
+        if column.name == "shapes":
+            return _SCALARS.sub("]", value)
+    return format_cell(value, column.unit)
+
+
+_NAMED: Final = frozenset({"category", "measure", "part"})
+_SCALARS: Final = re.compile(r"(?:, \[\])+\]$")
+"""Arguments without a shape at the end of a list of shapes: they hide what tells two rows apart."""
 
 
 def format_number(value: float) -> str:
@@ -114,7 +138,8 @@ def shown_columns(table: Table, names: Sequence[str] | None = None, *, zeros: bo
     Columns without a value are left out, and with `zeros` false those in which every duration is 0; so is
     `device_id` when it would say the same in each of several rows.
     """
-    chosen = [table.column(name) for name in (names if names is not None else table.frame.columns)]
+    wanted = [name for name in (names or table.frame.columns) if name not in table.hidden]
+    chosen = [table.column(name) for name in wanted]
     return [column for column in chosen if column is not None and _says_something(table, column, zeros=zeros)]
 
 

@@ -19,11 +19,14 @@ from markupsafe import Markup
 
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
 from tracekit.report._charts import Chart, chart, kind_class
+from tracekit.report._glossary import GLOSSARY
+from tracekit.report._names import bound_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_cell,
     format_scalar,
     format_source,
+    format_value,
     is_silent,
     missing,
     shown_columns,
@@ -78,6 +81,7 @@ def render(report: Report, trace: Trace) -> str:
         source=format_source(report.trace),
         sections=[_view(section, charts[section.name]) for section in report.sections],
         facts=_facts(report),
+        glossary=GLOSSARY,
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(style, script),
@@ -114,6 +118,7 @@ def _environment() -> Environment:
         count=format_count,
         size=format_bytes,
         kind=kind_class,
+        bound=bound_name,
     )
     environment.globals["right_aligned"] = RIGHT_ALIGNED
     return environment
@@ -177,9 +182,9 @@ def _cells(values: pl.Series, column: Column) -> list[Cell]:
 
 
 def _text_cell(value: Any, column: Column) -> Cell:
-    text = format_cell(value, "text")
+    text = format_value(value, column)
     short = shorten_name(text, NAME_WIDTH)
-    kind = kind_class(text) if column.name in COLOURED and value is not None else ""
+    kind = kind_class(str(value)) if column.name in COLOURED and value is not None else ""
     return Cell(
         short, text.lower() if value is not None else "", full=text if short != text else "", kind=kind
     )

@@ -8,11 +8,12 @@ from typing import Final
 
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
+from tracekit.report._names import bound_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
-    format_cell,
     format_scalar,
     format_source,
+    format_value,
     missing,
     shown_columns,
 )
@@ -65,7 +66,7 @@ def _window(report: Report) -> str:
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield f"**{verdict.bound}.** {escape(verdict.headline)}"
+    yield f"**{bound_name(verdict.bound)}.** {escape(verdict.headline)}"
     yield ""
     if verdict.costs:
         yield f"| largest costs | time | share of {verdict.basis} |"
@@ -134,7 +135,7 @@ def _table(table: Table, top: int) -> Iterator[str]:
     yield "| " + " | ".join(escape(column.title) for column in columns) + " |"
     yield "|" + "|".join("--:" if column.unit in RIGHT_ALIGNED else ":--" for column in columns) + "|"
     for row in frame.select([column.name for column in columns]).iter_rows():
-        cells = (_cell(format_cell(value, column.unit)) for value, column in zip(row, columns, strict=True))
+        cells = (_cell(format_value(value, column)) for value, column in zip(row, columns, strict=True))
         yield "| " + " | ".join(cells) + " |"
     yield ""
 

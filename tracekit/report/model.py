@@ -50,11 +50,13 @@ Bound = Literal[
     "launch/short-kernel-bound",
     "idle",
     "cpu",
+    "counters",
     "nothing ran",
 ]
 BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 """What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
-`cpu`: no device was captured."""
+`cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
+nothing. `compute-bound` is shown as device-bound."""
 
 FigureKind = Literal["stack", "bars", "line"]
 Scalar = int | float | str | None
@@ -73,7 +75,7 @@ class Column:
 class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
-    `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed.
+    `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Table:
     total_rows: int
     short: tuple[str, ...] = ()
     series: bool = False
+    hidden: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""

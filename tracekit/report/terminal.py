@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Final
 
@@ -15,12 +16,16 @@ from tracekit.errors import UsageError
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report._grid import grid
+from tracekit.report._names import bound_name
 from tracekit.report.format import format_scalar, format_source, is_silent, missing, shown_columns
 from tracekit.report.model import Figure, Report, Section, Table, Verdict
 
 __all__ = ["render", "render_section", "sort_table"]
 
 LEAST_WIDTH: Final = 40
+FINDINGS: Final = 3
+"""Findings of one section in the report; the sections' own commands show all."""
+
 OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "breakdown": (("devices", 8),),
     "steps": (("table", 5),),
@@ -34,6 +39,7 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 """The tables of each section in the report, and how many of their rows; the sections' own commands show all."""
 
 DEFAULT_ROWS: Final = 20
+GLOSSARY: Final = "What the words mean: docs/definitions.md, or the glossary in the HTML report."
 LEAST_SHARE: Final = 0.0005
 """A part below this would be listed with 0.0 %."""
 
@@ -57,6 +63,7 @@ def render(report: Report, *, width: int, color: bool, top: int | None = None) -
             lines += _section(section, width, _limits(section, top), said)
     lines += _not_captured(silent, width)
     lines += _health(report, width)
+    lines += [Text(), *_wrapped(GLOSSARY, width, "dim")]
     return _draw(lines, width, color)
 
 
@@ -91,7 +98,14 @@ def sort_table(table: Table, column: str | None) -> Table:
     frame = table.frame.sort(
         found.name, descending=found.unit != "text", nulls_last=True, maintain_order=True
     )
-    return Table(table.name, table.title, frame, table.columns, table.total_rows, table.short, table.series)
+    short = table.short
+    if short and found.name not in short:
+        short = (short[0], found.name, *short[1:])  # a narrow page drops columns from the right
+    elif short:
+        rest = (name for name in short[1:] if name != found.name)
+        short = tuple(dict.fromkeys((short[0], found.name, *rest)))
+    hidden = tuple(name for name in table.hidden if name != found.name)
+    return replace(table, frame=frame, short=short, hidden=hidden)
 
 
 # -- the head --------------------------------------------------------------------------------------
@@ -106,7 +120,7 @@ def _head(report: Report, width: int) -> Lines:
 
 
 def _verdict(verdict: Verdict, width: int) -> Lines:
-    tag = verdict.bound.upper()
+    tag = bound_name(verdict.bound).upper()
     for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
         if index == 0:
             yield Text.assemble((tag, "bold reverse"), line[len(tag) :])
@@ -114,13 +128,13 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
             yield Text(line)
     costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
     if costs:
-        yield from _labelled("costs", " · ".join(costs), width)
+        yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
     for index, advice in enumerate(verdict.advice):
         stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
         text = f"{advice.title}{stake}"
         # The advice of the others stands in their sections.
         yield from _labelled(
-            "try" if index == 0 else "also", f"{text}: {advice.advice}" if index == 0 else text, width, most=6
+            "try" if index == 0 else "also", f"{text}: {advice.advice}" if index == 0 else text, width, most=8
         )
     for note in verdict.notes:
         yield from _labelled("note", note, width)
@@ -166,8 +180,11 @@ def _limits(section: Section, top: int | None) -> dict[str, int]:
 
 def _section(section: Section, width: int, limits: dict[str, int], said: set[str]) -> Lines:
     yield from _opening(section, width)
-    for finding in section.findings[:3]:
+    for finding in section.findings[:FINDINGS]:
         yield from _finding(finding, width, advice=finding.id not in said, full=False)
+    if len(section.findings) > FINDINGS:
+        more = f"{len(section.findings) - FINDINGS} more: see `tracekit {section.name}`"
+        yield Text(f"   {more}", style="dim")
     for figure in section.figures:
         if figure.name == "breakdown":
             yield from _bars(figure, width)
@@ -211,14 +228,12 @@ def _finding(finding: Finding, width: int, *, advice: bool, full: bool) -> Lines
     if finding.evidence and (full or finding.severity != "info"):
         text += f" {finding.evidence}"
     lines = _fold(text, width - 3)
-    if not full and len(lines) > 3:
-        lines = [*lines[:2], _cut(f"{lines[2]} …", width - 3)]
     for index, line in enumerate(lines):
         yield Text.assemble((f"{mark} " if index == 0 else "   ", style), line)
-    if advice and finding.advice and (full or finding.severity != "info" or finding.ns_at_stake):
+    if advice and finding.advice:
         steps = _fold(f"→ {finding.advice}", width - 3)
-        if not full and len(steps) > 2:
-            steps = [steps[0], _cut(f"{steps[1]} …", width - 3)]
+        if not full and finding.severity == "info" and len(steps) > 1:
+            steps = [_cut(f"{steps[0]} …", width - 3)]
         for line in steps:
             yield Text(f"   {line}", style="green")
 

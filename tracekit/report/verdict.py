@@ -16,16 +16,18 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding, rank
-from tracekit.report._advice import general_advice
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import rank
+from tracekit.report._advice import Owned, choose, general, lead_in_advice, of_finding, top_kernels_advice
+from tracekit.report._cpu_verdict import on_cpu
+from tracekit.report._names import category_name
 from tracekit.report._parts import DeviceParts, device_parts
 from tracekit.report.model import Advice, Bound, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
-VERDICT_NEEDS: Final = frozenset({"breakdown", "idle", "steps", "kernels", "launches"})
-"""The analyses without which there is no verdict."""
+VERDICT_NEEDS: Final = frozenset({"breakdown", "idle", "steps", "kernels", "launches", "memory", "counters"})
+"""The analyses without which there is no verdict, or which may find what to try."""
 
 LOSS_SHARE: Final = 0.3
 """A loss from this share on bounds the run, even if computation takes more."""
@@ -33,20 +35,18 @@ LOSS_SHARE: Final = 0.3
 SHORT_SHARE: Final = 0.5
 """From this share of short kernels, or of kernels shorter than their launch, the launches are the trouble."""
 
-COSTS: Final = 3
-ADVICE: Final = 3
+LEAD_IN_PART: Final = 0.5
+"""When this part of the wait for the host lies before the first activity, that is what to look at."""
 
-_CATEGORY_NAMES: Final = {
-    "gemm": "matrix multiplication",
-    "copy": "copy and cast kernels",
-    "sort": "sorting",
-    "optimizer": "optimizer",
-    "fused": "fused kernels",
-    "random": "random numbers",
-    "rnn": "recurrent layers",
-    "embedding": "embedding and gather",
-    "other": "other kernels",
-}
+WARM_UP_SHARE: Final = 0.3
+"""From this share of the basis on, first-time work makes the figures those of a warm-up."""
+
+SPLIT_SHARE: Final = 0.05
+"""Communication and copies are named beside the computation from this share on."""
+
+COSTS: Final = 3
+SHOWN_SHARE: Final = 0.0005
+"""A cost below this would be listed with 0.0 %."""
 
 Tables = Mapping[str, Result]
 
@@ -54,15 +54,50 @@ Tables = Mapping[str, Result]
 def decide(scope: Scope, results: Tables) -> Verdict:
     """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
     findings = _findings(results)
+    replayed = _replayed(scope)
+    if replayed:
+        return _of_counters(scope, replayed, findings)
     if not scope.overlapping.height or scope.duration <= 0:
         return Verdict(
             "nothing ran",
             "The trace holds no device activity and no operator.",
-            advice=_advice(findings, "nothing ran", 0),
+            advice=(general("nothing ran", 0),),
         )
     if scope.on_cpu:
-        return _on_cpu(scope, results, findings)
+        return on_cpu(scope, results, findings)
     return _on_device(scope, results, findings)
+
+
+def _findings(results: Tables) -> list[Owned]:
+    """Findings of all sections with their section, gravest first."""
+    owner = {id(finding): name for name, result in results.items() for finding in result.findings}
+    ranked = rank([finding for result in results.values() for finding in result.findings])
+    return [Owned(finding, owner[id(finding)]) for finding in ranked]
+
+
+# -- a run for counters ----------------------------------------------------------------------------
+
+
+def _replayed(scope: Scope) -> int:
+    """The number of kernels whose counters were measured over ranges, which replays them."""
+    counters = scope.trace.counters
+    if counters is None:
+        return 0
+    return counters.filter(pl.col("duration").is_not_null()).select("name", "start").n_unique()
+
+
+def _of_counters(scope: Scope, replayed: int, findings: list[Owned]) -> Verdict:
+    told = tuple(of_finding(owned) for owned in findings if owned.finding.id == "counter_replay")
+    what = "1 kernel was" if replayed == 1 else f"{format_count(replayed)} kernels were"
+    return Verdict(
+        bound="counters",
+        headline=(
+            f"A counter run: {what} measured one at a time; times include the replay of kernels "
+            "and are not meaningful."
+        ),
+        advice=told or (general("counters", 0),),
+        basis_ns=scope.duration,
+    )
 
 
 # -- a device --------------------------------------------------------------------------------------
@@ -70,28 +105,30 @@ def decide(scope: Scope, results: Tables) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
+    """Time lost: its name among the costs, and how the headline says it (None: the split says it)."""
+
     bound: Bound
     label: str
     ns: int
+    phrase: str | None = None
 
 
-def _on_device(scope: Scope, results: Tables, findings: list[tuple[str, Finding]]) -> Verdict:
+def _on_device(scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
     parts = device_parts(scope, results)
     losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
     computing = _compute_costs(parts, results)
-    costs = sorted(
-        [*computing, *(Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)], key=lambda c: -c.ns
-    )
-    stake = worst.ns if bounding else 0  # nobody can say what part of a computation could be saved
+    lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
+    costs = sorted([*computing, *lost], key=lambda c: -c.ns)
+    warm_up = _warm_up(findings, parts.basis)
     return Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
-        costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
-        advice=_advice(findings, bound, stake),
-        notes=tuple(_notes(scope, parts, losses, bound)),
+        costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
+        advice=_advice(parts, results, findings, bound, worst, warm_up),
+        notes=tuple(_notes(scope, parts, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
@@ -100,22 +137,29 @@ def _on_device(scope: Scope, results: Tables, findings: list[tuple[str, Finding]
 def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     yield _Loss("communication-bound", "exposed communication", parts.communication)
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
-    yield _Loss("input-bound", "waiting for the data loader", parts.data_loading)
+    loading = "waiting for the data loader"
+    yield _Loss("input-bound", loading, parts.data_loading, loading)
     # Where most kernels are shorter than the call that launches them, the host cannot but be late.
-    launch_bound = _launch_bound(results)
+    launch_bound = _launch_bound(results) and not _leads_in(parts)
     label = "waiting for the host between short kernels" if launch_bound else "waiting for the host"
-    yield _Loss("launch/short-kernel-bound" if launch_bound else "host-bound", label, parts.host_wait)
+    bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
+    yield _Loss(bound, label, parts.host_wait, label)
     several = parts.streams > 1
-    queued = "queued work waiting for another stream" if several else "gaps between queued kernels"
+    queued = "queued, reason unknown" if several else "gaps between queued kernels"
+    phrase = "idle with work queued, reason unknown" if several else "in gaps between queued kernels"
     short = not several and _short(results)
-    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait)
-    yield _Loss("idle", "idle, cause not captured", parts.unknown_wait)
+    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, phrase)
+    unknown = "idle, cause not captured"
+    yield _Loss("idle", unknown, parts.unknown_wait, unknown)
+
+
+def _leads_in(parts: DeviceParts) -> bool:
+    """Whether the host was late mostly before the device did anything."""
+    return parts.lead_in_host > 0 and parts.lead_in_host >= LEAD_IN_PART * parts.host_wait
 
 
 def _launch_bound(results: Tables) -> bool:
-    figures = results["launches"].scalars()
-    share, short = figures.get("launch_bound_share"), figures.get("short_share")
-    return _at_least(share, SHORT_SHARE) and _at_least(short, SHORT_SHARE)
+    return _at_least(results["launches"].scalars().get("launch_bound_share"), SHORT_SHARE) and _short(results)
 
 
 def _short(results: Tables) -> bool:
@@ -126,43 +170,79 @@ def _at_least(value: float | str | None, limit: float) -> bool:
     return isinstance(value, int | float) and value >= limit
 
 
+def _computing(results: Tables, table: str) -> pl.DataFrame:
+    return (
+        results["kernels"]
+        .tables()[table]
+        .filter(~pl.col("category").is_in(["communication", "memcpy", "memset"]))
+    )
+
+
 def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
     """Computation by category. Where kernels overlap, each category gets its part of the union by its sum."""
-    table = results["kernels"].tables()["by_category"]
-    table = table.filter(~pl.col("category").is_in(["communication", "memcpy", "memset"]))
+    table = _computing(results, "by_category")
     total = int(table["total_ns"].sum())
     costs = []
     for category, ns in table.select("category", "total_ns").rows():
-        own = round(parts.compute * ns / total)
-        costs.append(Cost(_CATEGORY_NAMES.get(category, category), own, own / parts.basis))
+        own = round((parts.compute - parts.other_compute) * ns / total)
+        costs.append(Cost(category_name(category), own, own / parts.basis))
+    if parts.other_compute:
+        costs.append(Cost("work of other steps", parts.other_compute, parts.other_compute / parts.basis))
     return costs
 
 
+# -- in words --------------------------------------------------------------------------------------
+
+
 def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Cost]) -> str:
+    """One sentence; every share in it is of the basis."""
     busy = format_share(parts.busy / parts.basis)
-    start = f"{parts.who} worked {busy} of {format_ns(parts.basis)} ({parts.basis_name})"
+    start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     share = format_share(worst.ns / parts.basis)
     if bound == "compute-bound":
-        text = start
-        if computing:
-            text += f"; {computing[0].label} takes {format_share(computing[0].share)}"
-        return text + (f", {worst.label} {share}." if worst.ns >= 0.1 * parts.basis else ".")
-    if bound in ("communication-bound", "memory-copy-bound"):
-        return f"{start}; {worst.label} takes {share}."
-    if bound == "idle" or not worst.label.startswith("waiting"):
-        return f"{start}; {worst.label}: {share}."
-    return f"{start} and spent {share} {worst.label}."
+        text = (
+            f"{start}; the largest part: {computing[0].label} {format_share(computing[0].share)}"
+            if computing
+            else start
+        )
+        return text + (f"; {share} {worst.phrase or worst.label}." if worst.ns >= 0.1 * parts.basis else ".")
+    if bound == "host-bound" and _leads_in(parts):
+        alone = format_share(parts.lead_in_host / parts.basis)
+        return f"{start}; for {alone} the host worked alone, before the device's first activity."
+    return f"{start}; {share} {worst.phrase}." if worst.phrase else f"{start}."
 
 
-def _notes(scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound) -> Iterable[str]:
+def _split(parts: DeviceParts) -> str:
+    """What the device was busy with, when not only computation."""
+    other = ((parts.communication, "communication"), (parts.memory, "copies"))
+    named = [
+        f"{format_share(ns / parts.basis)} in {what} alone"
+        for ns, what in other
+        if ns >= SPLIT_SHARE * parts.basis
+    ]
+    return (
+        f": {', '.join([f'{format_share(parts.compute / parts.basis)} computing', *named])}" if named else ""
+    )
+
+
+def _notes(
+    scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None
+) -> Iterable[str]:
+    if warm_up:
+        share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
+        yield (
+            f"Warm-up was recorded: first-time work takes {share} of {format_ns(parts.basis)}, so the figures say "
+            "little about the steady state."
+        )
     if parts.lead_in:
         yield (
-            f"{format_ns(parts.lead_in)} of it passed before the device's first activity; "
+            f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity; "
             f"the sections below are about the {format_ns(scope.duration)} from there on."
         )
     second = losses[1]
     if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
-        yield f"It is close: {second.label} takes {format_share(second.ns / parts.basis)}."
+        share = format_share(second.ns / parts.basis)
+        yield f"It is close: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
         yield "No launch calls were captured, so the trace cannot tell what the device waited for."
     if bound == "compute-bound" and not parts.has_steps:
@@ -171,75 +251,34 @@ def _notes(scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound) 
         yield f"It is about the busiest of {parts.devices} devices."
 
 
-# -- no device -------------------------------------------------------------------------------------
-
-
-def _on_cpu(scope: Scope, results: Tables, findings: list[tuple[str, Finding]]) -> Verdict:
-    row = results["breakdown"].tables()["devices"].row(0, named=True)
-    table = results["kernels"].tables()["by_category"]
-    total = int(table["total_ns"].sum())
-    busy, idle, basis = int(row["busy_ns"]), int(row["idle_ns"]), scope.duration
-    costs = []
-    for category, ns in table.select("category", "total_ns").rows():
-        own = round(busy * ns / total)
-        costs.append(Cost(_cpu_name(category), own, own / basis))
-    costs.append(Cost("outside any operator", idle, idle / basis))
-    costs.sort(key=lambda cost: -cost.ns)
-    top = table.row(0, named=True)
-    headline = (
-        f"No device was captured. On the processors, {_cpu_name(top['category'])} takes {format_share(top['share'])} "
-        f"of the operators' {format_ns(total)}"
-    )
-    headline += f"; no operator ran in {format_share(idle / basis)} of {format_ns(basis)}." if idle else "."
-    notes = []
-    if total > busy:
-        notes.append("Operators ran on several threads at once; the costs share the time in which any ran.")
-    return Verdict(
-        bound="cpu",
-        headline=headline,
-        costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
-        advice=_advice(findings, "cpu", 0),
-        notes=tuple(notes),
-        basis_ns=basis,
-    )
-
-
-def _cpu_name(category: str) -> str:
-    return _CATEGORY_NAMES.get(category, category).replace("kernels", "operators")
-
-
 # -- what to try -----------------------------------------------------------------------------------
 
 
-_ABOUT: Final[dict[Bound, tuple[str, ...]]] = {
-    "input-bound": ("data_loading",),
-    "communication-bound": ("exposed_communication",),
-    "memory-copy-bound": ("pageable_copies", "small_copies"),
-    "host-bound": ("host_bound_launches", "blocking_synchronisation", "cold_start", "allocation_calls"),
-    "launch/short-kernel-bound": ("host_bound_launches", "short_kernels"),
-}
-"""The findings that speak about a bound; they come first."""
-
-_GENERAL: Final = frozenset({"low_utilisation", "incomplete_capture"})
-"""Findings that say that something is amiss, not what; they come last."""
-
-
-def _findings(results: Tables) -> list[tuple[str, Finding]]:
-    """Findings of all sections with their section, gravest first."""
-    owner = {id(finding): name for name, result in results.items() for finding in result.findings}
-    ranked = rank([finding for result in results.values() for finding in result.findings])
-    return [(owner[id(finding)], finding) for finding in ranked]
+def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
+    """The finding of first-time work, when it is large or larger than all others."""
+    told = next((owned for owned in findings if owned.finding.id == "cold_start"), None)
+    if told is None:
+        return None
+    stake = told.finding.ns_at_stake or 0
+    others = (
+        x.finding.ns_at_stake or 0 for x in findings if x.finding.id not in ("cold_start", "low_utilisation")
+    )
+    return told if stake >= WARM_UP_SHARE * basis or stake > max(others, default=0) else None
 
 
-def _advice(findings: list[tuple[str, Finding]], bound: Bound, stake: int) -> tuple[Advice, ...]:
-    """What to change: the findings on the bound, or general advice when there is none, then the others by gravity."""
-    about = _ABOUT.get(bound, ())
-    useful = [(name, finding) for name, finding in findings if finding.advice]
-    useful.sort(key=lambda item: (item[1].id in _GENERAL, item[1].id not in about))
-    chosen = [
-        Advice(finding.title, finding.advice, finding.ns_at_stake, finding.id, name, finding.severity)
-        for name, finding in useful
-    ]
-    # A loss that no finding explains still needs an answer, and so does a report without any telling finding.
-    answered = any(advice.finding in about if about else advice.finding not in _GENERAL for advice in chosen)
-    return (*(() if answered else general_advice(bound, stake)), *chosen)[:ADVICE]
+def _advice(
+    parts: DeviceParts,
+    results: Tables,
+    findings: list[Owned],
+    bound: Bound,
+    worst: _Loss,
+    warm_up: Owned | None,
+) -> tuple[Advice, ...]:
+    first = [of_finding(warm_up)] if warm_up else []
+    if not warm_up and bound == "host-bound" and _leads_in(parts):
+        first = [lead_in_advice(parts.lead_in_host)]
+    if bound == "compute-bound":  # nobody can say what part of a computation could be saved
+        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute)
+    else:
+        fallback = general(bound, worst.ns)
+    return choose(findings, bound, parts.basis, fallback=fallback, first=first)

@@ -1,0 +1,74 @@
+"""The verdict on a run for which no device was captured: operators, by category, and what passed outside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_ns, format_share
+from tracekit.intervals import IntervalSet
+from tracekit.report._advice import Owned, choose, general, python_advice
+from tracekit.report._names import category_name
+from tracekit.report.model import Cost, Verdict
+
+__all__ = ["on_cpu"]
+
+COSTS: Final = 3
+OUTSIDE: Final = "outside any operator"
+OTHERS: Final = "operators of other steps"
+
+
+def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]) -> Verdict:
+    """The verdict; all shares are of the window."""
+    rows = scope.activities
+    selected = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
+    busy, basis = scope.intervals().measure, scope.duration
+    idle = basis - busy
+    table = results["kernels"].tables()["by_category"]
+    total = int(table["total_ns"].sum())
+    costs = [
+        Cost(_name(category), own := round(selected * ns / total), own / basis)
+        for category, ns in table.select("category", "total_ns").rows()
+    ]
+    costs += [Cost(OUTSIDE, idle, idle / basis), Cost(OTHERS, busy - selected, (busy - selected) / basis)]
+    costs.sort(key=lambda cost: -cost.ns)
+    python = costs[0].label == OUTSIDE
+    return Verdict(
+        bound="cpu",
+        headline=_headline(costs, basis),
+        costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
+        advice=choose(
+            findings,
+            "cpu",
+            basis,
+            fallback=general("cpu", 0),
+            first=[python_advice(idle)] if python else [],
+        ),
+        notes=tuple(_notes(total, selected, busy)),
+        basis_ns=basis,
+    )
+
+
+def _name(category: str) -> str:
+    return category_name(category).replace("kernels", "operators")
+
+
+def _headline(costs: list[Cost], basis: int) -> str:
+    outside = next(cost for cost in costs if cost.label == OUTSIDE)
+    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, OTHERS)), None)
+    start = f"No device was captured. Of {format_ns(basis)} (the window) on the processors"
+    own = f"{largest.label} {format_share(largest.share)}" if largest else ""
+    if costs[0] is outside:
+        text = f"{start}, {format_share(outside.share)} passed in Python or host code outside any operator"
+        return f"{text}; the largest part of the operators: {own}." if own else f"{text}."
+    text = f"{start}, the largest part went to: {own}"
+    return f"{text}; {format_share(outside.share)} passed outside any operator." if outside.ns else f"{text}."
+
+
+def _notes(total: int, selected: int, busy: int) -> Iterator[str]:
+    if total > selected:
+        yield "Operators ran on several threads at once; the costs share the time in which any ran."
+    if busy > selected:
+        yield f"Of the window, {format_ns(busy - selected)} went to operators outside the selected steps."
