@@ -86,3 +86,10 @@ def test_no_spans() -> None:
     nesting = nest([], [], [])
     assert nesting.depth().tolist() == []
     assert nesting.innermost_at([0], [1]).tolist() == [-1]
+
+
+def test_as_many_threads_as_spans_took_quadratic_time() -> None:
+    count = 100_000
+    thread = np.arange(count)
+    nesting = nest(thread, np.zeros(count, int), np.ones(count, int))
+    assert (nesting.innermost_at(thread[::-1], np.zeros(count, int)) == thread[::-1]).all()

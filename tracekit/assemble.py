@@ -128,7 +128,10 @@ def _with_blocks(device: pl.DataFrame) -> pl.DataFrame:
     grids = device.select("grid").unique().with_columns(pl.col("grid").cast(pl.String).alias("text"))
     sizes = grids.select(
         "grid",
-        pl.col("text").str.extract_all(r"\d+").list.eval(pl.element().cast(pl.Int64)).alias("extent"),
+        pl.col("text")
+        .str.extract_all(r"\d+")
+        .list.eval(pl.element().cast(pl.Int64, strict=False))
+        .alias("extent"),
     ).select(
         "grid",
         pl.when(pl.col("extent").list.len() > 0)

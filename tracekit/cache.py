@@ -1,27 +1,43 @@
 """Parsed traces on disk, keyed by the content of the file, so that a second look is fast.
 
-An entry is a folder with one Parquet file a frame and `meta.json`. It is written beside its place and renamed
+An entry is a folder with one Parquet file a frame, `meta.json`, and `sums.json` with the checksums of the others. It is written beside its place and renamed
 into it, so that a crash leaves nothing half-written and two processes cannot disturb each other. A damaged
 entry is read again from the source and replaced.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from isal import isal_zlib
 
 from tracekit.trace import FRAMES, DeviceInfo, Meta, Trace
 
 __all__ = ["cache_root", "clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}|\.writing-.*")
+_SUMS: Final = "sums.json"
+_FAILURES: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,  # no home folder is known; JSON is nested too deep
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
 
 
 def cache_root() -> Path:
@@ -34,22 +50,24 @@ def cache_root() -> Path:
 
 def load(digest: str, path: str | os.PathLike[str]) -> Trace | None:
     """The cached trace with this digest, as if it had just been read from `path`; None when there is none."""
-    entry = cache_root() / digest
     try:
-        meta = _meta_from(json.loads((entry / "meta.json").read_text("utf-8")))
-        frames = {name: _frame(entry / f"{name}.parquet") for name in FRAMES}
+        entry = cache_root() / digest
+        sums = json.loads((entry / _SUMS).read_text("utf-8"))
+        meta = _meta_from(json.loads(_verified(entry, "meta.json", sums)))
+        frames = {name: _frame(entry, f"{name}.parquet", sums) for name in FRAMES}
         trace = Trace(meta=replace(meta, path=os.fspath(path)), **frames)  # type: ignore[arg-type]
-        os.utime(entry)
-    except (OSError, ValueError, TypeError, KeyError, pl.exceptions.PolarsError):
+    except _FAILURES:
         return None  # absent, damaged or of another version: the source is read instead
+    with suppress(OSError):  # of a cache that may only be read
+        os.utime(entry)
     return trace
 
 
 def store(digest: str, trace: Trace) -> bool:
     """Keep a trace; False when the disk does not allow it, which costs nothing but the next run's time."""
-    root = cache_root()
     temporary: Path | None = None
     try:
+        root = cache_root()
         root.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=root))
         for name in FRAMES:
@@ -58,12 +76,14 @@ def store(digest: str, trace: Trace) -> bool:
                 frame.write_parquet(temporary / f"{name}.parquet", compression="lz4", statistics=False)
         meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": ""}
         (temporary / "meta.json").write_text(json.dumps(meta), "utf-8")
+        sums = {file.name: isal_zlib.crc32(file.read_bytes()) for file in temporary.iterdir()}
+        (temporary / _SUMS).write_text(json.dumps(sums), "utf-8")
         entry = root / digest
         if entry.exists():
             shutil.rmtree(entry, ignore_errors=True)
         temporary.rename(entry)
         _prune(root, keep=digest)
-    except (OSError, pl.exceptions.PolarsError):
+    except _FAILURES:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         return False
@@ -76,7 +96,7 @@ def clear() -> int:
     if not root.is_dir():
         return 0
     freed = 0
-    for entry in root.iterdir():
+    for entry in _entries(root):
         freed += _size(entry)
         shutil.rmtree(entry, ignore_errors=True)
     return freed
@@ -84,9 +104,7 @@ def clear() -> int:
 
 def _prune(root: Path, keep: str) -> None:
     """Drop the entries that were not used for longest while the whole is too large."""
-    entries = sorted(
-        (e for e in root.iterdir() if e.is_dir() and e.name != keep), key=lambda e: e.stat().st_mtime
-    )
+    entries = sorted((e for e in _entries(root) if e.name != keep), key=lambda e: e.stat().st_mtime)
     total = sum(_size(entry) for entry in entries) + _size(root / keep)
     for entry in entries:
         if total <= _LIMIT_BYTES:
@@ -95,12 +113,27 @@ def _prune(root: Path, keep: str) -> None:
         shutil.rmtree(entry, ignore_errors=True)
 
 
+def _entries(root: Path) -> Iterator[Path]:
+    """The cache's own folders. Whatever else lies beside them, in a folder that a user named, is his."""
+    return (entry for entry in root.iterdir() if _ENTRY.fullmatch(entry.name) and entry.is_dir())
+
+
 def _size(entry: Path) -> int:
     return sum(file.stat().st_size for file in entry.glob("*") if file.is_file())
 
 
-def _frame(path: Path) -> pl.DataFrame | None:
-    return pl.read_parquet(path) if path.exists() else None
+def _frame(entry: Path, name: str, sums: dict[str, int]) -> pl.DataFrame | None:
+    if name not in sums and not (entry / name).exists():
+        return None  # this trace has no such frame
+    return pl.read_parquet(io.BytesIO(_verified(entry, name, sums)))
+
+
+def _verified(entry: Path, name: str, sums: dict[str, int]) -> bytes:
+    """The bytes of a file that is as it was written: Parquet itself would give other numbers for a flipped bit."""
+    data = (entry / name).read_bytes()
+    if isal_zlib.crc32(data) != sums[name]:
+        raise ValueError(f"{name} is damaged")
+    return data
 
 
 def _meta_from(raw: dict[str, Any]) -> Meta:

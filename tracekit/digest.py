@@ -21,6 +21,8 @@ def digest_of(path: Path) -> str | None:
     """
     digest = hashlib.sha256(_FORMAT.encode())
     try:
+        if not path.is_file():
+            return None  # a pipe can be read only once, and some devices have no end
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
                 digest.update(block)

@@ -141,9 +141,11 @@ def _last_started(
     which = np.searchsorted(codes, query_thread)
     known = which < codes.size
     known[known] &= codes[which[known]] == query_thread[known]
-    for code in np.unique(which[known]).tolist():  # threads are few
+    rows = np.flatnonzero(known)
+    rows = rows[np.argsort(which[rows], kind="stable")]
+    asked, begins = np.unique(which[rows], return_index=True)
+    for code, group in zip(asked.tolist(), np.split(rows, begins[1:]), strict=False):
         low, high = int(bounds[code]), int(bounds[code + 1])
-        rows = np.flatnonzero(known & (which == code))
-        at = low + np.searchsorted(start[low:high], query_time[rows], side="right") - 1
-        found[rows] = np.where(at >= low, at, -1)
+        at = low + np.searchsorted(start[low:high], query_time[group], side="right") - 1
+        found[group] = np.where(at >= low, at, -1)
     return found

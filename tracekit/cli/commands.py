@@ -12,6 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
+from tracekit.errors import UsageError
 
 __all__ = ["register"]
 
@@ -37,6 +38,8 @@ def third_party(
     output: flags.Output = None,
 ) -> None:
     """Run an analysis that another package registered (entry-point group tracekit.analyses)."""
+    if not traces:
+        raise UsageError("no trace is given", remedy="give a trace file behind the name of the analysis")
     run_analysis(name, traces, step=step, window=window, format_=format_, output=output)
 
 

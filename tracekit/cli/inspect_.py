@@ -57,6 +57,8 @@ def info(
 def _facts(trace: Trace) -> dict[str, Any]:
     import polars as pl
 
+    from tracekit.report.text import clean
+
     meta = trace.meta
     steps = trace.host.filter(pl.col("kind") == "step").sort("start")
     host = trace.host["kind"].cast(pl.String).value_counts(sort=True)
@@ -66,19 +68,21 @@ def _facts(trace: Trace) -> dict[str, Any]:
         for frame in (trace.host, trace.device)
     ]
     return {
-        "file": Path(meta.path).name,
+        "file": clean(Path(meta.path).name),
         "format": meta.format,
         "size_bytes": meta.size_bytes,
         "events": meta.event_count,
         "duration_ns": max((end for end in ends if end is not None), default=0),
         "rank": meta.rank,
         "world_size": meta.world_size,
-        "producer": meta.producer,
-        "devices": [{"device_id": d.device_id, "name": d.name, "sm_count": d.sm_count} for d in meta.devices],
+        "producer": {clean(key): clean(value) for key, value in meta.producer.items()},
+        "devices": [
+            {"device_id": d.device_id, "name": clean(d.name), "sm_count": d.sm_count} for d in meta.devices
+        ],
         "processes": list(meta.process_ids),
         "threads": trace.host.select("process_id", "thread_id").unique().height,
         "streams": trace.device.select("device_id", "stream_id").unique().height,
-        "steps": steps["name"].cast(pl.String).to_list(),
+        "steps": [clean(name) for name in steps["name"].cast(pl.String).to_list()],
         "host_spans": dict(host.iter_rows()),
         "device_activities": dict(device.iter_rows()),
         "captured": sorted(meta.captured),
@@ -128,8 +132,10 @@ def doctor(
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
+    from tracekit.report.text import clean_frame
+
     read = load(trace, no_cache=no_cache, no_size_limit=no_size_limit)
-    rows = read.health.to_dicts()
+    rows = clean_frame(read.health).to_dicts()
     laws = _conservation(read)
     chosen = out.choose_format(format_, output)
     if chosen is Format.json:

@@ -30,7 +30,8 @@ def load(
     """
     with ThreadPoolExecutor(1) as beside:
         # Hashing releases the interpreter, so that the import of Polars hides it.
-        hashing = None if no_cache else beside.submit(digest_of, path)
+        # A pipe cannot be read twice, and a device has no end.
+        hashing = beside.submit(digest_of, path) if not no_cache and _is_regular(path) else None
         import tracekit.api
         from tracekit.limits import Limits
 
@@ -47,6 +48,13 @@ def load(
     finally:
         progress(-1, 0)
     return _with_patterns(trace, comm_patterns) if comm_patterns else trace
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False  # the reader says what is wrong with it
 
 
 def load_all(
@@ -87,6 +95,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
     began = shown = time.monotonic()
     visible = False
     wanted = sys.stderr.isatty()
+    name = "".join(letter if letter.isprintable() else "?" for letter in path.name)
 
     def report(plain_bytes: int, _file_bytes: int) -> None:
         nonlocal shown, visible
@@ -102,7 +111,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
             return
         shown, visible = now, True
         rate = plain_bytes / (now - began) / 1e6
-        sys.stderr.write(f"\r\033[Kreading {path.name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        sys.stderr.write(f"\r\033[Kreading {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
         sys.stderr.flush()
 
     return report

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -18,6 +20,8 @@ __all__ = ["app", "main"]
 _INTERRUPTED: Final = 130
 _INTERNAL: Final = 70
 """The exit code of a fault in tracekit itself, as sysexits.h has it."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 app = typer.Typer(
     name="tracekit",
@@ -51,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit; every failure is one line on stderr, a traceback only with `--debug`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    _make_streams_usable()
     # Accepted anywhere, since it is added when a command has already failed.
     given = [argument for argument in given if argument != "--debug"]
     try:
@@ -63,17 +68,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _complain("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # The reader of a pipe went away (`| head`); what was written is what it wanted.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_stdout_up()
         code = 0
     except Exception as error:  # the last resort: no traceback reaches the user
         if debug:
             raise
-        text = " ".join(str(error).split())[:200]
-        code = _complain(
-            f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
-            _INTERNAL,
-        )
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _give_stdout_up()
+            code = _complain("the disk is full; make room, or write elsewhere", 2)
+        else:
+            text = " ".join(str(error).split())[:200]
+            code = _complain(
+                f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
+                _INTERNAL,
+            )
     sys.exit(code)
+
+
+def _make_streams_usable() -> None:
+    """Give closed streams a place to go, and let an encoding that lacks a character show another one for it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - lives as long as we do
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _give_stdout_up() -> None:
+    """What is still buffered would fail again at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -82,12 +106,17 @@ def _run(arguments: list[str]) -> int:
         result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
     except typer.Exit as leave:
         return int(leave.exit_code)
+    except SystemExit as leave:
+        raise BrokenPipeError from leave  # how click tells that the reader of a pipe went away
     except typer.Abort:
         return _complain("interrupted", _INTERRUPTED)
     except Exception as error:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help itself, which is no error's one line
+            sys.stderr.write(f"{message()}\n")
+            return 2
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
         text = message().strip()
         return _complain(f"{text} See '{where} --help'." if text else f"See '{where} --help'.", 2)
@@ -96,5 +125,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain(text: str, code: int) -> int:
-    sys.stderr.write(f"tracekit: error: {' '.join(text.split())}\n")
+    # A file's name may hold what moves a terminal's cursor.
+    sys.stderr.write(f"tracekit: error: {' '.join(_CONTROL.sub(' ', text).split())}\n")
     return code

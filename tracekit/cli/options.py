@@ -92,7 +92,9 @@ CommPatterns = Annotated[
         rich_help_panel=_SELECT,
     ),
 ]
-Top = Annotated[int | None, typer.Option(min=1, help="Rows of each table.", rich_help_panel=_SELECT)]
+Top = Annotated[
+    int | None, typer.Option(min=1, max=10**9, help="Rows of each table.", rich_help_panel=_SELECT)
+]
 Sort = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.", rich_help_panel=_SELECT)
 ]

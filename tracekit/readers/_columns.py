@@ -17,7 +17,7 @@ import polars as pl
 
 from tracekit.facts.units import NS_PER_US
 
-__all__ = ["EXACT_FLOAT_US", "categorical", "floats", "integers", "nanoseconds", "raw_texts"]
+__all__ = ["EXACT_FLOAT_US", "categorical", "floats", "integers", "nanoseconds", "raw_texts", "times"]
 
 _PLAIN_INT: Final = {int, type(None)}
 _PLAIN_FLOAT: Final = {float, int, type(None)}
@@ -25,8 +25,13 @@ EXACT_FLOAT_US: Final = float(2**43)
 """Below this a double holds a time in µs to the ns: the spacing of doubles there is 2⁻¹⁰ µs."""
 
 _INT64: Final = 2**63 - 1
+_LATEST_NS: Final = 3 * 10**18
+"""In 2065. The difference of two such times, with such a duration added, is still an Int64."""
+
 _LARGEST_US: Final = _INT64 // NS_PER_US
-_INTEGER: Final = re.compile(r"[-+]?\d+(\.0*)?")
+_NEAR_LIMIT_NS: Final = 8 * 10**18
+_DIGITS: Final = 18
+_INTEGER: Final = re.compile(r"[-+]?\d{1,40}(\.0*)?")
 
 
 def nanoseconds(values: Sequence[Any]) -> pl.Series:
@@ -48,6 +53,14 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
     return pl.Series([_exact(value) for value in values], dtype=pl.Int64)
 
 
+def times(values: Sequence[Any]) -> pl.Series:
+    """`nanoseconds`, with what no clock shows as null, so that sums and differences cannot overflow."""
+    ns = nanoseconds(values)
+    if ns.is_between(-_LATEST_NS, _LATEST_NS).all():
+        return ns
+    return pl.select(pl.when(ns.is_between(-_LATEST_NS, _LATEST_NS)).then(ns)).to_series()
+
+
 def _bounds(values: Sequence[Any]) -> tuple[float, ...]:
     """The least and the greatest number; nothing when there is none."""
     known = [value for value in values if value is not None] if None in values else values
@@ -57,11 +70,13 @@ def _bounds(values: Sequence[Any]) -> tuple[float, ...]:
 def _nanoseconds_of_text(values: Sequence[msgspec.Raw]) -> pl.Series:
     text = pl.Series("t", b"\x1e".join(values).decode("utf-8", "replace").split("\x1e"), dtype=pl.String)
     parts = text.to_frame().select(
-        pl.col("t").str.extract_groups(r'^\s*"?(-?)(\d{1,16})(?:\.(\d{1,3})0*)?"?\s*$').struct.unnest()
+        pl.col("t").str.extract_groups(r'^\s*"?(-?)([0-9]{1,16})(?:\.([0-9]{1,3})0*)?"?\s*$').struct.unnest()
     )
     sign, whole, fraction = (parts.to_series(i) for i in range(3))
     ns = whole.cast(pl.Int64) * NS_PER_US + fraction.fill_null("0").str.pad_end(3, "0").cast(pl.Int64)
     ns = pl.select(pl.when(sign == "-").then(-ns).otherwise(ns)).to_series()
+    # Sixteen digits of µs may be more ns than an Int64 holds: they come out as other large numbers.
+    ns = pl.select(pl.when(ns.is_between(-_NEAR_LIMIT_NS, _NEAR_LIMIT_NS)).then(ns)).to_series()
     if ns.null_count():
         odd = [i for i, missing in enumerate(ns.is_null()) if missing]
         ns = ns.scatter(odd, [_exact(text[i]) for i in odd])
@@ -75,11 +90,13 @@ def _exact(value: object) -> int | None:
         whole = int(value // 1)
         return whole * NS_PER_US + round((value - whole) * NS_PER_US)
     try:
-        ns = Decimal(str(value).strip().strip('"')) * NS_PER_US
-        rounded = int(ns.to_integral_value())
-    except (InvalidOperation, ValueError, OverflowError):
+        us = Decimal(str(value).strip().strip('"'))
+    except (InvalidOperation, ValueError):
         return None
-    return rounded if abs(rounded) <= _INT64 else None
+    if not us.is_finite() or us.adjusted() > _DIGITS:
+        return None  # to write 1e999999 out takes half a minute
+    ns = int((us * NS_PER_US).to_integral_value())
+    return ns if abs(ns) <= _INT64 else None
 
 
 def integers(values: Sequence[Any]) -> pl.Series:
@@ -89,8 +106,11 @@ def integers(values: Sequence[Any]) -> pl.Series:
             return pl.Series(values, dtype=pl.Int64)
         except (OverflowError, TypeError):  # beyond 64 bits; releases of Polars differ in what they raise
             return pl.Series([_integer(value) for value in values], dtype=pl.Int64)
-    known = {value: _integer(value) for value in set(values)}
-    return pl.Series([known[value] for value in values], dtype=pl.Int64)
+    # Of texts each is read once. Numbers are not looked up: large ones can be made to share one hash.
+    known = {value: _integer(value) for value in {v for v in values if isinstance(v, str)}}
+    return pl.Series(
+        [known[value] if isinstance(value, str) else _integer(value) for value in values], dtype=pl.Int64
+    )
 
 
 def _integer(value: object) -> int | None:

@@ -20,7 +20,7 @@ import msgspec
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.readers._columns import EXACT_FLOAT_US
-from tracekit.readers._salvage import Defects, decode_object, end_of_value, salvage
+from tracekit.readers._salvage import Defects, decode_object, depth_of, end_of_value, salvage
 from tracekit.readers._source import Source
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array"]
 
-_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_KEY: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _TIME: Final = attrgetter("ts")
 _HEADER_LIMIT: Final = 256 << 20
@@ -36,6 +36,10 @@ _TAIL_LIMIT: Final = 64 << 20
 _EVENT_LIMIT: Final = 64 << 20
 """No real event is as long; one that is would only fill the memory."""
 _GUESSES: Final = 3
+_WINDOW: Final = 4 << 10
+"""No key and its bracket are further apart."""
+_OPENINGS: Final = 8
+"""How many places that look like the event array are tried although braces say that they lie deeper."""
 
 
 NO_ARGS: Final = msgspec.Raw(b"{}")
@@ -153,7 +157,7 @@ class EventStream:
     def _open_array(self, blocks: Iterator[bytes]) -> bytes:
         """Read up to the opening bracket of the event array; returns what follows it."""
         head = b""
-        searched = 0
+        searched = counted = depth = tried = 0
         for block in blocks:
             head = head + block if head else block.removeprefix(b"\xef\xbb\xbf").lstrip()
             if head and head[:1] == b"[":
@@ -163,12 +167,17 @@ class EventStream:
                     "it is not a JSON trace", path=self.source.path, remedy="give a PyTorch-profiler trace"
                 )
             for match in _EVENTS_KEY.finditer(head, searched):
+                depth += depth_of(head[counted : match.start()])
+                counted = match.start()
+                tried += 1
+                if depth != 1 and tried > _OPENINGS:
+                    continue
                 parsed = decode_object(head[: match.start()] + b'"traceEvents":[]}', self.defects)
                 if parsed is not None:
                     parsed.pop("traceEvents", None)
                     self.header.update(parsed)
                     return head[match.end() :]
-            searched = max(0, len(head) - 64)
+            searched = max(counted + 1, len(head) - _WINDOW) if counted else max(0, len(head) - _WINDOW)
             if len(head) > _HEADER_LIMIT:
                 break
         fault = "it holds no traceEvents"
@@ -243,8 +252,10 @@ class EventStream:
         parsed = decode_object(b"{" + text, self.defects)
         if parsed is None:
             self.defects.add("unreadable_tail", text[:120])
-        else:
-            self.header.update(parsed)
+            return
+        if parsed.pop("traceEvents", None) is not None:
+            self.defects.add("unreadable_tail", "a second traceEvents")
+        self.header.update(parsed)
 
 
 def _skip_comma(text: bytes, cut: int) -> int:
@@ -259,16 +270,15 @@ def decode_array(array: bytes) -> list[AnyEvent]:
     events = _FAST.decode(array)
     times = list(map(_TIME, events))
     types = set(map(type, times))
-    if float in types and any(type(t) is float and abs(t) >= EXACT_FLOAT_US for t in _extremes(times, types)):
+    if float in types and _loses_ns(times, types):
         return cast("list[AnyEvent]", _EXACT.decode(array))
     return cast("list[AnyEvent]", events)
 
 
-def _extremes(times: list[Any], types: set[type]) -> list[Any]:
-    """The values among which the largest float is: two when all are numbers, all of them when they are mixed."""
-    if types <= {int, float}:
-        return [float(max(times)), float(min(times))]
-    return times
+def _loses_ns(times: list[Any], types: set[type]) -> bool:
+    """Whether a number among the times is too large for a double to hold it to the ns."""
+    known = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
+    return max(known) >= EXACT_FLOAT_US or min(known) <= -EXACT_FLOAT_US
 
 
 def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:

@@ -22,7 +22,19 @@ from tracekit.readers._salvage import Defects
 
 __all__ = ["RawFrames"]
 
+_NAMELESS: Final = "(no name)"
+_LONGEST_LABEL: Final = 200
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
+_KNOWN_CATEGORIES: Final = frozenset(
+    {
+        *facts.DEVICE_CATEGORIES,
+        *facts.HOST_CATEGORIES,
+        *facts.DEVICE_SYNC_CATEGORIES,
+        *facts.DROPPED_CATEGORIES,
+        *facts.FORWARD_BACKWARD_FLOW,
+        facts.COUNTER_RANGE_CATEGORY,
+    }
+)
 _ANONYMOUS_BASE: Final = -1_000
 
 
@@ -53,7 +65,13 @@ class RawFrames:
         groups: dict[tuple[str, str | None], list[AnyEvent]] = defaultdict(list)
         for event in events:
             groups[event.ph, event.cat].append(event)
+        # Every frame costs as much as a thousand rows, and a file may hold any number of unknown categories.
+        merged: dict[tuple[str, str | None], list[AnyEvent]] = defaultdict(list)
         for (phase, category), group in groups.items():
+            if phase == "X" and category not in _KNOWN_CATEGORIES:
+                self.defects.add("unknown_category", f"{category or ''!r} {group[0].name}", len(group))
+            merged[phase, category if category in _KNOWN_CATEGORIES else None] += group
+        for (phase, category), group in merged.items():
             self._add_group(phase, category, group)
 
     def pack(self) -> bytes:
@@ -124,17 +142,19 @@ class RawFrames:
         elif name in facts.DROPPED_CATEGORIES:
             self.defects.add(f"derived:{name}", str(group[0].name), len(group))
         else:
-            self.defects.add("unknown_category", f"{name!r} {group[0].name}", len(group))
             self._add_host("annotation", group)
 
     # -- one method per kind of frame ------------------------------------------------------------------------
 
     def _common(self, group: list[AnyEvent]) -> dict[str, pl.Series]:
         durations = _get(group, "dur")
+        names = _get(group, "name")
+        if None in names:
+            names = [_NAMELESS if name is None else name for name in names]
         return {
-            "name": columns.categorical(_get(group, "name")),
-            "start": columns.nanoseconds(_get(group, "ts")),
-            "duration": columns.nanoseconds(durations),
+            "name": columns.categorical(names),
+            "start": columns.times(_get(group, "ts")),
+            "duration": columns.times(durations),
         }
 
     def _place(self, group: list[AnyEvent]) -> dict[str, pl.Series]:
@@ -230,7 +250,7 @@ class RawFrames:
         self._keep(
             "memory",
             {
-                "start": columns.nanoseconds(_get(group, "ts")),
+                "start": columns.times(_get(group, "ts")),
                 **self._place(group),
                 "device_id": frame.select(
                     pl.when("on_host").then(-1).otherwise("device").cast(pl.Int64)
@@ -243,7 +263,7 @@ class RawFrames:
         )
 
     def _add_counters(self, group: list[AnyEvent]) -> None:
-        self._keep_series(group, columns.nanoseconds(_get(group, "ts")), None)
+        self._keep_series(group, columns.times(_get(group, "ts")), None)
 
     def _add_counter_ranges(self, group: list[AnyEvent]) -> None:
         common = self._common(group)
@@ -280,7 +300,7 @@ class RawFrames:
                 "flow_id": columns.integers(_get(group, "id")),
                 "process": place["process_id"],
                 "thread": place["thread_id"],
-                "time": columns.nanoseconds(_get(group, "ts")),
+                "time": columns.times(_get(group, "ts")),
             },
         )
 
@@ -291,11 +311,14 @@ class RawFrames:
             args = records.loose_args(event.args, self.defects)
             process = self._id(event.pid)
             if event.name == "thread_name":
-                self.threads[process, self._id(event.tid)] = str(args.get("name", ""))
+                self.threads[process, self._id(event.tid)] = _text(args.get("name", ""))
             else:
-                label = str(args.get("name", args.get("labels", "")))
+                label = _text(args.get("name", args.get("labels", "")))
                 known = self.processes.get(process, "")
-                self.processes[process] = label if not known or known == label else f"{known} ({label})"
+                if not known:
+                    self.processes[process] = label
+                elif label not in known and len(known) < _LONGEST_LABEL:
+                    self.processes[process] = f"{known} ({label})"
 
     # -- small helpers ---------------------------------------------------------------------------------------
 
@@ -306,11 +329,13 @@ class RawFrames:
     def _ids(self, values: Sequence[Any]) -> pl.Series:
         if set(map(type, values)) == {int}:
             return columns.integers(values)
-        known = {value: self._id(value) for value in set(values)}
-        return pl.Series([known[value] for value in values], dtype=pl.Int64)
+        known = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
+        return pl.Series([self._id(v) if isinstance(v, int) else known[v] for v in values], dtype=pl.Int64)
 
     def _id(self, value: int | str | float | None) -> int:
         """A process or thread number; text that is none ("Spans", "") gets a negative number of its own."""
+        if isinstance(value, int) and abs(value) < 2**63:
+            return value  # the most frequent kind, and metadata come one by one
         number = columns.integers([value])[0]
         # The same text gets the same number in every process that decodes a part of the file.
         return _ANONYMOUS_BASE - zlib.crc32(str(value).encode()) if number is None else int(number)
@@ -327,6 +352,11 @@ def _either(items: Sequence[Any], first: str, second: str) -> pl.Series:
 
 def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
     return pl.DataFrame({"a": first, "b": second}).select(pl.coalesce("a", "b")).to_series()
+
+
+def _text(value: object) -> str:
+    """A text or a number as text; of lists and objects, which may nest to any depth, nothing."""
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _numbers(args: dict[str, Any]) -> dict[str, float]:

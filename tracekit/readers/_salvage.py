@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Defects", "decode_object", "end_of_value", "salvage"]
+__all__ = ["Defects", "decode_object", "depth_of", "end_of_value", "salvage"]
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
+_Value = TypeVar("_Value")
 
 _SPLIT: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENT_BEGINS: Final = re.compile(rb',\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
-_STRING_OR_BARE: Final = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])',
+_SEPARATORS: Final = re.compile(rb"[\s,]*")
+# Every quote begins a match, closed or not: a search that fails at each of a million quotes would never end.
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_STRING_OR_OPEN: Final = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*"|(")[^"\\]*(?:\\.[^"\\]*)*\\?\Z',
     re.DOTALL,
 )
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING_OR_BARE: Final = re.compile(
+    rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
+    rb"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])",
+    re.DOTALL,
+)
+_SCALAR: Final = re.compile(rb'(?:[-+.\w]+|"[^"\\]*(?:\\.[^"\\]*)*")(?=[\s,\]])', re.DOTALL)
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
-_QUOTED_NAME: Final = re.compile(
-    rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:|"\s*\}\s*$)', re.DOTALL
+_NAME_BEGINS: Final = re.compile(rb'"name"\s*:\s*"')
+_NAME_ENDS: Final = re.compile(
+    rb'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:|"\s*\}\s*\Z', re.DOTALL
 )
 _LONE_QUOTE: Final = re.compile(rb'(?<!\\)"')
+_SURROGATES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
-_BETWEEN: Final = b" \t\r\n,"
+_TRUNCATED: Final = "truncated"
+_EXAMPLE: Final = 200
+_WINDOW: Final = 4 << 10
+_LONGEST: Final = 16 << 20
 _JOIN_LIMIT: Final = 64
 _JOIN_BYTES: Final = 1 << 20
+_ALLOWANCE: Final = 4
+"""How many times its own size a text may be looked at in vain: damage can be made that invites to look ever further."""
+
+_ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 @dataclass(slots=True)
@@ -66,119 +86,174 @@ def decode_object(text: bytes, defects: Defects) -> dict[str, Any] | None:
 def salvage(
     text: bytes, defects: Defects, record: type[_Record], *, final: bool
 ) -> tuple[list[_Record], int, bool]:
-    """Decode `text` (events separated by commas) piece by piece.
+    """Decode `text` (events separated by commas) piece by piece, in time that grows with its length alone.
 
     Returns the records, how many bytes were used, and whether the array's end was met. With `final` false,
     an incomplete last piece is left for the next block; with `final` true it is dropped.
     """
-    decoder = msgspec.json.Decoder(record)
-    records: list[_Record] = []
-    cuts = [match.start() + 1 for match in _SPLIT.finditer(text)] + [len(text)]
-    begin, index = 0, 0
-    while index < len(cuts):
-        begin += len(text[begin : cuts[index]]) - len(text[begin : cuts[index]].lstrip(_BETWEEN))
-        got, joined = _decode_joined(text, begin, cuts, index, decoder, defects)
-        if got is None:
-            piece = text[begin : cuts[index]]
-            skipped = _to_next_event(piece)
-            if skipped:
-                defects.add("malformed_event", piece[:skipped])
-                begin += skipped
-                continue
-            if index == len(cuts) - 1:
-                return _end_of_pieces(text, begin, piece, records, defects, final=final)
-            defects.add("malformed_event", piece)
-            begin, index = cuts[index], index + 1
-            continue
-        value, end, ended = got
-        records.append(value)
-        if ended:
-            return records, begin + end, True
-        if begin + end < cuts[joined] and text[begin + end : cuts[joined]].strip(_BETWEEN):
-            begin, index = begin + end, joined  # the piece holds more than one value
-        else:
-            begin, index = cuts[joined], joined + 1
-    return records, len(text), False
+    text, lone = _without_lone_surrogates(text)
+    records, used, ended = _salvage(text, defects, record, final=final)
+    mended = [at for at in lone if at < used]
+    if mended:
+        defects.add("invalid_utf8", text[max(0, mended[0] - 60) : mended[0] + 60], len(mended))
+    return records, used, ended
 
 
-def _decode_joined(
-    text: bytes,
-    begin: int,
-    cuts: list[int],
-    index: int,
-    decoder: msgspec.json.Decoder[_Record],
-    defects: Defects,
-) -> tuple[tuple[_Record, int, bool] | None, int]:
-    """The event that begins at `begin`; a `},{` inside its arguments or names may have cut it in pieces."""
-    for attempt in (_try, _repair):
-        joined = index
-        while True:
-            piece = text[begin : cuts[joined]]
-            got = attempt(piece, decoder, defects)
-            more = joined + 1 < len(cuts) and joined - index < _JOIN_LIMIT and len(piece) < _JOIN_BYTES
-            if got is not None:
-                return got, joined
-            if not more or not _is_open(piece):
-                break
-            joined += 1
-        if _to_next_event(text[begin : cuts[index]]):
-            break  # what looks like a broken name would swallow the event behind it
-    return None, index
-
-
-def _to_next_event(piece: bytes) -> int:
-    """How many bytes of a piece that does not decode lie before the next event that begins in it; 0 without one."""
-    if piece[:1] not in (b"{", b"]", b""):
-        return max(piece.find(b"{"), 0)  # a number, a null or a list between two events
-    match = _EVENT_BEGINS.search(piece, 1)
-    return match.end() if match else 0
-
-
-def _end_of_pieces(
-    text: bytes, begin: int, piece: bytes, records: list[_Record], defects: Defects, *, final: bool
+def _salvage(
+    text: bytes, defects: Defects, record: type[_Record], *, final: bool
 ) -> tuple[list[_Record], int, bool]:
-    if not final and _is_open(piece):
-        return records, begin, False
-    ended = piece[:1] == b"]"
-    if piece and not ended and not final:
-        defects.add("malformed_event", piece)
-    return records, begin if final else len(text), ended
+    pieces = _Pieces(text, msgspec.json.Decoder(record), defects, final=final)
+    records: list[_Record] = []
+    begin = 0
+    while True:
+        begin = _end_of(_SEPARATORS, text, begin)
+        if begin == len(text):
+            return records, begin, False
+        if text[begin : begin + 1] == b"]":
+            return records, begin, True
+        value, end = pieces.at(begin)
+        if value is not None:
+            records.append(value)
+        elif end > begin:
+            defects.add("malformed_event", text[begin : min(end, begin + _EXAMPLE)])
+        else:
+            return records, begin, False
+        begin = end
 
 
-def _repair(
-    piece: bytes, decoder: msgspec.json.Decoder[_Record], defects: Defects
-) -> tuple[_Record, int, bool] | None:
-    """Like `_try`, after ever stronger repairs."""
-    for kind, repaired in _repairs(piece):
-        got = _try(repaired, decoder, defects)
+class _Pieces(Generic[_Record]):
+    """One text, its likely ends of events, and how much of it was looked at in vain."""
+
+    def __init__(
+        self, text: bytes, decoder: msgspec.json.Decoder[_Record], defects: Defects, *, final: bool
+    ) -> None:
+        self.text = text
+        self.decoder = decoder
+        self.defects = defects
+        self.final = final
+        self.cuts = [match.start() + 1 for match in _SPLIT.finditer(text)] + [len(text)]
+        self.index = 0
+        self.allowance = _ALLOWANCE * len(text) + _JOIN_BYTES
+
+    def at(self, begin: int) -> tuple[_Record | None, int]:
+        """The event that begins here and its end; without an event, the end of what is to be left out.
+
+        That end is `begin` itself when it is not known yet: the rest of the text belongs to the next block.
+        """
+        while self.cuts[self.index] <= begin:
+            self.index += 1
+        is_object = self.text[begin : begin + 1] == b"{"
+        if is_object:
+            value, end = self._decode(begin, self.decoder)
+            if value is not None:
+                return value, end
+        # Well-formed, but no event: text that is no UTF-8, a field of an odd type, a number between two events.
+        other, end = self._decode(begin, _ANYTHING)
+        if other is not None:
+            return self._with_mended_encoding(self.text[begin:end]), end
+        if end > begin and not self.final:
+            return None, begin
+        if not is_object:
+            return None, self._junk(begin)
+        following = _EVENT_BEGINS.search(self.text, begin + 1, self.cuts[self.index])
+        if following:
+            # No repair: what looks like a broken name would swallow the event behind it.
+            return None, following.end()
+        return self._repair(begin)
+
+    def _decode(self, begin: int, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, int]:
+        """A value and its end; without one, the end of the text if it was still open there, else `begin`."""
+        first = self.cuts[self.index] - begin
+        size = first if first <= _WINDOW else _WINDOW
+        spent = 0
+        while True:
+            piece = self.text[begin : begin + size]
+            got, is_open = _try(piece, decoder)
+            if got is not None:
+                self.allowance += spent
+                return got[0], begin + got[1]
+            if not is_open:
+                return None, begin
+            if begin + size >= len(self.text):
+                return None, len(self.text) if size <= _LONGEST else begin
+            if size >= min(_LONGEST, max(self.allowance, _WINDOW)):
+                return None, begin
+            spent += size
+            self.allowance -= size
+            size = max(2 * size, _WINDOW)
+
+    def _with_mended_encoding(self, piece: bytes) -> _Record | None:
+        """The event in a well-formed piece; a repair of quotes would only make something else of it."""
+        mended = _mend_encoding(piece)
+        got = None if mended == piece else _try(mended, self.decoder)[0]
         if got is None:
-            continue
-        defects.add(kind, piece)
-        value, end, ended = got
-        # The end was found in the repaired text; what is behind it is as long as in the original.
-        return value, len(piece) - (len(repaired) - end), ended
-    return None
+            return None
+        self.defects.add("invalid_utf8", piece[:_EXAMPLE])
+        return got[0]
+
+    def _junk(self, begin: int) -> int:
+        """The end of a bare number or text, else of what is no value at all."""
+        if scalar := _SCALAR.match(self.text, begin):
+            return scalar.end()
+        found = self.text.find(b"{", begin)
+        return found if found > 0 else len(self.text)
+
+    def _repair(self, begin: int) -> tuple[_Record | None, int]:
+        """The event after ever stronger repairs; a `},{` inside its arguments or name may have cut it in pieces."""
+        text, cuts, index = self.text, self.cuts, self.index
+        for joined in range(index, min(index + _JOIN_LIMIT, len(cuts))):
+            piece = text[begin : cuts[joined]]
+            if joined > index and len(piece) > _JOIN_BYTES:
+                break
+            self.allowance -= len(piece)
+            if self.allowance < 0:
+                break
+            value, end = self._repaired(begin, piece)
+            if end > begin:
+                return value, end
+            if not _is_open(piece):
+                break
+            if joined == len(cuts) - 1 and not self.final and len(piece) < _LONGEST:
+                return None, begin
+        if index == len(cuts) - 1 and self.final:
+            return None, begin
+        return None, cuts[index]
+
+    def _repaired(self, begin: int, piece: bytes) -> tuple[_Record | None, int]:
+        """The event at the start of this piece and its end, after ever stronger repairs.
+
+        Without an event, the end of what the repairs made well-formed, but no event, if they did.
+        """
+        repaired = piece
+        for kind, repaired in _repairs(piece):
+            got, _ = _try(repaired, self.decoder)
+            if got is not None:
+                self.defects.add(kind, piece[:_EXAMPLE])
+                # The end was found in the repaired text; what is behind it is as long as in the original.
+                return got[0], begin + len(piece) - (len(repaired) - got[1])
+        other, _ = _try(repaired, _ANYTHING)
+        return None, begin if other is None else begin + len(piece) - (len(repaired) - other[1])
 
 
-def _try(
-    piece: bytes, decoder: msgspec.json.Decoder[_Record], _defects: Defects
-) -> tuple[_Record, int, bool] | None:
-    """The record, where it ended in the piece, and whether the array ended behind it; None when it is unreadable."""
+def _end_of(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    match = pattern.match(text, at)
+    return match.end() if match else at
+
+
+def _try(piece: bytes, decoder: msgspec.json.Decoder[_Value]) -> tuple[tuple[_Value, int] | None, bool]:
+    """The value at the start of a piece and where it ends; without one, whether more text could make it whole."""
     try:
-        return decoder.decode(piece), len(piece), False
+        return (decoder.decode(piece), len(piece)), False
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        return None
+        return None, False
     except msgspec.DecodeError as error:
         end = end_of_value(error, piece)
-    if end is None:
-        return None
-    rest = piece[end:].lstrip()
-    if rest[:1] not in (b"]", b","):
-        return None
+        if end is None:
+            return None, _TRUNCATED in str(error)
     try:
-        return decoder.decode(piece[:end]), end, rest[:1] == b"]"
+        return (decoder.decode(piece[:end]), end), False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return None, False
 
 
 def end_of_value(error: msgspec.DecodeError, text: bytes) -> int | None:
@@ -200,6 +275,7 @@ def _repairs(text: bytes) -> list[tuple[str, bytes]]:
     current = text
     for kind, repair in (
         ("invalid_utf8", _mend_encoding),
+        ("invalid_utf8", _mend_surrogates),
         ("bare_value", _mend_bare_values),
         ("unescaped_quote", _mend_names),
         ("control_character", _mend_control),
@@ -230,12 +306,44 @@ def _mend_control(text: bytes) -> bytes:
     return _STRING.sub(escape, text)
 
 
+def _mend_surrogates(text: bytes) -> bytes:
+    return _without_lone_surrogates(text)[0]
+
+
+def _without_lone_surrogates(text: bytes) -> tuple[bytes, list[int]]:
+    """The text, as long as before, and where halves of surrogate pairs were: Python writes them for odd file names.
+
+    They are valid JSON, but say no character, and the decoder refuses them wherever they stand.
+    """
+    lone = [match.start(1) for match in _SURROGATES.finditer(text) if match.group(1)]
+    if not lone:
+        return text, lone
+    mended = bytearray(text)
+    for at in lone:
+        mended[at : at + 6] = b"\\ufffd"
+    return bytes(mended), lone
+
+
 def _mend_names(text: bytes) -> bytes:
     """Escape quotes inside the event's name, which torch writes as they are."""
-    return _QUOTED_NAME.sub(lambda m: m.group(1) + _LONE_QUOTE.sub(b'\\\\"', m.group(2)) + m.group(3), text)
+    parts = []
+    done = 0
+    while begins := _NAME_BEGINS.search(text, done):
+        ends = _NAME_ENDS.search(text, begins.end())
+        if ends is None:
+            break
+        parts += [text[done : begins.end()], _LONE_QUOTE.sub(b'\\"', text[begins.end() : ends.start()])]
+        done = ends.start()
+    return b"".join([*parts, text[done:]])
 
 
 def _is_open(piece: bytes) -> bool:
     """Whether braces or a string are still open at the end of the piece."""
-    bare = _STRING.sub(b"", piece)
-    return bare.count(b"{") > bare.count(b"}") or bare.count(b'"') % 2 == 1
+    bare = _STRING_OR_OPEN.sub(rb"\1", piece)
+    return bare.count(b"{") > bare.count(b"}") or b'"' in bare
+
+
+def depth_of(text: bytes) -> int:
+    """How many more braces and brackets are opened than closed, outside of strings."""
+    bare = _STRING.sub(b"", text)
+    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -52,14 +53,13 @@ class Source:
         beyond the limits.
         """
         with self._open() as file:
-            magic = file.read(16)
-            file.seek(0)
+            magic = file.peek(16)[:16]  # a pipe cannot be read twice
             self._refuse_foreign(magic)
             self.compressed = magic.startswith(_GZIP_MAGIC)
             raw = self._raw_blocks(file, BLOCK_BYTES // 16 if self.compressed else BLOCK_BYTES)
-            yield from self._inflate(raw) if self.compressed else self._count(raw)
+            yield from _gathered(self._inflate(raw) if self.compressed else self._count(raw))
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> BufferedReader:
         try:
             if self.path.is_dir():
                 raise UnreadableTraceError(
@@ -149,6 +149,20 @@ class Source:
                 path=self.path,
                 remedy="if you trust it, pass --no-size-limit",
             )
+
+
+def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks that are worth a look: a pipe, or a gzip of many members, gives them in crumbs."""
+    crumbs: list[bytes] = []
+    size = 0
+    for block in blocks:
+        crumbs.append(block)
+        size += len(block)
+        if size >= BLOCK_BYTES // 4:
+            yield b"".join(crumbs) if len(crumbs) > 1 else block
+            crumbs, size = [], 0
+    if crumbs:
+        yield b"".join(crumbs)
 
 
 def _rescue(data: bytes) -> bytes:

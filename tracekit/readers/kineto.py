@@ -41,14 +41,15 @@ from tracekit.trace import (
 __all__ = ["read_kineto"]
 
 _RANK_IN_NAME: Final = (
-    re.compile(r"rank[-_]?(\d+)", re.IGNORECASE),
-    re.compile(r"worker[-_]?(\d+)", re.IGNORECASE),
-    re.compile(r"-TP-(\d+)(?:-|\.|_|$)"),
+    re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
+    re.compile(r"worker[-_]?(\d{1,9})", re.IGNORECASE),
+    re.compile(r"-TP-(\d{1,9})(?:-|\.|_|$)"),
 )
 _USUAL_RATIO: Final = 12
 """How much larger than its gzip a trace usually is."""
 
 _PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
+_LEAST_ABSURD: Final = 4 * 10**18
 _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
 
@@ -245,28 +246,28 @@ def _meta(
     distributed = header.get("distributedInfo")
     info = distributed if isinstance(distributed, dict) else {}
     base = header.get("baseTimeNanoseconds")
-    base_ns = base if isinstance(base, int) else None
+    base_ns = _int(base)
     if base_ns is None and origin >= _UTC_FROM_US * 1000:
         base_ns = 0
-    producer = {key: str(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
+    producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
     processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
         format="kineto",
-        format_version=str(header.get("schemaVersion", "")),
+        format_version=_text(header.get("schemaVersion", "")),
         size_bytes=source.size,
         event_count=raw.event_count,
         producer=producer,
         rank=rank,
         world_size=_int(info.get("world_size")),
-        backend=str(info["backend"]) if "backend" in info else None,
+        backend=_text(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), device),
         origin_ns=origin,
         origin_utc_ns=None if base_ns is None else base_ns + origin,
         captured=_captured(header, host, device, frames, has_layers=layers is not None),
-        layers=None if layers is None else json.dumps(layers),
+        layers=None if layers is None else _text(layers),
     )
 
 
@@ -306,12 +307,12 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
         major, minor = _int(entry.get("computeMajor")), _int(entry.get("computeMinor"))
         infos[number] = DeviceInfo(
             device_id=number,
-            name=str(entry.get("name", "")),
+            name=_text(entry.get("name", "")),
             compute_capability=None if major is None or minor is None else (major, minor),
-            sm_count=_int(entry.get("numSms")),
-            memory_bytes=_int(entry.get("totalGlobalMem")),
-            max_threads_per_sm=_int(entry.get("maxThreadsPerMultiprocessor")),
-            warp_size=_int(entry.get("warpSize")),
+            sm_count=_size(entry.get("numSms")),
+            memory_bytes=_size(entry.get("totalGlobalMem")),
+            max_threads_per_sm=_size(entry.get("maxThreadsPerMultiprocessor")),
+            warp_size=_size(entry.get("warpSize")),
         )
     used = device["device_id"].unique().sort().to_list()
     if not used:
@@ -333,9 +334,26 @@ def _rank(header: dict[str, Any], source: Source) -> int | None:
     return None
 
 
+def _text(value: Any) -> str:
+    """A text as it is, anything else as JSON; nothing of what is nested too deep to be written."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return ""
+
+
+def _size(value: Any) -> int | None:
+    """A number that something can be divided by; a profiler that could not ask the device writes 0."""
+    size = _int(value)
+    return size if size is not None and size > 0 else None
+
+
 def _int(value: Any) -> int | None:
+    """A whole number that leaves room for sums."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value) else None
+        return value if abs(value) < _LEAST_ABSURD else None
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else None

@@ -1,0 +1,126 @@
+"""Places, streams and names that the command line once stumbled over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+EVENT = {"ph": "X", "cat": "user_annotation", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [EVENT]}))
+    return path
+
+
+def tracekit(tmp_path: Path, *arguments: object, **more: object) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "TRACEKIT_CACHE_DIR": str(tmp_path / "cache")}
+    environment.update(more.pop("env", {}))  # type: ignore[call-overload]
+    given: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **more}
+    command = [sys.executable, "-m", "tracekit", *map(str, arguments)]
+    return subprocess.run(command, env=environment, check=False, **given)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_named_pipe_is_read_once(trace: Path, tmp_path: Path) -> None:
+    """It was read for its digest first, and then waited for without an end."""
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(trace.read_bytes()), daemon=True)
+    writer.start()
+    ran = tracekit(tmp_path, "info", pipe)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
+def test_a_device_without_an_end(tmp_path: Path) -> None:
+    ran = tracekit(tmp_path, "info", "/dev/zero")
+    assert ran.returncode == 3
+    assert b"not a JSON trace" in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here")
+@pytest.mark.parametrize("arguments", [["info"], ["--help"]])
+def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ran = tracekit(tmp_path, *arguments, *([trace] if arguments == ["info"] else []), stdout=full)
+    assert ran.returncode == 2
+    assert ran.stderr.decode().splitlines() == [
+        "tracekit: error: the disk is full; make room, or write elsewhere"
+    ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors by a shell")
+@pytest.mark.parametrize(("closed", "arguments", "code"), [(">&-", "info", 0), ("2>&-", "nope", 2)])
+def test_closed_streams(closed: str, arguments: str, code: int, trace: Path, tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m tracekit {arguments} "{trace}" {closed}'
+    ran = subprocess.run(
+        ["sh", "-c", command],
+        env={**os.environ, "TRACEKIT_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no such pipes here")
+def test_a_reader_who_is_gone_before_the_first_byte(trace: Path, tmp_path: Path) -> None:
+    """The command's framework left with 1, which says that a gate failed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        ran = tracekit(tmp_path, "info", trace, stdout=pipe)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_an_encoding_that_lacks_a_character(trace: Path, tmp_path: Path) -> None:
+    ran = tracekit(tmp_path, "report", trace, env={"PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    "command", [["info"], ["doctor"], ["info", "-f", "json"], ["doctor", "-f", "json"], ["report"]]
+)
+def test_names_cannot_steer_the_terminal(command: list[str], tmp_path: Path) -> None:
+    events = [
+        {**EVENT, "name": f"ProfilerStep#{HOSTILE}"},
+        {**EVENT, "name": HOSTILE, "cat": HOSTILE, "ts": "?"},
+        {**EVENT, "cat": "kernel", "name": HOSTILE, "dur": -5, "args": {"device": 0, "stream": 7}},
+    ]
+    header = {"schemaVersion": HOSTILE, "deviceProperties": [{"id": 0, "name": HOSTILE}]}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({**header, "traceEvents": events}) + HOSTILE)
+    ran = tracekit(tmp_path, *command[:1], path, *command[1:])
+    assert ran.returncode == 0, ran.stderr
+    text = ran.stdout.decode()
+    assert not [
+        letter for letter in text if letter != "\n" and (ord(letter) < 32 or 127 <= ord(letter) < 160)
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_a_file_name_in_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    ran = tracekit(tmp_path, "info", tmp_path / f"{HOSTILE}.json")
+    assert ran.returncode == 3
+    assert b"\x1b" not in ran.stderr
+
+
+def test_more_rows_than_a_number_can_count(trace: Path, tmp_path: Path) -> None:
+    assert tracekit(tmp_path, "report", trace, "--top", "9" * 20).returncode == 2
+
+
+def test_a_named_analysis_without_a_trace(tmp_path: Path) -> None:
+    ran = tracekit(tmp_path, "analysis", "idle")
+    assert ran.returncode == 2
+    assert b"no trace is given" in ran.stderr
