@@ -91,7 +91,8 @@ def table(megabytes: float, costs: dict[str, Cost]) -> str:
 def missed(megabytes: float, costs: dict[str, Cost], *, strict: bool) -> list[str]:
     """The limits that were not met. A short run checks only what noise cannot break."""
     found = []
-    if costs["second"].wall_s > costs["first"].wall_s * (0.4 if strict else 1.0):
+    # Of a small file the second report is mostly the start of Python and the import of Polars, half a second.
+    if costs["second"].wall_s > costs["first"].wall_s * (0.4 if megabytes > 200 else 1.0):
         found.append(f"{megabytes:.0f} MB: a second report is not fast enough")
     if strict and costs["load"].peak_mb > 2 * megabytes and megabytes > 200:
         found.append(f"{megabytes:.0f} MB: loading takes more than twice the JSON")

@@ -91,7 +91,9 @@ class HealthLog:
             )
         else:
             severity, meaning = MEANINGS[kind]
-        self._rows[kind] = [kind, severity, count, meaning, example[:160]]
+        # A file name that is no UTF-8 comes as lone surrogates, which no frame can hold.
+        shown = example[:160].encode("utf-8", "replace").decode("utf-8")
+        self._rows[kind] = [kind, severity, count, meaning, shown]
 
     def frame(self) -> pl.DataFrame:
         """One row per kind, the gravest first."""

@@ -124,3 +124,16 @@ def test_a_named_analysis_without_a_trace(tmp_path: Path) -> None:
     ran = tracekit(tmp_path, "analysis", "idle")
     assert ran.returncode == 2
     assert b"no trace is given" in ran.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json", "md"])
+def test_a_file_name_that_is_no_utf8_ended_in_a_fault(form: str, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/t\xff.json"
+    with open(path, "wb") as file:  # noqa: PTH123 - bytes, not text
+        file.write(
+            b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
+        )
+    code = "from tracekit.cli.entry import main; main()"
+    command = [sys.executable.encode(), b"-c", code.encode(), b"report", path, b"-f", form.encode()]
+    done = subprocess.run(command, capture_output=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr

@@ -70,8 +70,7 @@ def _verdict(report: Report) -> dict[str, Any]:
 def _text(value: Any) -> str:
     lines: list[str] = []
     _write(value, "", lines, "", "")
-    # A file name that is no UTF-8 comes as lone surrogates, which no text file can hold.
-    return ("\n".join(lines) + "\n").encode("utf-8", "replace").decode("utf-8")
+    return "\n".join(lines) + "\n"
 
 
 def _write(value: Any, indent: str, lines: list[str], before: str, after: str) -> None:

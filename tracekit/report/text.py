@@ -23,7 +23,8 @@ def clean(text: str) -> str:
     >>> clean("a\x1b[31mb\n/home/someone/train.py")
     'a [31mb ~/train.py'
     """
-    return _HOME_RE.sub("~", _UNSAFE_RE.sub(" ", text))
+    printable = text.encode("utf-8", "replace").decode("utf-8")  # file names may hold lone surrogates
+    return _HOME_RE.sub("~", _UNSAFE_RE.sub(" ", printable))
 
 
 def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
