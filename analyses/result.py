@@ -8,10 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analyses.registry import analyses
 from tracekit.findings import Finding
 
-__all__ = ["Result", "analyses"]
+__all__ = ["Result"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

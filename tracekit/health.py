@@ -63,7 +63,6 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "instant events other than the allocator's mark moments without duration; left out",
     ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
-    "broken_steps": ("warning", "steps overlap or are not in order"),
 }
 """Defect → (severity, meaning)."""
 

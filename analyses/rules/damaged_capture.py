@@ -21,7 +21,6 @@ EARLY_SHARE: Final = 0.01
 
 _MATTERS: Final = (
     "absurd_duration",
-    "broken_steps",
     "missing_duration",
     "negative_duration",
     "event_without_time",

@@ -10,34 +10,14 @@ from tracekit.facts.units import format_share
 from tracekit.report._names import category_name
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure
+from tracekit.trace import CATEGORIES
 
 __all__ = ["Bar", "Chart", "Line", "Part", "StackRow", "chart", "kind_class"]
 
 KNOWN_KINDS: Final = frozenset(
     {
-        *(
-            "gemm",
-            "convolution",
-            "attention",
-            "normalisation",
-            "softmax",
-            "embedding",
-            "elementwise",
-            "reduction",
-        ),
-        *(
-            "sort",
-            "optimizer",
-            "rnn",
-            "pooling",
-            "fused",
-            "copy",
-            "random",
-            "other",
-            "communication",
-            "memcpy",
-        ),
-        *("memset", "compute", "exposed-communication", "exposed-copies", "idle", "kernel", "runtime"),
+        *CATEGORIES,
+        *("compute", "exposed-communication", "exposed-copies", "idle", "kernel", "runtime"),
         *("data-loader", "operator", "busy", "host-wait", "kernel-wait", "other-wait", "unknown", "step"),
         *("annotation", "module", "op", "sync"),
     }
