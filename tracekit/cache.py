@@ -22,9 +22,10 @@ from typing import Any, Final
 import polars as pl
 from isal import isal_zlib
 
+from tracekit.digest import cache_root
 from tracekit.trace import FRAMES, DeviceInfo, Meta, Trace
 
-__all__ = ["cache_root", "clear", "load", "store"]
+__all__ = ["clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
 _ENTRY: Final = re.compile(r"[0-9a-f]{64}|\.writing-.*")
@@ -38,14 +39,6 @@ _FAILURES: Final = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
 )
-
-
-def cache_root() -> Path:
-    """`$TRACEKIT_CACHE_DIR`, else the user's cache folder (`$XDG_CACHE_HOME` or ~/.cache) with `tracekit` in it."""
-    if own := os.environ.get("TRACEKIT_CACHE_DIR"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tracekit"
 
 
 def load(digest: str, path: str | os.PathLike[str]) -> Trace | None:

@@ -1,17 +1,26 @@
-"""The content of a file as a short key; imports nothing heavy, so that it can run while Polars is imported."""
+"""The content of a file as a short key, and where what is known of it lies; imports nothing heavy."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["digest_of"]
+__all__ = ["cache_root", "digest_of"]
 
 _FORMAT: Final = "1"
 """Raised whenever the frames or the reader's meaning change, so that old cache entries are not used."""
 
 _BLOCK: Final = 4 << 20
+
+
+def cache_root() -> Path:
+    """`$TRACEKIT_CACHE_DIR`, else the user's cache folder (`$XDG_CACHE_HOME` or ~/.cache) with `tracekit` in it."""
+    if own := os.environ.get("TRACEKIT_CACHE_DIR"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tracekit"
 
 
 def digest_of(path: Path) -> str | None:

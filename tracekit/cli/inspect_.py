@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import load
+from tracekit.cli.loading import digests_of, load
 from tracekit.cli.options import Format
 from tracekit.errors import UsageError
 
@@ -41,7 +41,8 @@ def info(
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
-    read = load(trace, no_cache=no_cache, no_size_limit=no_size_limit)
+    digest = digests_of([trace], no_cache=no_cache)[0]
+    read = load(trace, digest=digest, no_size_limit=no_size_limit)
     facts = _facts(read)
     chosen = out.choose_format(format_, output)
     if chosen is Format.json:
@@ -134,7 +135,8 @@ def doctor(
     """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
     from tracekit.report.text import clean_frame
 
-    read = load(trace, no_cache=no_cache, no_size_limit=no_size_limit)
+    digest = digests_of([trace], no_cache=no_cache)[0]
+    read = load(trace, digest=digest, no_size_limit=no_size_limit)
     rows = clean_frame(read.health).to_dicts()
     laws = _conservation(read)
     chosen = out.choose_format(format_, output)

@@ -15,27 +15,42 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["load", "load_all"]
+__all__ = ["digests_of", "load", "load_all"]
+
+_LONG_HASH_BYTES: Final = 256 << 20
+"""The digest of less than this is known before Polars could be imported."""
 
 _PROGRESS_AFTER_S: Final = 0.5
 _PROGRESS_EVERY_S: Final = 0.1
 
 
+def digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
+    """The digest of each file's content, one after the other; None for what is not to be cached."""
+    if no_cache:
+        return [None] * len(paths)
+    with ThreadPoolExecutor(1) as beside:
+        # A pipe cannot be read twice, and a device has no end.
+        hashing = [beside.submit(digest_of, path) if _is_regular(path) else None for path in paths]
+        if sum(path.stat().st_size for path, it in zip(paths, hashing, strict=True) if it) > _LONG_HASH_BYTES:
+            # Hashing releases the interpreter, so that it hides the import of Polars, which is needed most times.
+            import tracekit.api  # noqa: F401
+        return [it.result() if it else None for it in hashing]
+
+
 def load(
-    path: Path, *, no_cache: bool, no_size_limit: bool, comm_patterns: Sequence[str] | None = None
+    path: Path,
+    *,
+    no_size_limit: bool,
+    digest: str | None = None,
+    comm_patterns: Sequence[str] | None = None,
 ) -> Trace:
-    """One trace.
+    """One trace; through the cache when its digest is given.
 
     Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
-    with ThreadPoolExecutor(1) as beside:
-        # Hashing releases the interpreter, so that the import of Polars hides it.
-        # A pipe cannot be read twice, and a device has no end.
-        hashing = beside.submit(digest_of, path) if not no_cache and _is_regular(path) else None
-        import tracekit.api
-        from tracekit.limits import Limits
+    import tracekit.api
+    from tracekit.limits import Limits
 
-        digest = hashing.result() if hashing else None
     progress = _progress(path)
     try:
         trace = tracekit.api.read(
@@ -60,8 +75,8 @@ def _is_regular(path: Path) -> bool:
 def load_all(
     paths: Sequence[Path],
     *,
+    digests: Sequence[str | None],
     rank: int | None,
-    no_cache: bool,
     no_size_limit: bool,
     comm_patterns: Sequence[str] | None = None,
 ) -> list[Trace]:
@@ -70,8 +85,8 @@ def load_all(
     Raises UsageError when no file, or more than one, is of that rank.
     """
     traces = [
-        load(path, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_patterns)
-        for path in paths
+        load(path, no_size_limit=no_size_limit, digest=digest, comm_patterns=comm_patterns)
+        for path, digest in zip(paths, digests, strict=True)
     ]
     if rank is None:
         return traces

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import load, load_all
+from tracekit.cli.answers import Question
+from tracekit.cli.loading import digests_of, load, load_all
 from tracekit.cli.options import FigureKind, Format, WindowKind
 from tracekit.errors import UsageError
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 __all__ = ["export", "report", "run_analysis"]
+
+_FOLDERS: Final = (Format.csv, Format.parquet)
+"""The formats in which a report is a folder of tables."""
 
 
 def report(
@@ -40,8 +44,15 @@ def report(
     chosen = out.choose_format(format_, output)
     if len(traces) > 1 and chosen is Format.html:
         raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+    digests = digests_of(traces, no_cache=no_cache)
+    names = [path.name for path in traces]
+    asked = (names, rank, step, window, comm_pattern, only, top, no_size_limit, _looks_of(chosen))
+    question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
+    if question and (known := question.answer()) is not None:
+        out.emit(known, output)
+        return
     read = load_all(
-        traces, rank=rank, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_pattern
+        traces, digests=digests, rank=rank, no_size_limit=no_size_limit, comm_patterns=comm_pattern
     )
     from tracekit.report.build import build_report
 
@@ -53,23 +64,34 @@ def report(
             drawing.write(
                 result, figures if len(made) == 1 else figures / trace.meta.name, figure_format.value
             )
-    _write_reports(made, chosen, output)
-
-
-def _write_reports(made: Sequence[tuple[Report, Trace]], chosen: Format, output: Path | None) -> None:
-    if chosen in (Format.csv, Format.parquet):
-        from tracekit.report import tables
-
-        if output is None:
-            raise UsageError(f"a report is many {chosen.value} tables", remedy="give -o FOLDER")
-        for result, trace in made:
-            tables.write(result, output if len(made) == 1 else output / trace.meta.name, chosen.value)
+    if chosen in _FOLDERS:
+        _write_folders(made, chosen, output)
         return
-    texts = [_render(result, trace, chosen) for result, trace in made]
+    text = _joined([_render(result, trace, chosen) for result, trace in made], chosen)
+    if question:
+        question.keep(text)
+    out.emit(text, output)
+
+
+def _looks_of(chosen: Format) -> tuple[object, ...]:
+    """The format, and what else the same report's text depends on."""
+    return (chosen, out.terminal_width(), out.use_color()) if chosen is Format.table else (chosen,)
+
+
+def _write_folders(made: Sequence[tuple[Report, Trace]], chosen: Format, output: Path | None) -> None:
+    from tracekit.report import tables
+
+    if output is None:
+        raise UsageError(f"a report is many {chosen.value} tables", remedy="give -o FOLDER")
+    kind: Literal["csv", "parquet"] = "csv" if chosen is Format.csv else "parquet"
+    for result, trace in made:
+        tables.write(result, output if len(made) == 1 else output / trace.meta.name, kind)
+
+
+def _joined(texts: Sequence[str], chosen: Format) -> str:
     if chosen is Format.json and len(texts) > 1:
-        out.emit('{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}", output)
-    else:
-        out.emit("\n".join(texts), output)
+        return '{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}"
+    return "\n".join(texts)
 
 
 def _render(result: Report, trace: Trace, chosen: Format) -> str:
@@ -115,8 +137,27 @@ def run_analysis(
         raise UsageError(
             "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
         )
+    digests = digests_of(traces, no_cache=no_cache)
+    names = [path.name for path in traces]
+    asked = (
+        name,
+        names,
+        rank,
+        step,
+        window,
+        comm_pattern,
+        table,
+        top,
+        sort,
+        no_size_limit,
+        _looks_of(chosen),
+    )
+    question = None if chosen in _FOLDERS else Question(digests, *asked)
+    if question and (known := question.answer()) is not None:
+        out.emit(known, output)
+        return
     read = load_all(
-        traces, rank=rank, no_cache=no_cache, no_size_limit=no_size_limit, comm_patterns=comm_pattern
+        traces, digests=digests, rank=rank, no_size_limit=no_size_limit, comm_patterns=comm_pattern
     )
     from tracekit.report.build import build_report
 
@@ -124,14 +165,17 @@ def run_analysis(
     for trace in read:
         made = build_report(trace, window=window.value, step=step, only=[name])
         section = _narrow(made.sections[0], table, sort)
-        if chosen in (Format.csv, Format.parquet):
+        if chosen in _FOLDERS:
             if len(read) > 1:
                 raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
             frame = section.tables[0].frame
             out.emit_frame(frame.head(top) if top else frame, chosen, output)
             return
         texts.append(_render_section(made, section, chosen, top))
-    out.emit("\n".join(texts), output)
+    text = "\n".join(texts)
+    if question:
+        question.keep(text)
+    out.emit(text, output)
 
 
 def _narrow(section: Section, table: str | None, sort: str | None) -> Section:
@@ -181,7 +225,8 @@ def export(
     chosen = format_ or Format.parquet
     if chosen not in (Format.parquet, Format.csv):
         raise UsageError(f"export writes parquet or csv, not {chosen.value}")
-    read = load(trace, no_cache=no_cache, no_size_limit=no_size_limit)
+    digest = digests_of([trace], no_cache=no_cache)[0]
+    read = load(trace, digest=digest, no_size_limit=no_size_limit)
     from tracekit.report.tables import write_trace
 
     for name in write_trace(read, output, chosen.value):

@@ -1,0 +1,163 @@
+"""A question that was answered before is answered from what is kept, and only then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic import generate, write
+
+from tracekit.cli import answers
+from tracekit.cli.answers import Question
+from tracekit.cli.main import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write(generate(seed=3, steps=3), tmp_path / "rank-0.json.gz")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one whenever a report is built."""
+    from tracekit.report import build
+
+    count: list[object] = []
+    real = build.build_report
+
+    def counting(*arguments: object, **named: object) -> object:
+        count.append(None)
+        return real(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "build_report", counting)
+    return count
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["report"], ["report", "-f", "json"], ["report", "-f", "html"], ["kernels"], ["idle", "-f", "md"]],
+)
+def test_the_second_time_nothing_is_computed(
+    words: list[str], trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run(capsys, *words, trace)
+    assert len(made) == 1
+    assert run(capsys, *words, trace) == first
+    assert len(made) == 1
+    run(capsys, *words, trace, "--no-cache")
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--top", "2"], ["--window", "trace"], ["--step", "Step"], ["--comm-pattern", "gemm"], ["-f", "md"]],
+    ids=lambda words: words[0],
+)
+def test_another_question_has_another_answer(
+    more: list[str], trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "report", trace)
+    kept = run(capsys, "report", trace, *more)
+    assert len(made) == 2
+    assert kept == run(capsys, "report", trace, *more, "--no-cache")
+
+
+def test_the_width_of_the_terminal_is_part_of_the_question(
+    trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    run(capsys, "report", trace)
+    monkeypatch.setenv("COLUMNS", "70")
+    assert max(map(len, run(capsys, "report", trace).splitlines())) <= 70
+    run(capsys, "report", trace, "-f", "json")
+    monkeypatch.setenv("COLUMNS", "90")
+    run(capsys, "report", trace, "-f", "json")
+    assert len(made) == 3, "JSON knows no width"
+
+
+def test_a_file_that_changed_is_read_again(
+    trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = run(capsys, "report", trace)
+    write(generate(seed=4, steps=2), trace)
+    assert run(capsys, "report", trace) != before
+    assert len(made) == 2
+
+
+def test_a_report_names_the_file_that_was_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "report", trace)
+    other = trace.rename(trace.with_name("renamed.json.gz"))
+    assert "renamed" in run(capsys, "report", other)
+
+
+def test_other_code_gives_other_answers(
+    trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "report", trace)
+    monkeypatch.setattr(answers, "_code", lambda: iter([("a file that was edited", 1, 2)]))
+    run(capsys, "report", trace)
+    assert len(made) == 2
+
+
+def test_the_state_of_the_code_is_that_of_its_files() -> None:
+    known = {Path(str(entry[0])).name for entry in answers._code() if isinstance(entry, tuple)}
+    assert {"verdict.py", "report.html.j2", "idle.py", "low_utilisation.py"} <= known
+
+
+def test_a_damaged_answer_is_made_again(
+    trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run(capsys, "report", trace)
+    (kept,) = Path(os.environ["TRACEKIT_CACHE_DIR"]).rglob("answer-*.txt")
+    data = bytearray(kept.read_bytes())
+    data[50] ^= 1
+    kept.write_bytes(data)
+    assert run(capsys, "report", trace) == first
+    assert len(made) == 2
+    assert kept.read_bytes() != data
+
+
+def test_plugins_are_asked_every_time(
+    trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_has_plugins", lambda: True)
+    run(capsys, "report", trace)
+    run(capsys, "report", trace)
+    assert len(made) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    trace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert run(capsys, "report", trace)
+
+
+def test_few_answers_are_kept_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(answers, "_MOST", 3)
+    for number in range(6):
+        Question(["0" * 64], number).keep(f"answer {number}")
+    assert len(list(tmp_path.rglob("answer-*.txt"))) == 3
+    assert Question(["0" * 64], 5).answer() == "answer 5"
+
+
+def test_an_answer_needs_no_polars(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "report", trace, "-f", "md")
+    code = (
+        "import sys\nfrom tracekit.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: assert not {'polars', 'numpy', 'rich'} & set(sys.modules), 'heavy'"
+    )
+    subprocess.run([sys.executable, "-c", code, "report", str(trace), "-f", "md"], check=True, cwd="/")

@@ -1,0 +1,109 @@
+"""Texts that were made before: the same question about the same file is answered without reading it again.
+
+A question is the content of the files, what was asked about them, and the code that answers. Its answer lies in the
+folder that the cache keeps for the first file. This module imports nothing heavy, so that a known answer costs
+little more than the start of Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import tracekit
+import tracekit.analyses
+from tracekit.analyses.registry import ENTRY_POINT_GROUP
+from tracekit.digest import cache_root
+
+__all__ = ["Question"]
+
+_SUM_DIGITS: Final = 8
+_MOST: Final = 64
+"""Answers that are kept of one file; the oldest go first."""
+
+
+class Question:
+    """What was asked: `digests` of the files' contents, None for one that cannot be kept, and all that matters.
+
+    `asked` must tell any two questions apart whose answers differ.
+    """
+
+    def __init__(self, digests: Sequence[str | None], *asked: object) -> None:
+        self._place: Path | None = None
+        if not digests or None in digests:
+            return
+        key = hashlib.sha256(repr((digests, asked, *_code())).encode("utf-8", "surrogatepass")).hexdigest()
+        with suppress(RuntimeError):  # no home folder is known
+            self._place = cache_root() / str(digests[0]) / f"answer-{key}.txt"
+
+    def answer(self) -> str | None:
+        """The text that `keep` was given; None when there is none, or it is damaged."""
+        if self._place is None:
+            return None
+        try:
+            stored = self._place.read_bytes()
+            text = stored[_SUM_DIGITS:]
+            return text.decode("utf-8") if _sum_of(text) == stored[:_SUM_DIGITS] else None
+        except (OSError, ValueError):
+            return None
+
+    def keep(self, text: str) -> None:
+        """Remember the answer, where the disk allows it and nothing but tracekit's own code has made it."""
+        if self._place is None or _has_plugins():
+            return
+        temporary = self._place.with_name(f".{self._place.name}.{os.getpid()}")
+        try:
+            data = text.encode("utf-8")
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(_sum_of(data) + data)
+            temporary.replace(self._place)
+            self._forget_oldest()
+        except (OSError, ValueError):
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def _forget_oldest(self) -> None:
+        if self._place is None:
+            return
+        known = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
+        for file in known[:-_MOST]:
+            file.unlink(missing_ok=True)
+
+
+def _sum_of(data: bytes) -> bytes:
+    return f"{zlib.crc32(data):0{_SUM_DIGITS}x}".encode()
+
+
+def _code() -> Iterator[object]:
+    """What tells one state of the program from another: its version, its files, and what is installed beside it."""
+    yield tracekit.__version__
+    for module in (tracekit, tracekit.analyses):
+        for folder, _, names in sorted(os.walk(Path(module.__file__ or "").parent)):
+            for name in sorted(names):
+                if not name.endswith(".pyc"):
+                    yield _state(Path(folder) / name)
+    # An installed package may bring analyses of its own: to install one changes the folder.
+    for entry in sys.path:
+        if entry.endswith("-packages"):
+            yield _state(Path(entry))
+
+
+def _state(path: Path) -> tuple[str, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+def _has_plugins() -> bool:
+    """Whether another package registers analyses, whose code may change without notice."""
+    from importlib.metadata import entry_points
+
+    return bool(entry_points(group=ENTRY_POINT_GROUP))
