@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracekit.capture.manifest import Setting
@@ -30,12 +31,20 @@ _BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """What the user chose; None leaves the choice to the workload."""
+    """What the user chose; None, or an empty variant, leaves the choice to the workload.
+
+    `tiny` asks for a model that takes a step in well under a second on one core. `data` is a file or folder of real
+    data. `max_rows` caps the rows of each embedding table.
+    """
 
     device: torch.device
     batch: int | None = None
     size: int | None = None
     seed: int = 0
+    variant: str = ""
+    tiny: bool = False
+    data: Path | None = None
+    max_rows: int | None = None
 
 
 class Workload(Protocol):

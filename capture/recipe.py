@@ -1,0 +1,50 @@
+"""What distinguishes one training from another. The loop that all share runs it, in any precision and on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from tracekit.capture.manifest import Setting
+
+__all__ = ["Recipe"]
+
+
+def _nothing_skipped() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A model, its data, and how one is trained on the other.
+
+    `dataset` is map-style, and a sample depends on its index and the seed alone. `collate` makes a batch, a nest of
+    tuples, lists and dicts of tensors on the host; None takes torch's own. `forward` gets the model and a batch on
+    the device, `loss` the output and the same batch, and returns a scalar. `optimizer` makes the optimizer of a
+    model, which may be the one here wrapped for several ranks or compiled. `after_update` runs in the optimizer
+    phase after each update and gets the model and the number of updates so far (learning rates, averaged
+    weights). `skipped` counts the unusable samples of real data so far, over all loader processes.
+
+    `task` is a short noun ("object detection"). `size` is what one sample measures: pixels of a side, tokens,
+    frames. `config` goes into the manifest. `synthetic` says whether the data were made up.
+    """
+
+    model: nn.Module
+    dataset: Dataset[Any]
+    forward: Callable[[nn.Module, Any], Any]
+    loss: Callable[[Any, Any], torch.Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    task: str
+    batch: int
+    size: int
+    synthetic: bool
+    collate: Callable[[list[Any]], Any] | None = None
+    after_update: Callable[[nn.Module, int], None] | None = None
+    clip_norm: float | None = None
+    skipped: Callable[[], int] = _nothing_skipped
+    config: Mapping[str, Setting] = field(default_factory=dict)
