@@ -121,10 +121,11 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
     table = rows.select(number.alias("step"), name.alias("name"), "start", "duration").sort(
         "start", "duration"
     )
-    return (
-        table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
-        .unique("start", keep="last", maintain_order=True)
-        .with_columns(pl.coalesce("step", pl.int_range(pl.len(), dtype=pl.Int64)).alias("step"))
+    table = table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+    if (excerpt := trace.meta.excerpt) is not None:  # a step at its edge was not read as a whole
+        table = table.filter((pl.col("start") >= excerpt.start) & (pl.col("end") <= excerpt.end))
+    return table.unique("start", keep="last", maintain_order=True).with_columns(
+        pl.coalesce("step", pl.int_range(pl.len(), dtype=pl.Int64)).alias("step")
     )
 
 
@@ -155,7 +156,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         # The host is the device here, and what it does in a step before its first operator is part of the step.
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
-    label = _label(steps, by_step=by_step, found=chosen.height > 0)
+    label = _label(trace, steps, by_step=by_step, found=chosen.height > 0)
     return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)
 
 
@@ -181,11 +182,12 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
 
 
-def _label(steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
+def _label(trace: Trace, steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
     if not found:
         return "nothing ran on a device or an operator"
     if not by_step:
-        return "the whole trace, first to last activity"
+        what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
+        return f"{what}, first to last activity"
     if steps.height == 1:
         return f"the activities of {steps['name'][0]}"
     return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}"

@@ -24,17 +24,18 @@ def read(
 ) -> Trace:
     """Read a trace file of any known format.
 
-    With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
+    All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
     file's name; `digest` is the file's `digest_of`, if the caller has it already. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
     UnreadableTraceError when the file is missing, is not a trace, or is damaged beyond repair.
     """
     if cache and digest is None:
         digest = digest_of(Path(path))
-    if cache and digest is not None and (known := parsed.load(digest, path)) is not None:
+    most = limits.max_events if limits is not None else None
+    if cache and digest is not None and (known := parsed.load(digest, path, max_events=most)) is not None:
         return known
     from tracekit.readers.kineto import read_kineto  # noqa: PLC0415 - 60 ms that a cached trace does not need
 
     trace = read_kineto(path, limits=limits, progress=progress)
     if cache and digest is not None:
-        parsed.store(digest, trace)
+        parsed.store(digest, trace, max_events=most)
     return trace

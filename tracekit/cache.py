@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -23,12 +24,12 @@ import polars as pl
 from isal import isal_zlib
 
 from tracekit.digest import cache_root
-from tracekit.trace import FRAMES, DeviceInfo, Meta, Trace
+from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 
 __all__ = ["clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
-_ENTRY: Final = re.compile(r"[0-9a-f]{64}|\.writing-.*")
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}(-[0-9]+)?|\.writing-.*")
 _SUMS: Final = "sums.json"
 _FAILURES: Final = (
     OSError,
@@ -41,12 +42,23 @@ _FAILURES: Final = (
 )
 
 
-def load(digest: str, path: str | os.PathLike[str]) -> Trace | None:
-    """The cached trace with this digest, as if it had just been read from `path`; None when there is none."""
+def load(digest: str, path: str | os.PathLike[str], *, max_events: int | None = None) -> Trace | None:
+    """The cached trace with this digest, as if it had just been read from `path`; None when there is none.
+
+    With `max_events` it is the whole trace if it has no more rows, else the excerpt made for this number.
+    """
+    whole = _load(digest, path, max_events)
+    return whole or (None if max_events is None else _load(f"{digest}-{max_events}", path, None))
+
+
+def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trace | None:
     try:
-        entry = cache_root() / digest
+        entry = cache_root() / key
         sums = json.loads((entry / _SUMS).read_text("utf-8"))
-        meta = _meta_from(json.loads(_verified(entry, "meta.json", sums)))
+        known = json.loads(_verified(entry, "meta.json", sums))
+        if known.pop("rows") > (most_rows or math.inf):
+            return None
+        meta = _meta_from(known)
         frames = {name: _frame(entry, f"{name}.parquet", sums) for name in FRAMES}
         trace = Trace(meta=replace(meta, path=os.fspath(path)), **frames)  # type: ignore[arg-type]
     except _FAILURES:
@@ -56,8 +68,12 @@ def load(digest: str, path: str | os.PathLike[str]) -> Trace | None:
     return trace
 
 
-def store(digest: str, trace: Trace) -> bool:
-    """Keep a trace; False when the disk does not allow it, which costs nothing but the next run's time."""
+def store(digest: str, trace: Trace, *, max_events: int | None = None) -> bool:
+    """Keep a trace; False when the disk does not allow it, which costs nothing but the next run's time.
+
+    `max_events` is the number with which it was read, if that made it an excerpt.
+    """
+    key = digest if trace.meta.excerpt is None else f"{digest}-{max_events}"
     temporary: Path | None = None
     try:
         root = cache_root()
@@ -67,15 +83,16 @@ def store(digest: str, trace: Trace) -> bool:
             frame: pl.DataFrame | None = getattr(trace, name)
             if frame is not None:
                 frame.write_parquet(temporary / f"{name}.parquet", compression="lz4", statistics=False)
-        meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": ""}
+        rows = sum(frame.height for name in FRAMES if (frame := getattr(trace, name)) is not None)
+        meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": "", "rows": rows}
         (temporary / "meta.json").write_text(json.dumps(meta), "utf-8")
         sums = {file.name: isal_zlib.crc32(file.read_bytes()) for file in temporary.iterdir()}
         (temporary / _SUMS).write_text(json.dumps(sums), "utf-8")
-        entry = root / digest
+        entry = root / key
         if entry.exists():
             shutil.rmtree(entry, ignore_errors=True)
         temporary.rename(entry)
-        _prune(root, keep=digest)
+        _prune(root, keep=key)
     except _FAILURES:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -138,6 +155,7 @@ def _meta_from(raw: dict[str, Any]) -> Meta:
         **{
             **raw,
             "devices": devices,
+            "excerpt": None if raw["excerpt"] is None else Excerpt(**raw["excerpt"]),
             "captured": frozenset(raw["captured"]),
             "process_ids": tuple(raw["process_ids"]),
         }

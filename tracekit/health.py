@@ -62,6 +62,10 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "info",
         "instant events other than the allocator's mark moments without duration; left out",
     ),
+    "excerpt": (
+        "warning",
+        "rows outside the steps that were read, because the trace is larger than --max-events",
+    ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
 }
 """Defect → (severity, meaning)."""

@@ -9,13 +9,15 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a compressed file may grow before it is taken for an attack.
+    """How far a compressed file may grow before it is taken for an attack, and how many rows are held in memory.
 
     Real traces compress 8 to 60 times; a file of zeros compresses 1,000 times. The ratio is looked at only
-    beyond `free_bytes`, since short files can be extreme.
+    beyond `free_bytes`, since short files can be extreme. `max_events`: of a trace with more events only the steps
+    around its middle are read that hold about as many; None reads all, however large.
     """
 
     max_ratio: int = 200
     free_bytes: int = 256 << 20
     max_bytes: int = 64 << 30
     enforced: bool = True
+    max_events: int | None = None

@@ -28,6 +28,7 @@ __all__ = [
     "SYNC_SCHEMA",
     "THREAD_SCHEMA",
     "DeviceInfo",
+    "Excerpt",
     "Meta",
     "Trace",
     "empty",
@@ -186,6 +187,22 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What was read of a trace that holds more events than were wanted: the window and its size.
+
+    `start` and `end` are ns from the trace's origin. `rows` of `total_rows` were kept, and `steps` whole steps of
+    `total_steps`; with 0 steps the window cuts a step, or there are none.
+    """
+
+    start: int
+    end: int
+    rows: int
+    total_rows: int
+    steps: int
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Meta:
     """What is known about the file and the run, beside the events.
 
@@ -208,6 +225,7 @@ class Meta:
     origin_ns: int = 0
     origin_utc_ns: int | None = None
     captured: frozenset[str] = frozenset()
+    excerpt: Excerpt | None = None  # None: the whole file was read
     layers: str | None = None  # JSON text of the layer table that a capture wrote
 
     @property

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -148,17 +149,27 @@ def test_what_is_no_trace_gives_one_clear_line(data: bytes, fault: str, tmp_path
     assert caught.value.exit_code == 3
 
 
+_NOBODY = 65534
+
+
 def test_missing_directory_and_forbidden(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTraceError, match="no such file"):
         tracekit.read(tmp_path / "nope.json")
     with pytest.raises(UnreadableTraceError, match="directory"):
         tracekit.read(tmp_path)
-    if os.geteuid() != 0:
-        secret = tmp_path / "secret.json"
+    with tempfile.TemporaryDirectory() as folder:  # one that others may enter, unlike pytest's
+        Path(folder).chmod(0o755)
+        secret = Path(folder) / "secret.json"
         secret.write_text("{}")
         secret.chmod(0)
-        with pytest.raises(UnreadableTraceError, match="permission"):
-            tracekit.read(secret)
+        before = os.geteuid()
+        if before == 0:  # to root nothing is forbidden
+            os.seteuid(_NOBODY)
+        try:
+            with pytest.raises(UnreadableTraceError, match="permission"):
+                tracekit.read(secret)
+        finally:
+            os.seteuid(before)
 
 
 def test_an_empty_event_list_is_a_trace(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         sort: flags.Sort = None,
         format_: flags.FormatFlag = None,
         output: flags.Output = None,
+        max_events: flags.MaxEvents = flags.MAX_EVENTS,
         no_cache: flags.NoCache = False,
         no_size_limit: flags.NoSizeLimit = False,
     ) -> None:
@@ -74,6 +75,7 @@ def _command(analysis: Analysis) -> Callable[..., None]:
             sort=sort,
             format_=format_,
             output=output,
+            max_events=max_events,
             no_cache=no_cache,
             no_size_limit=no_size_limit,
         )

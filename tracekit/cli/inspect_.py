@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, load
+from tracekit.cli.loading import digests_of, limits_of, load
 from tracekit.cli.options import Format
 from tracekit.errors import UsageError
 
@@ -37,12 +38,14 @@ def info(
     trace: flags.TraceFile,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
+    max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
     digest = digests_of([trace], no_cache=no_cache)[0]
-    read = load(trace, digest=digest, no_size_limit=no_size_limit)
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    read = load(trace, digest=digest, limits=limits)
     facts = _facts(read)
     chosen = out.choose_format(format_, output)
     if chosen is Format.json:
@@ -73,6 +76,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "format": meta.format,
         "size_bytes": meta.size_bytes,
         "events": meta.event_count,
+        "excerpt": None if meta.excerpt is None else dataclasses.asdict(meta.excerpt),
         "duration_ns": max((end for end in ends if end is not None), default=0),
         "rank": meta.rank,
         "world_size": meta.world_size,
@@ -93,6 +97,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
 
 def _text(trace: Trace, facts: dict[str, Any]) -> str:
     from tracekit.facts.units import format_bytes, format_count, format_ns
+    from tracekit.report.format import format_excerpt
 
     def listed(counts: dict[str, int]) -> str:
         return ", ".join(f"{format_count(n)} {kind}" for kind, n in counts.items()) or "none"
@@ -107,6 +112,7 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         rank += f" of {facts['world_size']}"
     rows = {
         "file": f"{facts['file']} ({format_bytes(facts['size_bytes'])}, {format_count(facts['events'])} events)",
+        **({"read": format_excerpt(trace.meta.excerpt)} if trace.meta.excerpt else {}),
         "length": format_ns(facts["duration_ns"]),
         "rank": rank,
         "devices": devices,
@@ -129,6 +135,7 @@ def doctor(
     trace: flags.TraceFile,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
+    max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
@@ -136,7 +143,8 @@ def doctor(
     from tracekit.report.text import clean_frame
 
     digest = digests_of([trace], no_cache=no_cache)[0]
-    read = load(trace, digest=digest, no_size_limit=no_size_limit)
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    read = load(trace, digest=digest, limits=limits)
     rows = clean_frame(read.health).to_dicts()
     laws = _conservation(read)
     chosen = out.choose_format(format_, output)

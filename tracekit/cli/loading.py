@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.digest import digest_of
 from tracekit.errors import UsageError
+from tracekit.limits import Limits
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["digests_of", "load", "load_all"]
+__all__ = ["digests_of", "limits_of", "load", "load_all"]
 
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
@@ -37,10 +38,15 @@ def digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
         return [it.result() if it else None for it in hashing]
 
 
+def limits_of(*, no_size_limit: bool, max_events: int) -> Limits:
+    """What the flags say about how much is read."""
+    return Limits(enforced=not no_size_limit, max_events=max_events or None)
+
+
 def load(
     path: Path,
     *,
-    no_size_limit: bool,
+    limits: Limits,
     digest: str | None = None,
     comm_patterns: Sequence[str] | None = None,
 ) -> Trace:
@@ -49,13 +55,12 @@ def load(
     Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
     import tracekit.api
-    from tracekit.limits import Limits
 
     progress = _progress(path)
     try:
         trace = tracekit.api.read(
             path,
-            limits=Limits(enforced=not no_size_limit),
+            limits=limits,
             cache=digest is not None,
             digest=digest,
             progress=progress,
@@ -77,7 +82,7 @@ def load_all(
     *,
     digests: Sequence[str | None],
     rank: int | None,
-    no_size_limit: bool,
+    limits: Limits,
     comm_patterns: Sequence[str] | None = None,
 ) -> list[Trace]:
     """The traces of these files; with `rank`, only the one of that rank.
@@ -85,7 +90,7 @@ def load_all(
     Raises UsageError when no file, or more than one, is of that rank.
     """
     traces = [
-        load(path, no_size_limit=no_size_limit, digest=digest, comm_patterns=comm_patterns)
+        load(path, limits=limits, digest=digest, comm_patterns=comm_patterns)
         for path, digest in zip(paths, digests, strict=True)
     ]
     if rank is None:

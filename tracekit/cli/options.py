@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 __all__ = [
+    "MAX_EVENTS",
     "CommPatterns",
     "FigureFormat",
     "FigureKind",
     "Figures",
     "Format",
     "FormatFlag",
+    "MaxEvents",
     "NoCache",
     "NoSizeLimit",
     "Only",
@@ -132,6 +134,18 @@ Figures = Annotated[
 FigureFormat = Annotated[
     FigureKind, typer.Option("--figure-format", help="How figures are written.", rich_help_panel=_WRITE)
 ]
+
+MaxEvents = Annotated[
+    int,
+    typer.Option(
+        "--max-events",
+        min=0,
+        help="Of a trace with more, read only the steps around its middle that hold as many; 0 reads all.",
+        rich_help_panel=_READ,
+    ),
+]
+MAX_EVENTS: Final = 4_000_000
+"""About 1.6 GB of JSON, and as much memory."""
 
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Neither use nor keep the parsed trace.", rich_help_panel=_READ)

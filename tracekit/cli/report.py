@@ -11,7 +11,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
-from tracekit.cli.loading import digests_of, load, load_all
+from tracekit.cli.loading import digests_of, limits_of, load, load_all
 from tracekit.cli.options import FigureKind, Format, WindowKind
 from tracekit.errors import UsageError
 
@@ -37,6 +37,7 @@ def report(
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
+    max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
@@ -44,16 +45,15 @@ def report(
     chosen = out.choose_format(format_, output)
     if len(traces) > 1 and chosen is Format.html:
         raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [path.name for path in traces]
-    asked = (names, rank, step, window, comm_pattern, only, top, no_size_limit, _looks_of(chosen))
+    asked = (names, rank, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
     question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    read = load_all(
-        traces, digests=digests, rank=rank, no_size_limit=no_size_limit, comm_patterns=comm_pattern
-    )
+    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
     from tracekit.report.build import build_report
 
     made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
@@ -125,6 +125,7 @@ def run_analysis(
     sort: str | None = None,
     format_: Format | None = None,
     output: Path | None = None,
+    max_events: int = flags.MAX_EVENTS,
     no_cache: bool = False,
     no_size_limit: bool = False,
 ) -> None:
@@ -137,6 +138,7 @@ def run_analysis(
         raise UsageError(
             "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
         )
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [path.name for path in traces]
     asked = (
@@ -156,9 +158,7 @@ def run_analysis(
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    read = load_all(
-        traces, digests=digests, rank=rank, no_size_limit=no_size_limit, comm_patterns=comm_pattern
-    )
+    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
     from tracekit.report.build import build_report
 
     texts = []
@@ -226,7 +226,8 @@ def export(
     if chosen not in (Format.parquet, Format.csv):
         raise UsageError(f"export writes parquet or csv, not {chosen.value}")
     digest = digests_of([trace], no_cache=no_cache)[0]
-    read = load(trace, digest=digest, no_size_limit=no_size_limit)
+    # A copy of the trace is one of all of it.
+    read = load(trace, digest=digest, limits=limits_of(no_size_limit=no_size_limit, max_events=0))
     from tracekit.report.tables import write_trace
 
     for name in write_trace(read, output, chosen.value):

@@ -19,6 +19,7 @@ from tracekit.readers import _columns as columns
 from tracekit.readers import _kineto_args as records
 from tracekit.readers._events import AnyEvent
 from tracekit.readers._salvage import Defects
+from tracekit.readers._store import FrameStore
 
 __all__ = ["RawFrames"]
 
@@ -51,10 +52,10 @@ class _Packed(msgspec.Struct):
 
 @dataclass(slots=True)
 class RawFrames:
-    """Collects blocks; `host`, `device`, … are lists of frames with unsorted rows and absolute times."""
+    """Collects blocks as frames called `host`, `device`, … with unsorted rows and absolute times."""
 
     defects: Defects
-    parts: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict(list))
+    store: FrameStore = field(default_factory=FrameStore)
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     event_count: int = 0
@@ -76,13 +77,7 @@ class RawFrames:
 
     def pack(self) -> bytes:
         """Everything collected, as bytes that `absorb` takes in another process."""
-        parts = {}
-        for name, frames in self.parts.items():
-            buffer = io.BytesIO()
-            pl.concat(frames, how="diagonal_relaxed", rechunk=True).write_ipc(
-                buffer, compression="uncompressed"
-            )
-            parts[name] = buffer.getvalue()
+        parts = self.store.packed()
         threads = [(process, thread, name) for (process, thread), name in self.threads.items()]
         packed = _Packed(
             parts, self.processes, threads, self.event_count, self.defects.counts, self.defects.examples
@@ -93,7 +88,7 @@ class RawFrames:
         """Add what another process has packed."""
         other = msgspec.msgpack.decode(packed, type=_Packed)
         for name, part in other.parts.items():
-            self.parts[name].append(pl.read_ipc(io.BytesIO(part)))
+            self.store.add(name, pl.read_ipc(io.BytesIO(part)))
         self.processes.update(other.processes)
         self.threads.update({(process, thread): name for process, thread, name in other.threads})
         self.event_count += other.event_count
@@ -102,8 +97,7 @@ class RawFrames:
 
     def frame(self, name: str) -> pl.DataFrame | None:
         """All rows collected under this name, or None when there are none; they are handed over, not kept."""
-        parts = self.parts.pop(name, [])
-        return pl.concat(parts, how="diagonal_relaxed", rechunk=False) if parts else None
+        return self.store.take(name)
 
     def _add_group(self, phase: str, category: str | None, group: list[AnyEvent]) -> None:
         if phase == "X":
@@ -324,7 +318,7 @@ class RawFrames:
 
     def _keep(self, name: str, series: dict[str, pl.Series], only: pl.Series | None = None) -> None:
         frame = pl.DataFrame(series)
-        self.parts[name].append(frame if only is None else frame.filter(only))
+        self.store.add(name, frame if only is None else frame.filter(only))
 
     def _ids(self, values: Sequence[Any]) -> pl.Series:
         if set(map(type, values)) == {int}:

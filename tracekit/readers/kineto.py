@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,9 +19,11 @@ from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers._events import EventStream
+from tracekit.readers._excerpt import take_excerpt
 from tracekit.readers._kineto_frames import RawFrames
 from tracekit.readers._pool import decoder_pool
 from tracekit.readers._source import Source
+from tracekit.readers._store import FrameStore
 from tracekit.trace import (
     COLLECTIVE_SCHEMA,
     COUNTER_SCHEMA,
@@ -31,6 +34,7 @@ from tracekit.trace import (
     SYNC_SCHEMA,
     THREAD_SCHEMA,
     DeviceInfo,
+    Excerpt,
     Meta,
     Schema,
     Trace,
@@ -69,16 +73,19 @@ def read_kineto(
     """
     source = Source(path, limits)
     stream = EventStream(source)
-    raw = RawFrames(stream.defects)
-    with decoder_pool(_plain_size(source)) as pool:
-        for batch in stream.batches(pool):
-            raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
-            if progress is not None:
-                progress(source.plain_bytes, source.size)
+    most = limits.max_events if limits is not None else None
+    raw = RawFrames(stream.defects, FrameStore(most))
+    with closing(raw.store):
+        with decoder_pool(_plain_size(source)) as pool:
+            for batch in stream.batches(pool):
+                raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
+                if progress is not None:
+                    progress(source.plain_bytes, source.size)
+        excerpt = take_excerpt(raw.store, most) if most is not None and raw.store.overflowed else None
     broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
     if broken and not raw.event_count:
         raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)
-    return _build(source, stream, raw)
+    return _build(source, stream, raw, excerpt)
 
 
 def _plain_size(source: Source) -> int:
@@ -90,8 +97,10 @@ def _plain_size(source: Source) -> int:
     return size * _USUAL_RATIO if source.path.suffix == ".gz" else size
 
 
-def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
+def _build(source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt | None) -> Trace:
     health = HealthLog()
+    if excerpt is not None:
+        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     side = {
@@ -110,8 +119,12 @@ def _build(source: Source, stream: EventStream, raw: RawFrames) -> Trace:
         "collectives": _collectives(side["collectives"], made.host, origin),
         "flows": _flows(side["flow_starts"], side["flow_ends"], origin),
     }
+    meta = _meta(source, stream.header, raw, made.host, made.device, frames, origin, rank)
+    if excerpt is not None:
+        since = replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
+        meta = replace(meta, excerpt=since)
     return Trace(
-        meta=_meta(source, stream.header, raw, made.host, made.device, frames, origin, rank),
+        meta=meta,
         host=made.host,
         device=made.device,
         threads=_threads(raw),

@@ -18,6 +18,7 @@ from tracekit.errors import TracekitError, UsageError
 from tracekit.findings import Finding
 from tracekit.report.columns import TableView, column_of, view_of
 from tracekit.report.figures_data import figures_of
+from tracekit.report.format import format_excerpt
 from tracekit.report.model import (
     Column,
     HealthItem,
@@ -79,7 +80,7 @@ def build_report(
     return Report(
         trace=_trace_info(trace),
         window=_window(scope),
-        verdict=_clean_verdict(decide(scope, results)),
+        verdict=_with_excerpt(_clean_verdict(decide(scope, results)), trace),
         sections=_said_once(sections),
         health=(*_health(trace), *broken),
     )
@@ -223,6 +224,12 @@ def _clean_verdict(verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs)
 
 
+def _with_excerpt(verdict: Verdict, trace: Trace) -> Verdict:
+    if trace.meta.excerpt is None:
+        return verdict
+    return dataclasses.replace(verdict, notes=(format_excerpt(trace.meta.excerpt), *verdict.notes))
+
+
 def _trace_info(trace: Trace) -> TraceInfo:
     meta = trace.meta
     return TraceInfo(
@@ -236,6 +243,7 @@ def _trace_info(trace: Trace) -> TraceInfo:
         backend=None if meta.backend is None else clean(meta.backend),
         devices=tuple(dataclasses.replace(device, name=clean(device.name)) for device in meta.devices),
         captured=tuple(sorted(meta.captured)),
+        excerpt=meta.excerpt,
         origin_utc_ns=meta.origin_utc_ns,
         event_count=meta.event_count,
         size_bytes=meta.size_bytes,

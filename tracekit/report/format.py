@@ -12,12 +12,14 @@ from tracekit.facts.units import format_bytes, format_count, format_ns, format_s
 from tracekit.report._names import category_name
 from tracekit.report.columns import unit_of
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
+from tracekit.trace import Excerpt
 
 __all__ = [
     "NOT_CAPTURED",
     "RIGHT_ALIGNED",
     "format_cell",
     "format_device",
+    "format_excerpt",
     "format_scalar",
     "format_source",
     "format_value",
@@ -170,3 +172,13 @@ def is_silent(section: Section) -> bool:
     shown = [section.table(name) for name in MAIN_TABLES.get(section.name, ())]
     tables = [table for table in shown if table is not None] or section.tables
     return not any(table.total_rows for table in tables)
+
+
+def format_excerpt(excerpt: Excerpt) -> str:
+    """Which part of a large trace was read, in one sentence."""
+    rows = f"{format_count(excerpt.rows)} of {format_count(excerpt.total_rows)} events"
+    if excerpt.steps:
+        part = f"{excerpt.steps} of {excerpt.total_steps} steps around the middle"
+    else:
+        part = f"{format_ns(excerpt.end - excerpt.start)} around the middle, which are no whole step"
+    return f"Read: {part}, {rows}; --max-events 0 reads all."

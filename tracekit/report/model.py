@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 import polars as pl
 
 from tracekit.findings import Finding, Severity
-from tracekit.trace import DeviceInfo
+from tracekit.trace import DeviceInfo, Excerpt
 
 __all__ = [
     "BOUNDS",
@@ -200,7 +200,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Where the report comes from. `path` is the file's name only; nothing tells the host or the user."""
+    """Where the report comes from. `path` is the file's name only; nothing tells the host or the user.
+
+    `excerpt` says which part was read of a trace that is too large; None when all was.
+    """
 
     path: str
     name: str
@@ -212,6 +215,7 @@ class TraceInfo:
     backend: str | None = None
     devices: tuple[DeviceInfo, ...] = ()
     captured: tuple[str, ...] = ()
+    excerpt: Excerpt | None = None
     origin_utc_ns: int | None = None
     event_count: int = 0
     size_bytes: int = 0

@@ -1,0 +1,127 @@
+"""What is read of a trace that is too large: the steps around its middle that fit, whole, with all they launched."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.facts import kineto as facts
+from tracekit.readers._store import FrameStore
+from tracekit.trace import Excerpt
+
+__all__ = ["take_excerpt"]
+
+_TOLERANCE: Final = 3
+"""Up to so many times the allowed rows may fall into a window that a sample of the starts found small enough."""
+
+Times = npt.NDArray[np.int64]
+
+
+def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
+    """Narrow an overflowed store to a window in time that holds about `most_rows` rows, and say which.
+
+    Kept are host spans that touch the window, device activities that were launched in it or run before the last of
+    those ends, and the launches of all of them. Times are as in the file. Raises TracekitError when no window is
+    small enough.
+    """
+    starts, ends = _steps(store)
+    total = store.rows
+    low, high, steps = _window(starts, ends, store.sample.sorted(), most_rows / total)
+    launched = _launched_in(store, low, high)
+    last = _last_end(store, launched, high)
+    touching = (pl.col("start") < last) & (pl.col("start") + pl.col("duration").fill_null(0) > low)
+    wanted = _correlations(store, touching | _is_in("correlation", launched))
+    inside = (pl.col("start") >= low) & (pl.col("start") < high)
+    crossing = (pl.col("start") < high) & (pl.col("start") + pl.col("duration").fill_null(0) > low)
+    flow = (pl.col("time") >= low) & (pl.col("time") < high)
+    kept = store.keep_only(
+        {
+            "host": lambda part: crossing | inside | _calls(part, wanted),
+            "device": lambda _: touching | _is_in("correlation", launched),
+            "collectives": lambda _: crossing | inside,
+            "syncs": lambda _: touching,
+            "memory": lambda _: inside,
+            "counters": lambda _: inside,
+            "flow_starts": lambda _: flow,
+            "flow_ends": lambda _: flow,
+        },
+        _TOLERANCE * most_rows,
+    )
+    return Excerpt(
+        start=low, end=high, rows=kept, total_rows=total, steps=steps, total_steps=len(np.unique(starts))
+    )
+
+
+def _steps(store: FrameStore) -> tuple[Times, Times]:
+    """Starts and ends of the profiler's steps in order."""
+    found = [
+        part.filter(pl.col("name").cast(pl.String).str.starts_with(facts.STEP_PREFIX)).select(
+            "start", (pl.col("start") + pl.col("duration")).alias("end")
+        )
+        for part in store.parts("host", ["name", "start", "duration"])
+    ]
+    if not found:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    steps = pl.concat(found).drop_nulls().unique("start").sort("start")
+    return steps["start"].to_numpy(), steps["end"].to_numpy()
+
+
+def _window(starts: Times, ends: Times, sample: Times, share: float) -> tuple[int, int, int]:
+    """Start and end of a window with this share of the rows, and how many whole steps it is; 0: it cuts one."""
+    for count in range(min(starts.size, max(1, int(share * starts.size))), 0, -1):
+        first = (starts.size - count) // 2
+        low, high = int(starts[first]), int(ends[first : first + count].max())
+        inside = np.searchsorted(sample, high) - np.searchsorted(sample, low)
+        if inside <= share * sample.size:
+            return low, high, count
+    middle, half = sample.size // 2, max(1, int(share * sample.size / 2))
+    low = int(sample[max(0, middle - half)])
+    return low, max(low + 1, int(sample[min(sample.size - 1, middle + half)])), 0
+
+
+def _launched_in(store: FrameStore, low: int, high: int) -> pl.Series:
+    """The correlation ids of the host calls that start in the window."""
+    ids = [
+        part.filter((pl.col("start") >= low) & (pl.col("start") < high) & _is_known("correlation"))
+        for part in store.parts("host", ["start", "correlation"])
+        if "correlation" in part.columns
+    ]
+    return _unique(ids)
+
+
+def _last_end(store: FrameStore, launched: pl.Series, least: int) -> int:
+    ends = [
+        part.filter(_is_in("correlation", launched))
+        .select(pl.col("start") + pl.col("duration"))["start"]
+        .max()
+        for part in store.parts("device", ["start", "duration", "correlation"])
+    ]
+    return max([least, *(end for end in ends if isinstance(end, int))])
+
+
+def _correlations(store: FrameStore, wanted: pl.Expr) -> pl.Series:
+    columns = ["start", "duration", "correlation"]
+    return _unique(
+        [part.filter(wanted & _is_known("correlation")) for part in store.parts("device", columns)]
+    )
+
+
+def _calls(part: pl.DataFrame, wanted: pl.Series) -> pl.Expr:
+    return _is_in("correlation", wanted) if "correlation" in part.columns else pl.lit(value=False)
+
+
+def _unique(parts: list[pl.DataFrame]) -> pl.Series:
+    if not parts:
+        return pl.Series("correlation", [], dtype=pl.Int64)
+    return pl.concat([part.select("correlation") for part in parts])["correlation"].unique()
+
+
+def _is_known(column: str) -> pl.Expr:
+    return pl.col(column).is_not_null() & (pl.col(column) != 0)
+
+
+def _is_in(column: str, values: pl.Series) -> pl.Expr:
+    return pl.col(column).is_in(values.implode()).fill_null(value=False)

@@ -1,0 +1,159 @@
+"""Where raw frames are collected: in memory, and beyond a number of rows in files of a temporary folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.errors import TracekitError
+
+__all__ = ["FrameStore", "TimeSample"]
+
+_FLUSHES: Final = 4
+"""Once frames go to disk, they go when this part of the allowed rows has gathered."""
+
+_SAMPLES: Final = 1 << 20
+
+
+class TimeSample:
+    """Every so-and-so-many-th start of all rows, fewer the more rows there are."""
+
+    def __init__(self) -> None:
+        self._every = 1
+        self._kept: list[npt.NDArray[np.int64]] = []
+        self._size = 0
+
+    def add(self, starts: pl.Series) -> None:
+        """Take the starts of a frame; null ones are left out."""
+        taken = starts.drop_nulls().to_numpy()[:: self._every]
+        self._kept.append(taken)
+        self._size += taken.size
+        while self._size > _SAMPLES:
+            self._every *= 2
+            self._kept = [np.concatenate(self._kept)[::2]]
+            self._size = self._kept[0].size
+
+    def sorted(self) -> npt.NDArray[np.int64]:
+        """The sample in order."""
+        return np.sort(np.concatenate(self._kept)) if self._kept else np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class FrameStore:
+    """Frames by name. With `most_rows`, no more than about as many rows are held in memory, the others on disk."""
+
+    most_rows: int | None = None
+    rows: int = 0
+    sample: TimeSample = field(default_factory=TimeSample)
+    _held: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict(list))
+    _held_rows: int = 0
+    _files: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether some frames are on disk."""
+        return self._folder is not None
+
+    def add(self, name: str, frame: pl.DataFrame) -> None:
+        """Add rows to a frame. Raises TracekitError when the disk cannot take what the memory must not."""
+        self._held[name].append(frame)
+        self.rows += frame.height
+        self._held_rows += frame.height
+        if self.most_rows is None:
+            return
+        if "start" in frame.columns:
+            self.sample.add(frame["start"])
+        if self._held_rows > (self.most_rows // _FLUSHES if self.overflowed else self.most_rows):
+            self._flush()
+
+    def packed(self) -> dict[str, bytes]:
+        """The frames in memory as Arrow files."""
+        made = {}
+        for name, frames in self._held.items():
+            buffer = io.BytesIO()
+            _joined(frames).rechunk().write_ipc(buffer, compression="uncompressed")
+            made[name] = buffer.getvalue()
+        return made
+
+    def take(self, name: str) -> pl.DataFrame | None:
+        """All rows of this name that are in memory, None when there are none; they are handed over, not kept."""
+        frames = self._held.pop(name, [])
+        return _joined(frames) if frames else None
+
+    def parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        """The rows of this name piece by piece, from disk as well; only these columns, where they exist."""
+        for file in self._files.get(name, []):
+            known = pl.read_ipc_schema(file)
+            wanted = None if columns is None else [column for column in columns if column in known]
+            with file.open("rb") as stream:
+                yield pl.read_ipc(stream, columns=wanted)
+        for frame in self._held.get(name, []):
+            yield frame if columns is None else frame.select(c for c in columns if c in frame.columns)
+
+    def keep_only(self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int) -> int:
+        """Keep, in memory, the rows that `choose` wants of each named frame; returns how many.
+
+        Raises TracekitError when they are more than `most`.
+        """
+        self._flush()
+        kept: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        count = 0
+        for name, wanted in choose.items():
+            for part in self.parts(name):
+                chosen = part.filter(wanted(part))
+                count += chosen.height
+                if count > most:
+                    raise TracekitError(
+                        f"its events lie too close together in time to read fewer than {most:,} of them",
+                        remedy="raise --max-events, or read all with --max-events 0",
+                    )
+                if chosen.height:
+                    kept[name].append(chosen)
+        self.close()
+        self._held, self._held_rows = kept, count
+        return count
+
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = None
+        self._files.clear()
+
+    def _flush(self) -> None:
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=_roomy_place())
+            for name, frames in self._held.items():
+                file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
+                _joined(frames).write_ipc(file, compression="lz4")
+                self._files[name].append(file)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise TracekitError(
+                f"there is no room to put a large trace aside while it is read ({error})",
+                remedy="set TMPDIR to a folder with room",
+            ) from error
+        self._held = defaultdict(list)
+        self._held_rows = 0
+
+
+def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames, how="diagonal_relaxed", rechunk=False)
+
+
+def _roomy_place() -> str | None:
+    """A folder for large temporary files: the user's own choice, else one that is not kept in memory, as /tmp may be."""
+    if os.environ.get("TMPDIR"):
+        return None
+    return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - with a folder of our own in it
