@@ -62,7 +62,7 @@ def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
         (
             has_ops and "shapes" not in captured,
             "shapes",
-            "times by shape, FLOPs and roofline",
+            "times by shape",
             "record_shapes=True",
         ),
         (

@@ -71,12 +71,14 @@ def _steps(store: FrameStore) -> tuple[Times, Times]:
 
 def _window(starts: Times, ends: Times, sample: Times, share: float) -> tuple[int, int, int]:
     """Start and end of a window with this share of the rows, and how many whole steps it is; 0: it cuts one."""
-    for count in range(min(starts.size, max(1, int(share * starts.size))), 0, -1):
+    count = min(starts.size, max(1, int(share * starts.size)))
+    while count:
         first = (starts.size - count) // 2
         low, high = int(starts[first]), int(ends[first : first + count].max())
         inside = np.searchsorted(sample, high) - np.searchsorted(sample, low)
         if inside <= share * sample.size:
             return low, high, count
+        count = count * 19 // 20  # there may be a million steps
     middle, half = sample.size // 2, max(1, int(share * sample.size / 2))
     low = int(sample[max(0, middle - half)])
     return low, max(low + 1, int(sample[min(sample.size - 1, middle + half)])), 0

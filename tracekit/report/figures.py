@@ -14,6 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
+from tracekit.report._names import category_name
 from tracekit.report._write import make_directory, write_bytes
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure, Report
@@ -140,7 +141,7 @@ def _bars(axes: Axes, data: dict[str, Any]) -> None:
     )
     axes.bar_label(drawn, [format_cell(value, data["unit"]) for value in values], padding=3, fontsize=8)
     axes.margins(x=0.12)
-    _rows(axes, [bar["label"] for bar in bars])
+    _rows(axes, [category_name(bar["label"]) for bar in bars])
     _time_axis(axes, data["unit"])
 
 
