@@ -15,7 +15,7 @@ import tracekit
 
 WITHOUT_TORCH = {
     "tracekit.capture",
-    "tracekit.capture.manifest",
+    "tracekit.manifest",
     "tracekit.capture.run",
     "tracekit.capture.workloads",
 }

@@ -7,87 +7,80 @@ hooks return nothing, so losses and gradients stay bit for bit what they were.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
 
+import msgspec
 import torch
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch.utils.hooks import RemovableHandle
 
 from tracekit.capture.layer_table import Layer, LayerCalls, LayerTable
-from tracekit.capture.names import ROOT_LAYER, layer_range_name, printable
+from tracekit.capture.names import layer_range_name
+from tracekit.capture.ranges import Marks
 from tracekit.errors import UsageError
 
-__all__ = ["Instrumentation", "RangeKind", "describe_layers"]
-
-RangeKind = Literal["structured", "plain"]
-_OpenRange: TypeAlias = Callable[[Layer], AbstractContextManager[object]]
+__all__ = ["Instrumentation", "describe_layers"]
 
 
-def describe_layers(model: nn.Module) -> list[Layer]:
-    """Return every module of `model` once, parents before children; `id` is its place in that order.
+def describe_layers(model: nn.Module) -> list[tuple[Layer, nn.Module]]:
+    """Return every module of `model` once, parents before children; a layer's `id` is its place in that order.
 
-    Raises `UsageError` when a part of the model is compiled: hooks inside compiled code break its graph at
-    every layer, so the trace would show another program.
+    A block compiled by `torch.compile(block)` is one layer, and what is inside it none: hooks there would break its
+    graph at every layer, so that the trace would show another program. Raises `UsageError` when a module was
+    compiled in place, which puts the hooks of the module itself inside.
     """
-    ids: dict[str, int] = {}
-    layers: list[Layer] = []
-    for name, module in model.named_modules():
-        if _is_compiled(module):
-            raise UsageError(
-                f"the module {name or '<root>'!r} is compiled, so its layers cannot be marked",
-                remedy="capture the model before torch.compile",
-            )
-        ids[name] = len(layers)
-        layers.append(
-            Layer(
-                id=ids[name],
-                parent=ids[name.rpartition(".")[0]] if name else None,
-                name=name,
-                range_name=layer_range_name(name),
-                type=type(module).__name__,
-                parameters=sum(p.numel() for p in module.parameters(recurse=False)),
-            )
+    found: list[tuple[Layer, nn.Module]] = []
+    _describe(model, "", None, found, set())
+    return found
+
+
+def _describe(
+    module: nn.Module,
+    name: str,
+    parent: int | None,
+    found: list[tuple[Layer, nn.Module]],
+    seen: set[nn.Module],
+) -> None:
+    if module in seen:
+        return
+    seen.add(module)
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        raise UsageError(
+            f"the module {name or '<root>'!r} is compiled in place, so its calls cannot be marked",
+            remedy="use torch.compile(module), or capture it before it is compiled",
         )
-    return layers
+    compiled = (
+        "_orig_mod" in module._modules
+    )  # what torch.compile(module) returns; its class takes 1.5 s to import
+    original = module.get_submodule("_orig_mod") if compiled else module
+    layer = Layer(
+        id=len(found),
+        parent=parent,
+        name=name,
+        range_name=layer_range_name(name),
+        type=type(original).__name__,
+        parameters=sum(p.numel() for p in original.parameters(recurse=compiled)),
+    )
+    found.append((layer, module))
+    if compiled:
+        return
+    for child_name, child in module.named_children():
+        _describe(child, f"{name}.{child_name}" if name else child_name, layer.id, found, seen)
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    # torch.compile(module) wraps and keeps `_orig_mod`; module.compile() sets `_compiled_call_impl`.
-    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
-
-
-def _range_opener(*, shapes_recorded: bool) -> tuple[RangeKind, _OpenRange]:
-    """Choose the cheapest kind of range that works with this torch and these options.
-
-    `_RecordFunctionFast` costs a fifth of `record_function` and carries arguments into the trace, but it is
-    not a public name: when it is missing or takes other arguments, plain ranges carry the layer's name alone.
-    So they do when no shapes are recorded, because then the profiler reads no arguments, not even the scope,
-    and would file the ranges among the operators.
-    """
-    fast: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None) if shapes_recorded else None
-    try:
-        if fast is not None:
-            fast("probe", [], {"scope": "user_scope"})
-    except TypeError:
-        fast = None
-    if fast is None:
-        return "plain", lambda layer: torch.profiler.record_function(layer.range_name)
-
-    def open_structured(layer: Layer) -> AbstractContextManager[object]:
-        arguments = {
-            "scope": "user_scope",
-            "layer": printable(layer.name or ROOT_LAYER),
-            "layer_id": layer.id,
-            "module": printable(layer.type),
-        }
-        opened: AbstractContextManager[object] = fast(layer.range_name, [], arguments)
-        return opened
-
-    return "structured", open_structured
+def _shapes(value: object, most: int = 8) -> list[list[int]]:
+    """The shapes of the tensors in a nest of tuples, lists and dicts, at most so many."""
+    if isinstance(value, torch.Tensor):
+        return [list(value.shape)]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    found: list[list[int]] = []
+    for part in parts:
+        found += _shapes(part, most - len(found))
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 class _Call:
@@ -114,15 +107,19 @@ class Instrumentation:
     """Marks every module call of `model` while it is entered as a context manager.
 
     Set `step` to the number of the step being recorded, or to None while nothing is recorded: ranges are
-    opened either way, but calls are kept only for recorded steps. `shapes_recorded` says whether the profiler
-    records shapes. Raises `UsageError` when a module is compiled.
+    opened either way, but calls are kept only for recorded steps. Raises `UsageError` when a module is compiled in
+    place.
     """
 
-    def __init__(self, model: nn.Module, *, shapes_recorded: bool = True) -> None:
+    def __init__(self, model: nn.Module, marks: Marks) -> None:
         self.step: int | None = None
-        self.layers = describe_layers(model)
-        self.range_kind, self._open_range = _range_opener(shapes_recorded=shapes_recorded)
-        self._modules = [module for _, module in model.named_modules()]
+        described = describe_layers(model)
+        self.layers = [layer for layer, _ in described]
+        self.range_kind = marks.kind
+        self._open_range = marks.layer
+        self._modules = [module for _, module in described]
+        self._inputs: dict[int, list[list[int]]] = {}
+        self._outputs: dict[int, list[list[int]]] = {}
         self._calls: list[_Call] = []
         self._open = _OpenCalls()
         self._handles: list[RemovableHandle] = []
@@ -151,19 +148,29 @@ class Instrumentation:
             calls.first_sequence.append(call.first_sequence)
             calls.end_sequence.append(call.end_sequence)
             calls.in_backward.append(call.in_backward)
-        return LayerTable(layers=self.layers, calls=calls)
+        layers = [
+            msgspec.structs.replace(
+                layer, input_shapes=self._inputs.get(layer.id), output_shapes=self._outputs.get(layer.id)
+            )
+            for layer in self.layers
+        ]
+        return LayerTable(layers=layers, calls=calls)
 
     def _hook(self, layer: Layer, module: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
-        def enter(_module: nn.Module, _inputs: object) -> None:
+        def enter(_module: nn.Module, inputs: object, named: object) -> None:
+            if self.step is not None and layer.id not in self._inputs:
+                self._inputs[layer.id] = _shapes((inputs, named))
             self._enter(layer)
 
-        def leave(_module: nn.Module, _inputs: object, _output: object) -> None:
+        def leave(_module: nn.Module, _inputs: object, output: object) -> None:
             self._leave(layer)
+            if self.step is not None and layer.id not in self._outputs:
+                self._outputs[layer.id] = _shapes(output)
 
         # First in and last out, so that the user's own hooks count as part of the layer; and always called,
         # because checkpointing ends a recomputation early by raising.
         return (
-            module.register_forward_pre_hook(enter, prepend=True),
+            module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True),
             module.register_forward_hook(leave, always_call=True),
         )
 

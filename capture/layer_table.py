@@ -18,7 +18,9 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One module. `parameters` counts the elements of the parameters it holds itself, without its children.
 
     A parameter that several modules share counts in each of them. `name` is the exact qualified name ("" for
-    the root), `range_name` the name of its ranges in the trace.
+    the root), `range_name` the name of its ranges in the trace. `input_shapes` and `output_shapes` are those of the
+    tensors of its first recorded call, None when it was not called. A compiled block is one layer, with all
+    parameters inside it.
     """
 
     id: int
@@ -27,6 +29,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     range_name: str
     type: str
     parameters: int
+    input_shapes: list[list[int]] | None = None
+    output_shapes: list[list[int]] | None = None
 
 
 class LayerCalls(msgspec.Struct, frozen=True, kw_only=True):

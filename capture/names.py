@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias, get_args
 
 from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
+from tracekit.facts.kineto import STEP_PREFIX
 
 __all__ = [
     "PHASES",
@@ -18,9 +19,10 @@ __all__ = [
     "no_phase",
     "phase_range_name",
     "printable",
+    "step_range_name",
 ]
 
-Phase = Literal["data", "h2d", "forward", "loss", "backward", "optimizer", "zero_grad"]
+Phase = Literal["data", "h2d", "forward", "loss", "backward", "optimizer", "zero_grad", "metrics"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 ROOT_LAYER = "<root>"  # the profiler leaves out an argument that is an empty string
 PhaseRange: TypeAlias = Callable[[Phase], AbstractContextManager[object]]
@@ -48,6 +50,11 @@ def layer_range_name(qualified_name: str) -> str:
 def phase_range_name(phase: Phase) -> str:
     """Return the range name of a phase of a training step."""
     return PHASE_PREFIX + phase
+
+
+def step_range_name(number: int) -> str:
+    """Return the range name of a step, which is the profiler's own."""
+    return f"{STEP_PREFIX}{number}"
 
 
 def no_phase(phase: Phase) -> AbstractContextManager[object]:  # noqa: ARG001 - it stands in for a PhaseRange

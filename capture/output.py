@@ -7,20 +7,23 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tracekit.capture.layer_table import LayerTable
-from tracekit.capture.manifest import Manifest
 from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
-__all__ = ["MANIFEST_FILE", "TRACE_FILE", "pack_trace", "prepare_folder", "write_capture"]
+if TYPE_CHECKING:  # it imports torch, and this module
+    from tracekit.capture.session import Recorded
+
+__all__ = ["TRACE_FILE", "pack_trace", "prepare_folder", "trace_file", "write_capture", "write_trace"]
 
 TRACE_FILE = "trace.json.gz"
-MANIFEST_FILE = "manifest.json"
+
 
 _EVENTS = b'"traceEvents"'
 _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path that the profiler wrote to
@@ -28,6 +31,16 @@ _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the pa
 # know it by, and do not tell whose machine it was.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 _CHUNK = 1 << 20
+
+
+def trace_file(level: Level, rank: int, ranks: int) -> str:
+    """The name of the trace of a level on a rank.
+
+    >>> trace_file("MLG", 0, 1), trace_file("ML", 0, 1), trace_file("MLG", 3, 4)
+    ('trace.json.gz', 'trace-ML.json.gz', 'trace-rank3.json.gz')
+    """
+    parts = [*([] if level == "MLG" else [level]), *([f"rank{rank}"] if ranks > 1 else [])]
+    return f"{'-'.join(['trace', *parts])}.json.gz"
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -44,25 +57,40 @@ def prepare_folder(folder: Path) -> Path:
     return folder
 
 
-def write_capture(
-    folder: Path, export: Callable[[str], object], layers: LayerTable, manifest: Manifest
-) -> Manifest:
-    """Write the trace and its manifest into `folder`; return the manifest with what was found in the trace.
+def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = None) -> Manifest:
+    """Write what was recorded as the trace of the manifest's last run, and the manifest; return it as written.
 
-    `export` writes the profiler's own JSON to the path it is given. Both files are complete before either
-    gets its name, so a failure leaves an older capture as it was. Raises `TracekitError` when the profiler
-    wrote a file without events.
+    Both files are complete before either gets its name, so a failure leaves an older capture as it was. Raises
+    `TracekitError` when the profiler wrote a file without events.
     """
+    run = manifest.runs[-1] if manifest.runs else None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".capture-") as scratch_name:
         scratch = Path(scratch_name)
-        exported = scratch / "exported.json"
-        export(str(exported))
-        defect = pack_trace(exported, scratch / TRACE_FILE, {LAYER_METADATA_KEY: msgspec.json.encode(layers)})
-        manifest = msgspec.structs.replace(manifest, trace_defect=defect)
+        names = [MANIFEST_FILE]
+        if recorded is not None and run is not None and run.trace is not None:
+            run = msgspec.structs.replace(run, trace_defect=_export(scratch, run.trace, recorded))
+            manifest = msgspec.structs.replace(manifest, runs=[*manifest.runs[:-1], run])
+            names.insert(0, run.trace)
         (scratch / MANIFEST_FILE).write_bytes(manifest.to_json())
-        for name in (TRACE_FILE, MANIFEST_FILE):
+        for name in names:
             (scratch / name).replace(folder / name)
     return manifest
+
+
+def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
+    """Write the trace of a run alone, whole or not at all; return the run with what was found in the trace."""
+    if run.trace is None:
+        return run
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".capture-") as scratch_name:
+        run = msgspec.structs.replace(run, trace_defect=_export(Path(scratch_name), run.trace, recorded))
+        (Path(scratch_name) / str(run.trace)).replace(folder / str(run.trace))
+    return run
+
+
+def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
+    exported = scratch / "exported.json"
+    recorded.export(str(exported))
+    return pack_trace(exported, scratch / name, {LAYER_METADATA_KEY: msgspec.json.encode(recorded.layers)})
 
 
 def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from tracekit.capture.manifest import Setting
+from tracekit.manifest import Setting
 
 __all__ = ["Recipe"]
 

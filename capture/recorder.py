@@ -1,63 +1,158 @@
-"""Running a workload: first timed without the profiler, then recorded."""
+"""Running a workload at each level in turn, in one process: a capture, or one rank of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from tracekit.capture.device import StepClock, resolve_device, synchronize
-from tracekit.capture.manifest import CaptureOptions, Manifest
+from tracekit.capture import workloads
+from tracekit.capture.device import resolve_device, synchronize
+from tracekit.capture.environment import describe_machine
+from tracekit.capture.instrument import describe_layers
 from tracekit.capture.names import PhaseRange, no_phase
-from tracekit.capture.session import session
-from tracekit.capture.workloads import Workload, WorkloadFactory, WorkloadOptions
+from tracekit.capture.output import trace_file, write_capture, write_trace
+from tracekit.capture.plan import Plan
+from tracekit.capture.precision import tensor_cores
+from tracekit.capture.ranges import ProfilerMarks
+from tracekit.capture.recipe import Recipe
+from tracekit.capture.session import Recorded, recording
+from tracekit.capture.training import Training
+from tracekit.capture.workloads import Workload, WorkloadOptions
+from tracekit.errors import TracekitError, UsageError, WorkloadError
+from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["record", "train_step"]
 
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
+
 
 def record(
-    name: str,
-    factory: WorkloadFactory,
+    plan: Plan,
     folder: Path,
-    *,
-    device: str,
-    batch: int | None,
-    size: int | None,
-    seed: int,
-    options: CaptureOptions,
     progress: Callable[[str], None],
+    *,
+    rank: int = 0,
+    keep: Callable[[Manifest], None] | None = None,
 ) -> Manifest:
-    """Build the workload, time it, record it into `folder`; return the manifest that was written.
+    """Build the workload and run it at each level; return the manifest, with the runs of this rank.
 
-    Raises what `session` raises.
+    Traces go into `folder` as each level ends, and so does the manifest when there is only one rank: what was finished
+    before an interruption or a failure stays, and the manifest says why it stopped. Of several ranks each hands its
+    manifest to `keep` whenever a level has ended. Raises UsageError when a step does
+    not fit the memory, a setting does not suit the workload or the device is not there; WorkloadError when code that
+    is not tracekit's own raised; TracekitError when the profiler wrote no events.
     """
-    where = resolve_device(device)
-    progress(f"building {name}")
-    torch.manual_seed(seed)
-    workload = factory(WorkloadOptions(device=where, batch=batch, size=size, seed=seed))
-    batches = workload.batches()
-    progress(f"timing {options.steps} steps without the profiler")
-    unprofiled = _time_steps(workload, batches, where, warmup=options.warmup, steps=options.steps)
-    progress(f"recording {options.steps} steps")
-    with session(
-        folder,
-        model=workload.model,
-        options=options,
-        device=device,
-        workload=name,
-        config=workload.config,
-        seed=seed,
-        unprofiled_step_ns=unprofiled,
-    ) as live:
-        while not live.done:
-            train_step(workload, batches, live.phase)
-            live.step()
-        progress("writing the trace")
-    if live.manifest is None:  # pragma: no cover - `session` sets it whenever its block ends well
-        raise AssertionError("the session ended without a manifest")
-    return live.manifest
+    settings = plan.settings
+    device = resolve_device(_own_device(settings, rank))
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    with tensor_cores(device, settings.precision), _own_errors(plan):
+        progress(f"building {plan.workload}")
+        torch.manual_seed(settings.seed)
+        workload = _build(plan, device)
+        capture = _Capture(plan, folder, workload, device, rank, keep)
+        try:
+            capture.run(progress)
+        except BaseException as error:
+            capture.stop(error)
+            raise
+    return capture.manifest
+
+
+class _Capture:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        workload: Workload,
+        device: torch.device,
+        rank: int,
+        keep: Callable[[Manifest], None] | None,
+    ) -> None:
+        self._keep = keep
+        self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
+        self._batches: Iterator[Any] = workload.batches()
+        recipe = workload.recipe if isinstance(workload, Training) else None
+        self._skipped = recipe.skipped if recipe else lambda: 0
+        self.manifest = Manifest(
+            workload=plan.workload,
+            task=recipe.task if recipe else "",
+            settings=plan.settings,
+            options=plan.options,
+            config=dict(workload.config),
+            seed=plan.settings.seed,
+            synthetic=recipe.synthetic if recipe else None,
+            parameters=sum(p.numel() for p in workload.model.parameters()),
+            layers=len(describe_layers(workload.model)),
+            samples_per_step=getattr(workload, "samples_per_step", None),
+            layer_ranges=ProfilerMarks(shapes_recorded=plan.options.record_shapes).kind,
+            runs=[],
+            **describe_machine(device),
+        )
+
+    def run(self, progress: Callable[[str], None]) -> None:
+        # The very first step allocates and chooses algorithms: it is no one's warm-up.
+        train_step(self.workload, self._batches, no_phase)
+        for level in self.plan.levels:
+            progress(_announced(level, self.plan.options.steps))
+            if level == "metrics":
+                self._count_flops()
+                self._write(None)
+            else:
+                self._run_level(level)
+
+    def stop(self, error: BaseException) -> None:
+        """Say in the manifest, where there is one already, why it is not whole."""
+        if self.manifest.runs and self._keep is None:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
+            self.manifest = msgspec.structs.replace(self.manifest, stopped=why[:200])
+            write_capture(self.folder, self.manifest)
+
+    def _run_level(self, level: Level) -> None:
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        losses: list[torch.Tensor] = []
+        with recording(level, self.workload.model, self.device, self.plan.options) as live:
+            while not live.done:
+                losses.append(train_step(self.workload, self._batches, live.phase))
+                live.step()
+        steps = self.plan.options.steps
+        run = Run(
+            level=level,
+            rank=self.rank,
+            trace=None if level == "M" else trace_file(level, self.rank, self.plan.settings.ranks),
+            step_times_ns=live.recorded_step_times_ns(),
+            losses=[float(loss) for loss in losses[-steps:]],
+            peak_memory_bytes=torch.cuda.max_memory_allocated(self.device) if on_gpu else None,
+        )
+        if self._keep is not None and live.recorded is not None:
+            run = write_trace(self.folder, run, live.recorded)
+        self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
+        self._write(live.recorded)
+
+    def _write(self, recorded: Recorded | None) -> None:
+        self.manifest = msgspec.structs.replace(self.manifest, skipped_samples=self._skipped())
+        if self._keep is not None:
+            self._keep(self.manifest)
+        else:
+            self.manifest = write_capture(self.folder, self.manifest, recorded)
+
+    def _count_flops(self) -> None:
+        """Of one step. Compiled blocks hide their operators, so that there is nothing to count."""
+        if self.plan.settings.compile:
+            return
+        counter = FlopCounterMode(display=False)
+        with counter:
+            train_step(self.workload, self._batches, no_phase)
+        synchronize(self.device)
+        self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
 
 
 def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) -> torch.Tensor:
@@ -67,17 +162,64 @@ def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) ->
     return workload.step(batch, phase)
 
 
-def _time_steps(
-    workload: Workload, batches: Iterator[Any], device: torch.device, *, warmup: int, steps: int
-) -> list[int]:
-    """Durations in ns of `steps` steps after `warmup` untimed ones."""
-    # The very first step allocates and chooses algorithms: one more than asked for is never measured.
-    for _ in range(warmup + 1):
-        train_step(workload, batches, no_phase)
-    synchronize(device)
-    clock = StepClock(device)
-    for _ in range(steps):
-        clock.start()
-        train_step(workload, batches, no_phase)
-        clock.stop()
-    return clock.durations_ns()
+def _announced(level: Level, steps: int) -> str:
+    return {
+        "M": f"timing {steps} steps without the profiler",
+        "ML": f"timing the layers of {steps} steps",
+        "MLG": f"recording {steps} steps",
+        "metrics": "counting the FLOPs of a step",
+    }[level]
+
+
+def _own_device(settings: Settings, rank: int) -> str:
+    return f"cuda:{rank}" if settings.ranks > 1 and settings.device == "cuda" else settings.device
+
+
+def _build(plan: Plan, device: torch.device) -> Workload:
+    factory, variant = workloads.find(plan.workload)
+    settings = plan.settings
+    options = WorkloadOptions(
+        device=device,
+        batch=settings.batch,
+        size=settings.size,
+        seed=settings.seed,
+        variant=variant,
+        tiny=settings.tiny,
+        data=None if plan.data is None else Path(plan.data),
+        max_rows=settings.max_rows,
+    )
+    built = factory.load()(options)
+    if isinstance(built, Recipe):
+        return Training(built, settings, device)
+    fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
+    if fixed:
+        raise UsageError(
+            f"{plan.workload} brings a loop of its own, which has no {fixed[0].replace('_', '-')}",
+            remedy="return a tracekit.capture.recipe.Recipe instead, and tracekit's loop does it",
+        )
+    return built
+
+
+_OF_THE_LOOP = ("precision", "compile", "channels_last", "accumulate", "checkpoint_activations", "ranks")
+"""Settings that only the shared loop can follow."""
+
+
+@contextmanager
+def _own_errors(plan: Plan) -> Iterator[None]:
+    """Turn what a step raises into an error that says whose it is."""
+    try:
+        yield
+    except (TracekitError, KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(w in text for w in _NO_MEMORY):
+            raise UsageError(
+                f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
+                remedy="lower --batch or --size, or add --checkpoint-activations",
+            ) from error
+        if isinstance(error, OSError) or workloads.is_built_in(plan.workload):
+            raise
+        raise WorkloadError(
+            f"{plan.workload} raised {type(error).__name__}: {' '.join(text.split())[:200]}"
+        ) from error

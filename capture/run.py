@@ -1,4 +1,4 @@
-"""`run`: record a workload of the registry, as `tracekit capture` does. It imports torch only when called."""
+"""`run`: record a workload, as `tracekit capture` does. It imports torch only when called."""
 
 from __future__ import annotations
 
@@ -9,75 +9,82 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.capture import workloads
-from tracekit.capture.manifest import CaptureOptions, Manifest
-from tracekit.capture.output import MANIFEST_FILE, TRACE_FILE, prepare_folder
+from tracekit.capture.output import prepare_folder
+from tracekit.capture.plan import DEFAULT_LEVELS, Plan
 from tracekit.errors import MissingDependencyError, UsageError
+from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings
 
 __all__ = ["CaptureResult", "run"]
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """Where a capture was written, how large the trace is, and what ran (`manifest`)."""
+    """Where a capture was written: its folder, the traces in it, and what ran (`manifest`)."""
 
-    trace: Path
-    manifest_path: Path
-    trace_bytes: int
+    folder: Path
     manifest: Manifest
+
+    @property
+    def traces(self) -> list[Path]:
+        """The traces in the order of levels and ranks."""
+        return [self.folder / run.trace for run in self.manifest.runs if run.trace is not None]
+
+    @property
+    def trace(self) -> Path:
+        """The profiler's trace of the first rank. Raises LookupError when the level MLG was not run."""
+        for run in self.manifest.runs:
+            if run.level == "MLG" and run.trace is not None:
+                return self.folder / run.trace
+        raise LookupError("the profiler was not among the levels")
+
+    @property
+    def manifest_path(self) -> Path:
+        """The manifest's file."""
+        return self.folder / MANIFEST_FILE
 
 
 def run(
     workload: str,
     out: Path,
     *,
-    device: str = "cpu",
-    steps: int = 3,
-    warmup: int = 1,
-    batch: int | None = None,
-    size: int | None = None,
-    record_shapes: bool = True,
-    profile_memory: bool = True,
-    with_stack: bool = False,
-    seed: int = 0,
+    settings: Settings | None = None,
+    options: CaptureOptions | None = None,
+    levels: tuple[Level, ...] = DEFAULT_LEVELS,
+    data: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> CaptureResult:
-    """Train `workload` for a few steps and write `trace.json.gz` and `manifest.json` into the folder `out`.
+    """Train `workload` for a few steps at each level and write traces and `manifest.json` into the folder `out`.
 
-    The same number of steps is first timed without the profiler, so that the manifest tells what it costs.
-    `batch` and `size` (what it means is the workload's to say: pixels, tokens) default to the workload's own.
-    `progress` receives one line of text per stage. Sets torch's random seed to `seed`.
+    The level M times the same number of steps without the profiler, so that the manifest tells what recording costs.
+    `settings` say how the training runs, `options` how the profiler is set. `data` is a file or folder of real data,
+    None lets the workload make some up. `progress` receives one line of text per stage. Sets torch's random seed.
 
     Raises `MissingDependencyError` without torch; `UsageError` for an unknown workload, a device that is not
-    there, a number out of range or a folder that cannot be written to; `TracekitError` when the profiler
-    wrote no events.
+    there, a number out of range, a step that does not fit the memory or a folder that cannot be written to;
+    `WorkloadError` when a user's own workload raised; `TracekitError` when the profiler wrote no events. What was
+    finished before stays, and its manifest says why it stopped.
     """
-    factory_entry = workloads.find(workload)
+    plan = Plan(
+        workload=workload,
+        settings=settings or Settings(),
+        options=options or CaptureOptions(),
+        levels=levels,
+        data=None if data is None else os.fspath(data),
+    )
+    plan.check()
+    workloads.find(workload)
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
-    for name, value in (("steps", steps), ("warmup", warmup), ("batch", batch), ("size", size)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}", remedy="it must be at least 1")
+    if data is not None and not Path(data).exists():
+        raise UsageError("there are no data there", path=data, remedy="give a file or folder that exists")
     folder = prepare_folder(Path(out))
     # Kineto reads it when torch is loaded; without it each recording prints two lines about itself.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    tell = progress or (lambda _line: None)
+    if plan.settings.ranks > 1:
+        from tracekit.capture.ranks import record_ranks  # noqa: PLC0415 - it starts processes of its own
+
+        return CaptureResult(folder, record_ranks(plan, folder, tell))
     from tracekit.capture.recorder import record  # noqa: PLC0415 - the import that brings torch
 
-    manifest = record(
-        workload,
-        factory_entry.load(),
-        folder,
-        device=device,
-        batch=batch,
-        size=size,
-        seed=seed,
-        options=CaptureOptions(
-            steps=steps,
-            warmup=warmup,
-            record_shapes=record_shapes,
-            profile_memory=profile_memory,
-            with_stack=with_stack,
-        ),
-        progress=progress or (lambda _line: None),
-    )
-    trace = folder / TRACE_FILE
-    return CaptureResult(trace, folder / MANIFEST_FILE, trace.stat().st_size, manifest)
+    return CaptureResult(folder, record(plan, folder, tell))

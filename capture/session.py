@@ -15,24 +15,35 @@ The files are written when the block ends. If it ends by an exception, nothing i
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerActivity, profile, schedule
 
-import tracekit
-from tracekit.capture.device import StepClock, device_name, resolve_device, synchronize
+from tracekit.capture.device import StepClock, resolve_device, synchronize
+from tracekit.capture.environment import describe_machine
 from tracekit.capture.instrument import Instrumentation
-from tracekit.capture.manifest import CaptureOptions, Manifest, Setting, StepTimes
-from tracekit.capture.names import Phase, phase_range_name
+from tracekit.capture.layer_table import LayerTable
+from tracekit.capture.names import Phase
 from tracekit.capture.output import TRACE_FILE, prepare_folder, write_capture
+from tracekit.capture.ranges import Marks, NoMarks, ProfilerMarks, WithNvtx
+from tracekit.capture.timed import TimedMarks
 from tracekit.errors import UsageError
+from tracekit.manifest import CaptureOptions, Level, Manifest, Run, Setting
 
-__all__ = ["Session", "session"]
+__all__ = ["Recorded", "Session", "check_options", "recording", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a level left behind: `export` writes its trace to a path."""
+
+    export: Callable[[str], object]
+    layers: LayerTable
 
 
 class Session:
@@ -40,19 +51,25 @@ class Session:
 
     def __init__(
         self,
-        profiler: profile,
-        instrumentation: Instrumentation,
         device: torch.device,
         options: CaptureOptions,
+        marks: Marks,
+        *,
+        profiler: profile | None = None,
+        instrumentation: Instrumentation | None = None,
+        timed: TimedMarks | None = None,
     ) -> None:
-        self._profiler = profiler
-        self._instrumentation = instrumentation
+        self._profiler, self._instrumentation, self._timed = profiler, instrumentation, timed
         self._device = device
+        self._marks = marks
         self._clock = StepClock(device)
         self._first = options.wait + options.warmup
         self._total = self._first + options.steps
         self._step = 0
+        self._range = ExitStack()
+        self._range.enter_context(marks.step(0))
         self.manifest: Manifest | None = None
+        self.recorded: Recorded | None = None
 
     @property
     def done(self) -> bool:
@@ -61,7 +78,7 @@ class Session:
 
     def phase(self, name: Phase) -> AbstractContextManager[object]:
         """Return a context manager that marks its block as one phase of the step."""
-        return record_function(phase_range_name(name))
+        return self._marks.phase(name)
 
     def step(self) -> None:
         """End the current training step, and begin the next."""
@@ -69,16 +86,22 @@ class Session:
             return
         if self._step >= self._first:
             self._clock.stop()
+        self._range.close()
         following = self._step + 1
         if following in (self._first, self._total):
-            # Work queued before the first recorded step must not run into it, and the work of the last one
-            # must
+            # Work queued before the first recorded step must not run into it, and the work of the last one must
             # be over before recording ends. In between the host runs ahead as it always does.
             synchronize(self._device)
         recorded = self._first <= following < self._total
-        self._instrumentation.step = following if recorded else None
-        self._profiler.step()
+        if self._instrumentation is not None:
+            self._instrumentation.step = following if recorded else None
+        if self._timed is not None:
+            self._timed.recording = recorded
+        if self._profiler is not None:
+            self._profiler.step()
         self._step = following
+        if not self.done:
+            self._range.enter_context(self._marks.step(following))
         if recorded:
             self._clock.start()
 
@@ -94,6 +117,37 @@ class Session:
                 remedy="run more steps, calling step() after each, or record fewer",
             )
 
+    def close(self) -> None:
+        """End the range of a step that was not ended."""
+        self._range.close()
+
+
+@contextmanager
+def recording(
+    level: Level, model: nn.Module, device: torch.device, options: CaptureOptions
+) -> Iterator[Session]:
+    """Record the training loop in the block at a level; then the `Session` has `recorded`, if the level has a trace.
+
+    Raises `UsageError` when a module is compiled in place or the block ends before all the steps were recorded.
+    """
+    timed = TimedMarks() if level == "ML" else None
+    plain: Marks = timed or (
+        ProfilerMarks(shapes_recorded=options.record_shapes) if level == "MLG" else NoMarks()
+    )
+    marks = WithNvtx.if_attached(plain)
+    with ExitStack() as stack:
+        instrumentation = stack.enter_context(Instrumentation(model, marks)) if level != "M" else None
+        profiler = stack.enter_context(_profiler(options, device)) if level == "MLG" else None
+        live = Session(
+            device, options, marks, profiler=profiler, instrumentation=instrumentation, timed=timed
+        )
+        stack.callback(live.close)
+        yield live
+    live.require_done()
+    export = timed.export if timed else profiler.export_chrome_trace if profiler else None
+    if export is not None and instrumentation is not None:
+        live.recorded = Recorded(export, instrumentation.table())
+
 
 @contextmanager
 def session(
@@ -105,50 +159,44 @@ def session(
     workload: str = "custom",
     config: Mapping[str, Setting] | None = None,
     seed: int | None = None,
-    unprofiled_step_ns: Sequence[int] = (),
+    samples_per_step: int | None = None,
 ) -> Iterator[Session]:
     """Record the training loop in the block, and write `trace.json.gz` and `manifest.json` into `out_dir`.
 
     Yields the `Session`, whose `manifest` is set once the block has ended. `workload`, `config`, `seed` and
-    `unprofiled_step_ns` (durations of steps run without the profiler, in ns) only go into the manifest.
+    `samples_per_step` (for the throughput) only go into the manifest.
 
-    Raises `UsageError` when `out_dir` cannot be written to, the device is not there, a module is compiled, an
+    Raises `UsageError` when `out_dir` cannot be written to, the device is not there, a module is compiled in place, an
     option is out of range, or the block ends before all the steps were recorded; `TracekitError` when the
     profiler wrote no events. An exception from the block passes through, and nothing is written.
     """
     options = options or CaptureOptions()
-    _check(options)
+    check_options(options)
     where = resolve_device(device)
-    folder = prepare_folder(out_dir)
-    with Instrumentation(model, shapes_recorded=options.record_shapes) as instrumentation:
-        profiler = _profiler(options, where)
-        live = Session(profiler, instrumentation, where, options)
-        with profiler:
-            yield live
-    live.require_done()
+    folder = prepare_folder(Path(out_dir))
+    parameters = sum(p.numel() for p in model.parameters())
+    with recording("MLG", model, where, options) as live:
+        yield live
+    if live.recorded is None:  # pragma: no cover - `recording` has set it
+        raise AssertionError("the recording ended without its results")
+    run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
     manifest = Manifest(
-        tracekit_version=tracekit.__version__,
         workload=workload,
+        options=options,
         config=dict(config or {}),
         seed=seed,
-        parameters=sum(p.numel() for p in model.parameters()),
-        layers=len(instrumentation.layers),
-        device=where.type,
-        device_name=device_name(where),
-        platform=f"{platform.system()} {platform.machine()}",
-        cpu_threads=torch.get_num_threads(),
-        python_version=platform.python_version(),
-        torch_version=str(torch.__version__),
-        accelerator_version=torch.version.cuda or torch.version.hip,
-        options=options,
-        layer_ranges=instrumentation.range_kind,
-        step_times_ns=StepTimes(profiled=live.recorded_step_times_ns(), unprofiled=list(unprofiled_step_ns)),
-        trace=TRACE_FILE,
+        parameters=parameters,
+        layers=len(live.recorded.layers.layers),
+        samples_per_step=samples_per_step,
+        layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
+        runs=[run],
+        **describe_machine(where),
     )
-    live.manifest = write_capture(folder, profiler.export_chrome_trace, instrumentation.table(), manifest)
+    live.manifest = write_capture(folder, manifest, live.recorded)
 
 
-def _check(options: CaptureOptions) -> None:
+def check_options(options: CaptureOptions) -> None:
+    """Raise UsageError for a number of steps out of range."""
     for name, least in (("steps", 1), ("warmup", 1), ("wait", 0)):
         value = getattr(options, name)
         if value < least:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from tracekit.capture.run import run
 from tracekit.errors import TracekitError
+from tracekit.manifest import CaptureOptions, Settings
 
 __all__ = ["SAMPLES", "make_all"]
 
 # workload → batch and size. A GPU gets larger steps, or it would do nothing but wait for launches.
 SAMPLES = {
-    "cpu": {"cnn": (4, 32), "transformer": (4, 32)},
-    "cuda": {"cnn": (64, 64), "transformer": (32, 128)},
+    "cpu": {"cnn": (4, 32), "encoder": (4, 32)},
+    "cuda": {"cnn": (64, 64), "encoder": (32, 128)},
 }
 _SUFFIX = {"cpu": "cpu", "cuda": "gpu"}
 
@@ -29,11 +30,15 @@ def make_all(folder: Path, device: str) -> None:
     """
     for workload, (batch, size) in SAMPLES[device].items():
         name = f"{workload}_{_SUFFIX[device]}"
-        result = run(workload, folder / name, device=device, steps=3, warmup=2, batch=batch, size=size)
-        times = result.manifest.step_times_ns
+        result = run(
+            workload,
+            folder / name,
+            settings=Settings(device=device, batch=batch, size=size),
+            options=CaptureOptions(steps=3, warmup=2),
+        )
+        plain, recorded = (min(result.manifest.step_times_ns(level)) / 1e6 for level in ("M", "MLG"))
         print(
-            f"{name}: {result.trace_bytes / 1000:.0f} kB, step {min(times.unprofiled) / 1e6:.2f} ms, "
-            f"recorded {min(times.profiled) / 1e6:.2f} ms"
+            f"{name}: {result.trace.stat().st_size / 1000:.0f} kB, step {plain:.2f} ms, recorded {recorded:.2f} ms"
         )
 
 

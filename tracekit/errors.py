@@ -4,6 +4,7 @@ TracekitError
 ├── UsageError                2   a flag, a name or an output path is wrong
 │   └── MissingDependencyError 2  an optional package is not installed
 ├── UnreadableTraceError      3   the input is missing, damaged beyond repair or not a trace
+├── WorkloadError             1   code that is not tracekit's own raised, while it was being recorded
 ├── GateFailedError           1   a comparison exceeded its limit
 └── InconclusiveError         4   the data cannot answer the question
 """
@@ -19,6 +20,7 @@ __all__ = [
     "TracekitError",
     "UnreadableTraceError",
     "UsageError",
+    "WorkloadError",
 ]
 
 
@@ -66,6 +68,10 @@ class UnreadableTraceError(TracekitError):
     """The input is missing, is not a trace, or is damaged beyond repair."""
 
     exit_code = 3
+
+
+class WorkloadError(TracekitError):
+    """Code that is not tracekit's own raised, while it was being recorded; `__cause__` is what it raised."""
 
 
 class InconclusiveError(TracekitError):

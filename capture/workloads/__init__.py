@@ -1,31 +1,48 @@
 """The registry of workloads. It imports no torch: a workload's module is imported when it is asked for.
 
-A package of your own adds a workload through the entry-point group `tracekit.workloads`; the entry is a
-`WorkloadFactory`. The workloads that come with tracekit cannot be replaced that way.
+A workload is named `NAME` or `NAME:VARIANT`. A package of your own adds one through the entry-point group
+`tracekit.workloads`; the entry is a `WorkloadFactory`. A file of your own is named `FILE.py:FUNCTION`, and the function
+is the factory. The workloads that come with tracekit cannot be replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracekit.capture.manifest import Setting
 from tracekit.capture.names import PhaseRange
 from tracekit.errors import UsageError
+from tracekit.manifest import Setting
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["ENTRY_POINT_GROUP", "Workload", "WorkloadFactory", "WorkloadOptions", "find", "names"]
+    from tracekit.capture.recipe import Recipe
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "Loadable",
+    "Workload",
+    "WorkloadFactory",
+    "WorkloadOptions",
+    "built_in",
+    "find",
+    "is_built_in",
+    "names",
+]
 
 ENTRY_POINT_GROUP = "tracekit.workloads"
 _BUILT_IN = {
-    name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{name}:build", group=ENTRY_POINT_GROUP)
-    for name in ("cnn", "transformer")
+    name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{module}:build", group=ENTRY_POINT_GROUP)
+    for name, module in {"cnn": "cnn", "encoder": "encoder"}.items()
 }
 
 
@@ -68,22 +85,76 @@ class Workload(Protocol):
 class WorkloadFactory(Protocol):
     """What a registry entry holds."""
 
-    def __call__(self, options: WorkloadOptions) -> Workload:
+    def __call__(self, options: WorkloadOptions) -> Workload | Recipe:
         """Build the workload on `options.device`, with torch's random state already seeded."""
 
 
+class Loadable(Protocol):
+    """A workload that was found and is not imported yet."""
+
+    def load(self) -> WorkloadFactory:
+        """Import it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    """A function in a file of the user's own; one that takes no argument is a factory all the same."""
+
+    path: Path
+    function: str
+
+    def load(self) -> WorkloadFactory:
+        spec = importlib.util.spec_from_file_location(f"tracekit_user_{self.path.stem}", self.path)
+        if spec is None or spec.loader is None:
+            raise UsageError("it is no Python file", path=self.path, remedy="name it FILE.py:FUNCTION")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # its classes must be found again in the processes of a DataLoader
+        sys.path.insert(0, str(self.path.parent.resolve()))  # as if it were run as a script
+        spec.loader.exec_module(module)
+        found: Callable[..., Any] | None = getattr(module, self.function, None)
+        if not callable(found):
+            raise UsageError(f"it has no function {self.function}", path=self.path)
+        made = found
+        if not inspect.signature(made).parameters:
+            return lambda _options: made()
+        return made
+
+
 def names() -> list[str]:
-    """Return the names of all workloads, sorted."""
+    """Return the names of all workloads, sorted, without their variants."""
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
 
 
-def find(name: str) -> EntryPoint:
-    """Return the entry of the workload `name`; its `load()` imports it and returns a `WorkloadFactory`.
+def built_in() -> list[str]:
+    """Return the names of the workloads that come with tracekit, in the order in which they are listed."""
+    return list(_BUILT_IN)
 
-    Raises `UsageError`, listing the names there are, when there is none of that name.
+
+def is_built_in(name: str) -> bool:
+    """Whether this workload's code is tracekit's own."""
+    return name.partition(":")[0] in _BUILT_IN
+
+
+def find(name: str) -> tuple[Loadable, str]:
+    """Return the workload `name`, whose `load()` imports it and returns a `WorkloadFactory`, and its variant.
+
+    Raises `UsageError`, with names that are close or all there are, when there is none of that name.
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return entry
-    raise UsageError(f"unknown workload {name!r}", remedy=f"choose one of: {', '.join(names())}")
+    base, _, variant = name.partition(":")
+    if base.endswith(".py"):
+        path = Path(base)
+        if not path.is_file():
+            raise UsageError("there is no such file", path=path, remedy="name a workload as FILE.py:FUNCTION")
+        if not variant.isidentifier():
+            raise UsageError(
+                "which function makes the workload?", path=path, remedy="name it FILE.py:FUNCTION"
+            )
+        return _InFile(path, variant), ""
+    if base in _BUILT_IN:
+        return _BUILT_IN[base], variant
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
+        return entry, variant
+    known = names()
+    close = difflib.get_close_matches(base, known, n=3)
+    remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(known)}"
+    raise UsageError(f"unknown workload {name!r}", remedy=remedy)

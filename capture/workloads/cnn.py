@@ -7,10 +7,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.supervised import Pair, SupervisedTraining
 
 __all__ = ["ResidualBlock", "ResidualNet", "SyntheticImages", "build"]
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 _CLASSES = 10
 _WIDTH = 16
@@ -87,18 +89,21 @@ class SyntheticImages(Dataset[Pair]):
         return image, torch.randint(_CLASSES, (), generator=random)
 
 
-def build(options: WorkloadOptions) -> SupervisedTraining:
+def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 16 images of 64×64 pixels a step, trained by SGD with momentum."""
-    batch = options.batch or 16
-    side = options.size or 64
-    model = ResidualNet().to(options.device)
-    return SupervisedTraining(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE, momentum=0.9, weight_decay=5e-4),
-        loss=functional.cross_entropy,
+    batch, side = options.batch or 16, options.size or 64
+    return Recipe(
+        model=ResidualNet().to(options.device),
         dataset=SyntheticImages(side, options.seed),
-        device=options.device,
+        forward=lambda model, pair: model(pair[0]),
+        loss=lambda scores, pair: functional.cross_entropy(scores, pair[1]),
+        optimizer=lambda model: torch.optim.SGD(
+            model.parameters(), lr=_LEARNING_RATE, momentum=0.9, weight_decay=5e-4
+        ),
+        task="image classification",
         batch=batch,
+        size=side,
+        synthetic=True,
         config={
             "batch": batch,
             "image_side": side,

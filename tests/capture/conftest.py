@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tracekit.capture.run import CaptureResult, run
+from tracekit.manifest import CaptureOptions, Settings
 
 LoadTrace = Callable[[Path], dict[str, Any]]
 
@@ -32,6 +33,11 @@ def load_trace() -> LoadTrace:
     return load
 
 
-@pytest.fixture(scope="session", params=["cnn", "transformer"])
+@pytest.fixture(scope="session", params=["cnn", "encoder"])
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CaptureResult:
-    return run(request.param, tmp_path_factory.mktemp(request.param), batch=2, size=16, steps=2, warmup=1)
+    return run(
+        request.param,
+        tmp_path_factory.mktemp(request.param),
+        settings=Settings(batch=2, size=16),
+        options=CaptureOptions(steps=2, warmup=1),
+    )

@@ -11,13 +11,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tracekit.capture import output
-from tracekit.capture.manifest import CaptureOptions, read_manifest
 from tracekit.capture.names import no_phase
+from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
 from tracekit.capture.session import session
+from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, LAYER_PREFIX
+from tracekit.manifest import CaptureOptions, Settings, read_manifest
 
 ONE_STEP = CaptureOptions(steps=1, profile_memory=False)
 
@@ -40,11 +42,13 @@ def layer_ranges(document) -> list[dict]:
     return [e for e in document["traceEvents"] if str(e.get("name")).startswith(LAYER_PREFIX)]
 
 
-@pytest.mark.parametrize("name", ["cnn", "transformer"])
+@pytest.mark.parametrize("name", ["cnn", "encoder"])
 def test_losses_and_gradients_are_bit_identical_with_and_without_recording(name: str, tmp_path: Path) -> None:
     def trained(folder: Path | None) -> list[torch.Tensor]:
         torch.manual_seed(7)
-        workload = find(name).load()(WorkloadOptions(torch.device("cpu"), batch=2, size=16, seed=7))
+        recipe = find(name)[0].load()(WorkloadOptions(torch.device("cpu"), batch=2, size=16, seed=7))
+        assert isinstance(recipe, Recipe)
+        workload = Training(recipe, Settings(batch=2, size=16), torch.device("cpu"))
         batches = workload.batches()
         if folder is None:
             losses = [train_step(workload, batches, no_phase) for _ in range(4)]
@@ -103,7 +107,7 @@ def test_steps_after_the_last_recorded_one_are_not_recorded(tmp_path: Path, load
     document = load_trace(tmp_path / "trace.json.gz")
     assert len(layer_ranges(document)) == len(document[LAYER_METADATA_KEY]["calls"]["layer"]) == 4
     assert live.manifest is not None
-    assert len(live.manifest.step_times_ns.profiled) == 1
+    assert len(live.manifest.step_times_ns("MLG")) == 1
 
 
 @pytest.mark.parametrize("failing", ["pack", "manifest"])
@@ -153,7 +157,7 @@ def test_a_quote_in_the_users_own_range_loses_no_recording_and_is_told(tmp_path:
     assert b'my "range"' in content
     assert content.count(b'"tracekit.layer/<root>"') == 2  # in the layer table, and in the one recorded step
     assert b'"host_name"' not in content
-    defect = read_manifest(tmp_path / "manifest.json").trace_defect
+    defect = read_manifest(tmp_path / "manifest.json").runs[0].trace_defect
     assert defect is not None
     assert "malformed" in defect
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tracekit.capture.names import PHASES, phase_range_name
 from tracekit.capture.run import CaptureResult
@@ -83,7 +84,7 @@ def test_the_layer_table_is_a_tree_of_the_models_modules(captured, document) -> 
     for layer in layers[1:]:
         assert layers[layer["parent"]]["name"] == layer["name"].rpartition(".")[0]
     # The transformer's head shares the token embedding's weight: it counts in both layers, and once in all.
-    shared = 2_000 * 128 if captured.manifest.workload == "transformer" else 0
+    shared = 2_000 * 128 if captured.manifest.workload == "encoder" else 0
     assert sum(layer["parameters"] for layer in layers) == captured.manifest.parameters + shared
 
 
@@ -135,10 +136,14 @@ def test_the_manifest_tells_what_was_run(captured) -> None:
     manifest = captured.manifest
     assert manifest.config["batch"] == 2
     assert (manifest.device, manifest.seed, manifest.layer_ranges) == ("cpu", 0, "structured")
-    times = manifest.step_times_ns
-    assert len(times.profiled) == len(times.unprofiled) == manifest.options.steps == 2
-    assert min(times.profiled + times.unprofiled) > 0
-    overhead = times.overhead()
+    assert [run.level for run in manifest.runs] == ["M", "MLG"]
+    plain, profiled = manifest.step_times_ns("M"), manifest.step_times_ns("MLG")
+    assert len(plain) == len(profiled) == manifest.options.steps == 2
+    assert min(plain + profiled) > 0
+    overhead = manifest.overhead()
     assert overhead is not None
     assert overhead > 0
-    assert captured.trace_bytes == captured.trace.stat().st_size
+    assert manifest.overhead("ML") is None
+    assert manifest.samples_per_step == 2
+    assert manifest.stopped is None
+    assert manifest.versions["torch"] == torch.__version__

@@ -1,54 +1,145 @@
-"""`tracekit capture`: run a training loop under the profiler."""
+"""`tracekit capture`: run a training loop and record it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tracekit.cli import capture_options as flags
+from tracekit.errors import UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from tracekit.capture.run import CaptureResult
 
 __all__ = ["capture"]
 
 
 def capture(
-    workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD", help="cnn, transformer, or an installed one.")
-    ],
+    workload: flags.WorkloadName = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    steps: Annotated[int, typer.Option(min=1, help="Profiled steps.")] = 3,
-    warmup: Annotated[int, typer.Option(min=1, help="Steps before the profiler records.")] = 1,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples a step.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Image side, or tokens of a sequence.")] = None,
-    shapes: Annotated[bool, typer.Option(help="Record operator shapes.")] = True,
-    memory: Annotated[bool, typer.Option(help="Record allocator events.")] = True,
-    stack: Annotated[bool, typer.Option(help="Record Python stacks (much larger traces).")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    data: flags.Data = None,
+    device: flags.Device = "cpu",
+    batch: flags.Batch = None,
+    size: flags.Size = None,
+    tiny: flags.Tiny = False,
+    max_rows: flags.MaxRows = None,
+    precision: flags.PrecisionFlag = flags.PrecisionName.fp32,
+    compile_: flags.Compile = False,
+    channels_last: flags.ChannelsLast = False,
+    accumulate: flags.Accumulate = 1,
+    checkpoint_activations: flags.Checkpoint = False,
+    workers: flags.Workers = 0,
+    pin_memory: flags.PinMemory = None,
+    threads: flags.Threads = None,
+    ranks: flags.Ranks = 1,
+    parallel: flags.ParallelFlag = flags.ParallelName.ddp,
+    seed: flags.Seed = 0,
+    levels: flags.Levels = "M,MLG,metrics",
+    steps: flags.Steps = 3,
+    warmup: flags.Warmup = 1,
+    shapes: flags.Shapes = True,
+    memory: flags.MemoryFlag = True,
+    stack: flags.Stack = False,
+    list_: flags.ListFlag = False,
 ) -> None:
-    """Train a small model under torch.profiler, with layer ranges; writes a trace and a manifest."""
-    import time
+    """Train a model for a few steps and record it; writes traces and a manifest."""
+    if list_:
+        _print_list()
+        return
+    if not workload:
+        raise UsageError("no workload is given", remedy="see tracekit capture --list")
+    from tracekit.manifest import CaptureOptions, Settings
 
-    from tracekit.capture.run import run
-
-    target = output or Path("runs") / f"{workload}-{time.strftime('%Y%m%d-%H%M%S')}"
-    quiet = not sys.stderr.isatty()
-    result = run(
-        workload,
-        target,
+    settings = Settings(
         device=device,
-        steps=steps,
-        warmup=warmup,
         batch=batch,
         size=size,
-        record_shapes=shapes,
-        profile_memory=memory,
-        with_stack=stack,
+        precision=precision.value,
+        compile=compile_,
+        channels_last=channels_last,
+        workers=workers,
+        pin_memory=pin_memory,
+        accumulate=accumulate,
+        checkpoint_activations=checkpoint_activations,
+        tiny=tiny,
+        max_rows=max_rows,
+        threads=threads,
+        ranks=ranks,
+        parallel=parallel.value,
         seed=seed,
-        progress=None if quiet else lambda text: typer.echo(text, err=True),
     )
-    typer.echo(f"{result.trace}\n{result.manifest_path}")
-    if result.manifest.trace_defect:
-        typer.echo(f"warning: {result.manifest.trace_defect}", err=True)
+    options = CaptureOptions(
+        steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
+    )
+    _run(workload, output or _default_folder(workload), settings, options, levels, data)
+
+
+def _run(
+    workload: str,
+    folder: Path,
+    settings: flags.Settings,
+    options: flags.CaptureOptions,
+    levels: str,
+    data: Path | None,
+) -> None:
+    from tracekit.capture.run import run
+
+    try:
+        result = run(
+            workload,
+            folder,
+            settings=settings,
+            options=options,
+            levels=flags.levels_of(levels),
+            data=data,
+            progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
+        )
+    except WorkloadError as error:
+        if error.__cause__ is not None:
+            import traceback
+
+            # It is the user's own code: where it failed is what he needs to see, before our one line.
+            traceback.print_exception(error.__cause__)
+        raise
+    except KeyboardInterrupt:
+        _say_what_is_left(folder)
+        raise
+    _print_result(result)
+
+
+def _print_result(result: CaptureResult) -> None:
+    for path in (*result.traces, result.manifest_path):
+        typer.echo(path)
+    for run in result.manifest.runs:
+        if run.trace_defect:
+            typer.echo(f"warning: {run.trace}: {run.trace_defect}", err=True)
+    if result.manifest.skipped_samples:
+        typer.echo(f"warning: {result.manifest.skipped_samples} samples could not be used", err=True)
+
+
+def _say_what_is_left(folder: Path) -> None:
+    from tracekit.manifest import MANIFEST_FILE, read_manifest
+
+    path = folder / MANIFEST_FILE
+    if path.exists():
+        done = ", ".join(dict.fromkeys(run.level for run in read_manifest(path).runs))
+        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+
+
+def _default_folder(workload: str) -> Path:
+    import re
+    import time
+
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(workload).name if ".py:" in workload else workload)
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _print_list() -> None:
+    from tracekit.capture.listing import listing
+
+    typer.echo(listing())

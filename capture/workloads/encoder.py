@@ -1,4 +1,4 @@
-"""`transformer`: a small encoder trained to guess masked tokens; `size` is the sequence length."""
+"""`encoder`: a small encoder trained to guess masked tokens; `size` is the sequence length."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.supervised import Pair, SupervisedTraining
 
 __all__ = ["Encoder", "EncoderBlock", "MaskedZipfTokens", "SelfAttention", "build"]
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 _VOCABULARY = 2_000
 _MASK_TOKEN = 0
@@ -104,22 +106,23 @@ class MaskedZipfTokens(Dataset[Pair]):
         return words.masked_fill(masked, _MASK_TOKEN), words.masked_fill(~masked, _IGNORED)
 
 
-def _loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=_IGNORED)
+def _loss(scores: torch.Tensor, pair: Pair) -> torch.Tensor:
+    return functional.cross_entropy(scores.flatten(0, 1), pair[1].flatten(), ignore_index=_IGNORED)
 
 
-def build(options: WorkloadOptions) -> SupervisedTraining:
+def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 8 sequences of 64 tokens a step, trained by AdamW."""
-    batch = options.batch or 8
-    length = options.size or 64
-    model = Encoder(length).to(options.device)
-    return SupervisedTraining(
-        model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=3e-4),
-        loss=_loss,
+    batch, length = options.batch or 8, options.size or 64
+    return Recipe(
+        model=Encoder(length).to(options.device),
         dataset=MaskedZipfTokens(length, options.seed),
-        device=options.device,
+        forward=lambda model, pair: model(pair[0]),
+        loss=_loss,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=3e-4),
+        task="masked language model",
         batch=batch,
+        size=length,
+        synthetic=True,
         config={
             "batch": batch,
             "sequence_length": length,

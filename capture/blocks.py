@@ -1,0 +1,56 @@
+"""The repeated blocks of a model: what is checkpointed, compiled or sharded one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["checkpoint_blocks", "compile_blocks", "repeated_blocks"]
+
+
+def repeated_blocks(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Each (parent, name in it, block): the outermost modules of which a list or sequence holds two of one type.
+
+    Blocks have submodules of their own: a row of plain layers is not a row of blocks.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 2)
+    >>> [name for _, name, _ in repeated_blocks(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))]
+    ['0', '1', '2']
+    """
+    return list(_repeated(model))
+
+
+def _repeated(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    children = list(module.named_children())
+    types = Counter(type(child) for _, child in children if any(True for _ in child.children()))
+    in_a_row = isinstance(module, nn.ModuleList | nn.Sequential)
+    for name, child in children:
+        if in_a_row and types[type(child)] > 1 and not isinstance(child, nn.Sequential | nn.ModuleList):
+            yield module, name, child
+        else:
+            yield from _repeated(child)
+
+
+def checkpoint_blocks(model: nn.Module) -> int:
+    """Let every block forget its activations and compute them again in backward; returns how many blocks there are."""
+    blocks = repeated_blocks(model)
+    for _, _, block in blocks:
+        inner: Callable[..., object] = block.forward
+        block.forward = partial(checkpoint, inner, use_reentrant=False)  # type: ignore[method-assign]
+    return len(blocks)
+
+
+def compile_blocks(model: nn.Module) -> int:
+    """Replace every block by its compiled form; returns how many blocks there are.
+
+    Hooks inside a compiled module would break its graph at every layer, so the block is the finest layer there is.
+    """
+    blocks = repeated_blocks(model)
+    for parent, name, block in blocks:
+        parent.register_module(name, torch.compile(block))  # type: ignore[arg-type]
+    return len(blocks)

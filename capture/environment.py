@@ -1,0 +1,72 @@
+"""What a capture ran on: the device, the libraries, the state of the code; nothing that names the machine or its user."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from importlib import metadata
+from typing import Any
+
+import torch
+
+import tracekit
+from tracekit.capture.device import device_name
+
+__all__ = ["describe_machine", "git_revision"]
+
+_LIBRARIES = ("transformers", "timm", "torchvision", "nvtx", "numpy")
+_GIT_SECONDS = 5
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """The fields of a manifest that tell where it ran, by name."""
+    return {
+        "tracekit_version": tracekit.__version__,
+        "device": device.type,
+        "device_name": device_name(device),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu_threads": torch.get_num_threads(),
+        "versions": _versions(device),
+        "git_revision": git_revision(),
+    }
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in _LIBRARIES:
+        if name in sys.modules:
+            with suppress(metadata.PackageNotFoundError):
+                found[name] = metadata.version(name)
+    built_for = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    found.update({name: version for name, version in built_for.items() if version})
+    if device.type == "cuda" and torch.version.cuda:
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["cuda driver"] = _driver()
+    return found
+
+
+def _driver() -> str:
+    """The CUDA version that the driver supports, such as 13.1; `unknown` when torch cannot ask it."""
+    ask: Any = getattr(torch._C, "_cuda_getDriverVersion", None)
+    number = int(ask()) if ask is not None else 0
+    return f"{number // 1000}.{number % 1000 // 10}" if number else "unknown"
+
+
+def git_revision() -> str | None:
+    """The commit of the current folder, with `+` behind it when files differ; None outside of git."""
+    revision = _git("rev-parse", "HEAD")
+    if not revision:
+        return None
+    return revision + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *words], capture_output=True, text=True, check=False, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git, or a repository on a disk that does not answer
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,146 @@
+"""The flags of `tracekit capture` and of what builds on it, each declared once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tracekit.errors import UsageError
+from tracekit.manifest import LEVELS, CaptureOptions, Level, Settings
+
+__all__ = [
+    "Accumulate",
+    "Batch",
+    "CaptureOptions",
+    "ChannelsLast",
+    "Checkpoint",
+    "Compile",
+    "Data",
+    "Device",
+    "Levels",
+    "ListFlag",
+    "MaxRows",
+    "MemoryFlag",
+    "ParallelFlag",
+    "ParallelName",
+    "PinMemory",
+    "PrecisionFlag",
+    "PrecisionName",
+    "Ranks",
+    "Seed",
+    "Settings",
+    "Shapes",
+    "Size",
+    "Stack",
+    "Steps",
+    "Threads",
+    "Tiny",
+    "Warmup",
+    "Workers",
+    "WorkloadName",
+    "levels_of",
+]
+
+
+class PrecisionName(str, Enum):
+    """The arithmetic of a run."""
+
+    fp32 = "fp32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class ParallelName(str, Enum):
+    """How a model runs on several ranks."""
+
+    ddp = "ddp"
+    fsdp = "fsdp"
+
+
+def levels_of(text: str) -> tuple[Level, ...]:
+    """The levels in a list with commas. Raises UsageError for one that is none."""
+    found: list[Level] = []
+    for part in text.split(","):
+        level = next((known for known in LEVELS if known == part.strip()), None)
+        if level is None:
+            raise UsageError(f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}")
+        found.append(level)
+    return tuple(found)
+
+
+_TRAIN: Final = "Training"
+_RECORD: Final = "Recording"
+
+WorkloadName = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; see --list.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Real data; without it they are made up.", rich_help_panel=_TRAIN),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_TRAIN)]
+Batch = Annotated[int | None, typer.Option(min=1, help="Samples a batch.", rich_help_panel=_TRAIN)]
+Size = Annotated[
+    int | None, typer.Option(min=1, help="Image side, tokens or frames of a sample.", rich_help_panel=_TRAIN)
+]
+Tiny = Annotated[
+    bool, typer.Option("--tiny", help="A tiny model of the same structure.", rich_help_panel=_TRAIN)
+]
+MaxRows = Annotated[
+    int | None,
+    typer.Option("--max-rows", min=1, help="Most rows of an embedding table.", rich_help_panel=_TRAIN),
+]
+PrecisionFlag = Annotated[
+    PrecisionName, typer.Option("--precision", help="bf16 and fp16 by autocast.", rich_help_panel=_TRAIN)
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="torch.compile each repeated block.", rich_help_panel=_TRAIN)
+]
+ChannelsLast = Annotated[
+    bool, typer.Option("--channels-last", help="Images with channels last.", rich_help_panel=_TRAIN)
+]
+Accumulate = Annotated[int, typer.Option(min=1, help="Batches a step.", rich_help_panel=_TRAIN)]
+Checkpoint = Annotated[
+    bool,
+    typer.Option(
+        "--checkpoint-activations", help="Compute each block again in backward.", rich_help_panel=_TRAIN
+    ),
+]
+Workers = Annotated[
+    int, typer.Option(min=0, help="Processes that load data; 0 loads in the loop.", rich_help_panel=_TRAIN)
+]
+PinMemory = Annotated[
+    bool | None, typer.Option(help="Page-locked batches. Default: on a GPU.", rich_help_panel=_TRAIN)
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads on a CPU.", rich_help_panel=_TRAIN)]
+Ranks = Annotated[int, typer.Option(min=1, help="Processes, one a GPU.", rich_help_panel=_TRAIN)]
+ParallelFlag = Annotated[
+    ParallelName, typer.Option("--parallel", help="Replicated or sharded ranks.", rich_help_panel=_TRAIN)
+]
+Seed = Annotated[int, typer.Option(help="Seed of weights and data.", rich_help_panel=_TRAIN)]
+
+Levels = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="M: steps, no profiler; ML: and layers; MLG: the profiler; metrics: FLOPs.",
+        rich_help_panel=_RECORD,
+    ),
+]
+Steps = Annotated[int, typer.Option(min=1, help="Recorded steps of each level.", rich_help_panel=_RECORD)]
+Warmup = Annotated[int, typer.Option(min=1, help="Steps before them.", rich_help_panel=_RECORD)]
+Shapes = Annotated[bool, typer.Option(help="Record operator shapes.", rich_help_panel=_RECORD)]
+MemoryFlag = Annotated[
+    bool, typer.Option("--memory/--no-memory", help="Record allocator events.", rich_help_panel=_RECORD)
+]
+Stack = Annotated[
+    bool, typer.Option(help="Record Python stacks (much larger traces).", rich_help_panel=_RECORD)
+]
+ListFlag = Annotated[
+    bool,
+    typer.Option("--list", help="List the workloads, with parameters and FLOPs.", rich_help_panel=_RECORD),
+]

@@ -1,0 +1,173 @@
+"""`manifest.json`: what was run to get the traces beside it; it names no host, user or absolute path.
+
+`tracekit.capture` writes it while it records, and a report on the folder reads it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from tracekit.errors import TracekitError, UnreadableTraceError
+
+__all__ = [
+    "LEVELS",
+    "MANIFEST_FILE",
+    "MANIFEST_VERSION",
+    "PRECISIONS",
+    "CaptureOptions",
+    "Level",
+    "Manifest",
+    "Parallel",
+    "Precision",
+    "Run",
+    "Setting",
+    "Settings",
+    "read_manifest",
+]
+
+MANIFEST_FILE: Final = "manifest.json"
+MANIFEST_VERSION: Final = 2
+Setting = int | float | str | bool
+
+Level = Literal["M", "ML", "MLG", "metrics"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+"""M: steps only, no profiler. ML: also phases and layers, by the host's clock. MLG: the profiler, with kernels.
+metrics: FLOPs are counted; its times mean nothing."""
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
+Parallel = Literal["ddp", "fsdp"]
+
+
+class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the profiler was set; `steps` were recorded after `wait` + `warmup` unrecorded ones."""
+
+    steps: int = 3
+    warmup: int = 1
+    wait: int = 0
+    record_shapes: bool = True
+    profile_memory: bool = True
+    with_stack: bool = False
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a training ran. None leaves the choice to the workload, or to torch.
+
+    `accumulate` batches make one step. `size` is what one sample measures, in the workload's own unit. `max_rows` caps
+    the rows of each embedding table. `threads` are torch's own on a CPU.
+    """
+
+    device: str = "cpu"
+    batch: int | None = None
+    size: int | None = None
+    precision: Precision = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    workers: int = 0
+    pin_memory: bool | None = None
+    accumulate: int = 1
+    checkpoint_activations: bool = False
+    tiny: bool = False
+    max_rows: int | None = None
+    threads: int | None = None
+    ranks: int = 1
+    parallel: Parallel = "ddp"
+    seed: int = 0
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One recording: a level on a rank. Times are of single steps, in ns.
+
+    `trace` is None where the level writes none. `trace_defect` says why the trace is no valid JSON; None when it is.
+    `peak_memory_bytes` is the most that torch's allocator held on the device; None where it cannot tell.
+    """
+
+    level: Level
+    rank: int = 0
+    trace: str | None = None
+    step_times_ns: list[int]
+    losses: list[float] = msgspec.field(default_factory=list)
+    peak_memory_bytes: int | None = None
+    trace_defect: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was run. `schema_version` rises when a field changes its meaning.
+
+    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings.
+    `parameters` counts every parameter of the model once. `samples_per_step` counts over all ranks.
+    `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
+    rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that
+    of the folder in which the capture ran. `layer_ranges` is `structured` when the ranges carry arguments, `plain`
+    when only names. `stopped` says why the capture ended before all its levels; None when it did not.
+    """
+
+    schema_version: int = MANIFEST_VERSION
+    tracekit_version: str
+    workload: str
+    task: str = ""
+    settings: Settings | None = None
+    options: CaptureOptions
+    config: dict[str, Setting]
+    seed: int | None = None
+    synthetic: bool | None = None
+    skipped_samples: int = 0
+    parameters: int
+    layers: int
+    samples_per_step: int | None = None
+    flops_per_step: int | None = None
+    device: str
+    device_name: str
+    platform: str
+    cpu_threads: int
+    versions: dict[str, str]
+    git_revision: str | None = None
+    layer_ranges: str
+    runs: list[Run]
+    stopped: str | None = None
+
+    def to_json(self) -> bytes:
+        """Return the manifest as indented UTF-8 JSON with a final newline."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    def step_times_ns(self, level: Level) -> list[int]:
+        """Durations of the steps of a level, the slowest rank of each; empty when the level was not run."""
+        ranks = [run.step_times_ns for run in self.runs if run.level == level]
+        return [max(step) for step in zip(*ranks, strict=False)]
+
+    def overhead(self, level: Level = "MLG") -> float | None:
+        """Return the median step time of a level over that without any recording (1.0: it costs nothing).
+
+        None when either was not measured.
+        """
+        times, base = self.step_times_ns(level), self.step_times_ns("M")
+        return median(times) / median(base) if times and base else None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest in the file at `path`.
+
+    Raises `UnreadableTraceError` when the file cannot be read or is no manifest, and `TracekitError` when
+    another version of tracekit wrote it.
+    """
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Versioned).schema_version
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UnreadableTraceError(f"not a readable manifest ({error})", path=path) from error
+    if version != MANIFEST_VERSION:
+        newer = version > MANIFEST_VERSION
+        remedy = "use a newer tracekit" if newer else "capture again"
+        raise TracekitError(f"its schema version is {version}", path=path, remedy=remedy)
+    try:
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise UnreadableTraceError(f"not a valid manifest ({error})", path=path) from error
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
