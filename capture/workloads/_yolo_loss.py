@@ -64,9 +64,10 @@ def match_targets(targets: torch.Tensor, anchors: torch.Tensor, height: int, wid
     fits = torch.maximum(ratios, ratios.reciprocal()).amax(2) < _LARGEST_RATIO
     target, anchor = fits.nonzero(as_tuple=True)
     centre = centres[target]
-    to_far_edge = extent - centre
-    near_low = (centre % 1 < 0.5) & (centre > 1)
-    near_high = (to_far_edge % 1 < 0.5) & (to_far_edge > 1)
+    within = centre % 1
+    near_low = (within < 0.5) & (centre > 1)
+    # Not (extent - centre) % 1 < 0.5: of a centre on the border of two cells it would take the own cell twice.
+    near_high = (within > 0.5) & (centre < extent - 1)
     own = torch.ones_like(near_low[:, :1])
     takes = torch.cat((own, near_low, near_high), 1)
     pair, direction = takes.nonzero(as_tuple=True)

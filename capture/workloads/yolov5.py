@@ -72,14 +72,14 @@ def build_model(variant: str) -> YoloV5:
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> DetectionSample:
-    """Return one black image of the default size and one box, as `collate` makes a batch of them.
+    """Return one random image of the default size and one box, as `collate` makes a batch of them.
 
     The images are bytes (1, 3, side, side), the boxes (1, 6). Raises `UsageError` for an unknown variant.
     """
     _name(variant)
     side = _TINY_SIZE if tiny else _SIZE
     box = torch.cat((torch.zeros(1, 2), torch.full((1, 4), 0.5)), 1)
-    return torch.zeros((1, 3, side, side), dtype=torch.uint8), box
+    return torch.randint(256, (1, 3, side, side), dtype=torch.uint8), box
 
 
 def build(options: WorkloadOptions) -> Recipe:
