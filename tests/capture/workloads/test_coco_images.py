@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tracekit.capture.workloads import WorkloadOptions, _coco_images
 from tracekit.capture.workloads._coco import CocoImages
-from tracekit.capture.workloads._coco_images import Augmentation, decode, letterbox
+from tracekit.capture.workloads._coco_images import Augmentation, decode, letterbox, look_at
 from tracekit.capture.workloads._coco_synthetic import collate
 from tracekit.capture.workloads.yolov5 import build
 from tracekit.errors import UsageError
@@ -197,7 +197,26 @@ def test_a_mosaic_has_the_image_and_three_others(folder: Path, monkeypatch: pyte
     assert partners == set(range(6))
 
 
-def test_slivers_are_dropped_and_boxes_lie_within(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("box", "kept"),
+    [
+        ((-89, 10, 11, 40), True),  # 11 % in view
+        ((-91, 10, 9, 40), False),
+        ((10, -18, 40, 2.5), True),
+        ((10, -18, 40, 1.5), False),
+        ((20, 20, 23, 23), True),
+        ((20, 20, 22, 30), False),
+        ((70, 10, 90, 40), False),
+    ],
+)
+def test_slivers_are_dropped(box: tuple[float, ...], kept: bool) -> None:
+    scene = (Image.new("RGB", (64, 64)), np.array([[3.0, *box]]))
+    _, boxes = look_at(scene, 64, STILL, np.random.default_rng(0))
+    expected = [[3.0, *np.clip(box, 0, 64)]] if kept else []
+    assert boxes.tolist() == expected
+
+
+def test_boxes_lie_within(folder: Path) -> None:
     dropped = 0
     for seed in range(10):
         data = dataset(folder, Augmentation(), seed=seed)

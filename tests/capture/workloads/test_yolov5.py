@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
+from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads._yolo_model import YoloV5
 from tracekit.capture.workloads.yolov5 import VARIANTS, build, build_model, example_batch
@@ -112,7 +113,7 @@ def test_decode_puts_boxes_into_pixels() -> None:
     torch.testing.assert_close(decoded[0, row], torch.tensor([float(value) for value in expected]))
 
 
-def train(recipe: Any, batch: Any, first_update: int) -> list[float]:
+def train(recipe: Recipe, batch: Any, first_update: int) -> list[float]:
     optimizer = recipe.optimizer(recipe.model)
     recipe.after_update(recipe.model, first_update)
     losses = []
@@ -157,6 +158,13 @@ def test_forward_and_loss_under_autocast() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in recipe.model.parameters())
 
 
+def test_the_model_gets_values_from_0_to_1() -> None:
+    recipe = build(tiny_options())
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1)
+    got = recipe.forward(nn.Identity(), (images, torch.zeros(0, 6)))
+    torch.testing.assert_close(got.flatten(), torch.tensor([0.0, 0.2, 1.0]))
+
+
 def test_what_the_recipe_says() -> None:
     recipe = build(tiny_options(batch=3, size=96))
     assert (recipe.task, recipe.batch, recipe.size, recipe.synthetic) == ("object detection", 3, 96, True)
@@ -186,3 +194,25 @@ def test_an_unknown_variant(variant: str, remedy: str) -> None:
 def test_a_size_that_does_not_fit_the_strides(size: int) -> None:
     with pytest.raises(UsageError, match=f"size is {size}; it must be a multiple of 32, at least 64"):
         build(tiny_options(size=size))
+
+
+@pytest.mark.parametrize(("low", "high"), [("n", "m"), ("s", "l"), ("n", "x")])
+def test_the_larger_models_have_their_own_gains_and_rates(low: str, high: str) -> None:
+    small, large = build(tiny_options(variant=low)), build(tiny_options(variant=high))
+    levels = [torch.zeros(1, 3, side, side, 85) for side in (8, 4, 2)]
+    surer = [torch.cat((level[..., :5], level[..., 5:] - 3), -1) for level in levels]
+    images, targets = example_batch("s", tiny=True)
+
+    def loss(recipe: Recipe, output: list[torch.Tensor], boxes: torch.Tensor) -> float:
+        return float(recipe.loss(output, (images, boxes)))
+
+    nothing = targets[:0]
+    assert loss(large, levels, nothing) == pytest.approx(0.7 * loss(small, levels, nothing))
+    gain = [loss(recipe, levels, targets) - loss(recipe, surer, targets) for recipe in (small, large)]
+    assert gain[0] > 0
+    assert gain[1] == pytest.approx(0.6 * gain[0], rel=1e-4)
+    for recipe, rate in ((small, 0.0001), (large, 0.001)):
+        optimizer = recipe.optimizer(recipe.model)
+        assert recipe.after_update is not None
+        recipe.after_update(recipe.model, 10**9)
+        assert [group["lr"] for group in optimizer.param_groups] == [pytest.approx(rate)] * 3
