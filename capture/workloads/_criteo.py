@@ -192,7 +192,7 @@ class CriteoFile(Dataset[ClickRow]):
 
 
 def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
-    """Return where each 64th row begins, with the file's end as the last place, and the number of rows."""
+    """Return where each 64th row begins, with the file's end as a last place, and the number of rows."""
     found = [np.zeros(1, dtype=np.int64)]
     position = newlines = last_newline_end = 0
     with path.open("rb") as file:
@@ -206,7 +206,7 @@ def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
             if position - last_newline_end > _LONGEST_BLOCK:
                 break
     starts = np.concatenate(found)
-    places = np.append(starts[starts < position], position)
+    places = np.append(starts, position)
     if np.diff(places).max(initial=0) > _LONGEST_BLOCK:
         raise UsageError(
             "its lines are too long for Criteo rows", path=path, remedy="name a Criteo train.txt"

@@ -73,7 +73,7 @@ def match(
     least the prior that overlaps it most. If two objects claim a prior so, the later one gets it.
     """
     real = (labels > 0).unsqueeze(2)
-    overlap = overlaps(objects, corners(priors)).masked_fill(~real, -1)
+    overlap = overlaps(objects, corners(priors)).masked_fill(~real, 0)
     best_overlap, best_object = overlap.max(dim=1)
     best_prior = overlap.argmax(dim=2)
     numbers = torch.arange(1, labels.shape[1] + 1, device=labels.device) * real.squeeze(2)
@@ -130,8 +130,7 @@ class MultiBoxLoss(nn.Module):
         matched, classes = match(objects, labels, self.priors)
         positive = classes > 0
         boxes = objects.gather(1, matched.unsqueeze(2).expand(-1, -1, 4))
-        # A prior without an object gets itself to fit: its own box has finite offsets, a filled-up one has not.
-        boxes = torch.where(positive.unsqueeze(2), boxes, corners(self.priors))
+        # Offsets to a box that only fills up are infinite, but then the prior is not positive and they do not count.
         distance = functional.smooth_l1_loss(
             offsets.float(), box_offsets(boxes, self.priors), reduction="none"
         ).sum(dim=2)

@@ -55,8 +55,8 @@ _TINY_WIDTH, _TINY_CHANNELS = 32, 4
 class MaskedConvolutions(nn.Module):
     """Two convolutions over frequency and time, the first of which halves the time.
 
-    What lies beyond the end of an utterance, 0 in a batch, is set to 0 again after each: an utterance must not depend
-    on the others of its batch.
+    What lies beyond the end of an utterance, 0 in a batch, is set to 0 again between them: an utterance must not
+    depend on the others of its batch. After them it is packed away.
     """
 
     def __init__(self, channels: int) -> None:
@@ -74,7 +74,7 @@ class MaskedConvolutions(nn.Module):
         places = torch.arange(features.shape[3], device=features.device)
         inside = (places < lengths.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
         features = self.activation(self.bn1(features)) * inside
-        features = self.activation(self.bn2(self.conv2(features))) * inside
+        features = self.activation(self.bn2(self.conv2(features)))
         return features.flatten(1, 2).transpose(1, 2), lengths
 
 

@@ -270,6 +270,12 @@ def test_skipped_rows_are_counted_over_loader_processes(tmp_path):
     )
     assert sum(len(labels) for _, _, labels in loader) == 60
     assert recipe.skipped() == 20
+    assert recipe.dataset.skipped._slots[:4].tolist() == [
+        0,
+        10,
+        10,
+        0,
+    ]  # so that no two processes write to one
 
 
 def test_unusable_files(tmp_path, monkeypatch):

@@ -119,6 +119,14 @@ def test_every_object_has_a_prior_of_its_own_however_badly_it_fits():
     assert classes[classes > 0].tolist() == [7]
 
 
+def test_a_box_of_label_0_is_no_object():
+    boxes = torch.tensor([[[0.1, 0.1, 0.4, 0.4], [0.0, 0.0, 1.0, 1.0]]])
+    _, one = _ssd_loss.match(boxes[:, :1], torch.tensor([[7]]), _ssd_loss.prior_boxes())
+    _, same = _ssd_loss.match(boxes, torch.tensor([[7, 0]]), _ssd_loss.prior_boxes())
+    assert torch.equal(one, same)
+    assert set(same.unique().tolist()) == {0, 7}
+
+
 def test_offsets_by_hand():
     prior = torch.tensor([0.5, 0.5, 0.2, 0.4])
     box = torch.tensor([0.4, 0.5, 0.8, 0.7])  # centre 0.6, 0.6; size 0.4, 0.2
