@@ -120,7 +120,7 @@ def test_every_object_has_a_prior_of_its_own_however_badly_it_fits():
 
 
 def test_a_box_of_label_0_is_no_object():
-    boxes = torch.tensor([[[0.1, 0.1, 0.4, 0.4], [0.0, 0.0, 1.0, 1.0]]])
+    boxes = torch.tensor([[[0.1, 0.1, 0.4, 0.4], [0.1, 0.1, 0.42, 0.42]]])
     _, one = _ssd_loss.match(boxes[:, :1], torch.tensor([[7]]), _ssd_loss.prior_boxes())
     _, same = _ssd_loss.match(boxes, torch.tensor([[7, 0]]), _ssd_loss.prior_boxes())
     assert torch.equal(one, same)
