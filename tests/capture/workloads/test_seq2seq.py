@@ -1,0 +1,182 @@
+"""The translation Transformer: published sizes, what it may look at, its learning rate, made-up sentence pairs."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tracekit.capture.recipe import Recipe
+from tracekit.capture.workloads import WorkloadOptions, _random, _translation, seq2seq
+from tracekit.errors import UsageError
+
+CPU = torch.device("cpu")
+
+
+def tiny(**options) -> Recipe:
+    torch.manual_seed(0)
+    return seq2seq.build(WorkloadOptions(device=CPU, tiny=True, **options))
+
+
+def tiny_without_dropout() -> seq2seq.TranslationTransformer:
+    torch.manual_seed(0)
+    model = seq2seq.build_model("", tiny=True)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, torch.nn.MultiheadAttention):
+            module.dropout = 0.0
+    return model
+
+
+@pytest.mark.parametrize(
+    ("variant", "parameters", "gflop"),
+    [("base", 63_084_544, 16.7), ("big", 214_249_472, 56.0), ("big-mlperf", 210_878_464, 55.1)],
+)
+def test_parameters_and_flops(variant, parameters, gflop):
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = seq2seq.build_model(variant)
+        source, target = seq2seq.example_batch(variant)
+        assert (source.shape, target.shape) == ((1, 128), (1, 129))
+        model(source, target[:, :-1])
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, abs=0.05)
+
+
+def test_one_embedding_is_used_three_times():
+    model = seq2seq.build_model("", tiny=True)
+    assert model.head.weight is model.embedding.weight
+    assert sum(parameter.numel() for parameter in model.parameters()) < 240_000
+
+
+def test_a_score_depends_on_no_later_token():
+    model = tiny_without_dropout()
+    source, target = torch.randint(3, 1_000, (2, 9)), torch.randint(3, 1_000, (2, 8))
+    changed = target.clone()
+    changed[:, 5] = 7
+    difference = (model(source, target) - model(source, changed)).abs().amax(dim=(0, 2))
+    assert (difference[:5] < 1e-5).all()
+    assert (difference[5:] > 1e-3).all()
+
+
+def test_what_fills_up_is_not_heeded():
+    model = tiny_without_dropout()
+    source, target = torch.randint(3, 1_000, (2, 9)), torch.randint(3, 1_000, (2, 8))
+    longer = torch.cat([source, torch.zeros(2, 4, dtype=torch.int64)], dim=1)
+    wider = torch.cat([target, torch.zeros(2, 3, dtype=torch.int64)], dim=1)
+    torch.testing.assert_close(model(longer, wider)[:, :8], model(source, target), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(model(longer + 1, target), model(source, target), atol=1e-3)
+
+
+def test_positions_by_hand():
+    added = seq2seq.SinusoidalPositions(6)(torch.zeros(1, 4, 6))[0]
+    for place in range(4):
+        angles = [place / 10_000 ** (2 * pair / 6) for pair in range(3)]
+        torch.testing.assert_close(added[place], torch.tensor([*np.sin(angles), *np.cos(angles)]).float())
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_loss_falls_on_one_batch(precision):
+    recipe = tiny()
+    batch = recipe.collate([recipe.dataset[index] for index in range(4)])
+    optimizer = recipe.optimizer(recipe.model)
+    losses = []
+    for update in range(1, 21):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+            loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
+        loss.backward()
+        optimizer.step()
+        recipe.after_update(recipe.model, update)
+        losses.append(loss.item())
+    assert loss.dtype == torch.float32
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_learning_rate_follows_the_updates():
+    recipe = tiny()
+    recipe.after_update(recipe.model, 1)  # before there is an optimizer, nothing is to be done
+    optimizer = recipe.optimizer(recipe.model)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for update in range(1, 300):
+        recipe.after_update(recipe.model, update)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates[0] == pytest.approx(64**-0.5 * 100**-1.5)
+    assert rates[49] == pytest.approx(50 * rates[0])
+    assert int(np.argmax(rates)) + 1 == 100
+    assert rates[99] == pytest.approx(64**-0.5 / 10)
+    assert rates[224] == pytest.approx(64**-0.5 / 15)
+    assert seq2seq.inverse_square_root(4_000, 512, 4_000) == pytest.approx(6.99e-4, rel=1e-3)
+    group = optimizer.param_groups[0]
+    assert (group["betas"], group["eps"]) == ((0.9, 0.98), 1e-9)
+
+
+def test_the_loss_by_hand():
+    scores = torch.tensor([[[1.0, 0.0, 2.0, 0.5], [0.0, 3.0, 0.0, 0.0], [9.0, 9.0, 9.0, 8.0]]])
+    target = torch.tensor([[1, 3, 2, 0]])
+    expected = []
+    for row, token in ((scores[0, 0], 3), (scores[0, 1], 2)):  # the third score is for filling
+        shares = torch.full((4,), 0.1 / 4)
+        shares[token] += 0.9
+        expected.append(-(shares * torch.log(row.exp() / row.exp().sum())).sum())
+    torch.testing.assert_close(
+        _translation.translation_loss(scores, (None, target)), torch.stack(expected).mean()
+    )
+
+
+def test_sentence_pairs():
+    recipe = tiny()
+    assert (recipe.batch, recipe.size, recipe.synthetic, recipe.skipped()) == (4, 16, True, 0)
+    source, target = recipe.dataset[3]
+    assert source[-1] == target[-1] == 2
+    assert target[0] == 1
+    assert all(torch.equal(a, b) for a, b in zip((source, target), tiny().dataset[3], strict=True))
+    assert not torch.equal(tiny(seed=1).dataset[3][1], target)
+    for first, second in (tiny(size=5).dataset[index] for index in range(200)):
+        assert 1 <= len(first) <= 5
+        assert 2 <= len(second) <= 6
+    default = seq2seq.build(WorkloadOptions(device=torch.device("meta")))
+    assert (default.batch, default.size) == (32, 128)
+
+
+def test_lengths_and_tokens_are_distributed_as_stated():
+    pairs = [_translation.SentencePairs(37_000, 10**6, 0)[index] for index in range(4_000)]
+    lengths = np.array([len(source) for source, _ in pairs])
+    assert np.median(lengths) == pytest.approx(24, abs=1)
+    assert np.log(lengths).std() == pytest.approx(0.6, abs=0.03)
+    ratios = np.array([(len(target) - 1) / len(source) for source, target in pairs if len(source) > 40])
+    assert np.log(ratios).std() == pytest.approx(0.15, abs=0.015)
+    words = torch.cat([source[:-1] for source, _ in pairs])
+    assert words.min() == 3
+    assert words.max() < 37_000
+    share = (1 - 2**-0.05) / (1 - 36_998**-0.05)  # of rank 1 among 36,997
+    assert (words == 3).double().mean().item() == pytest.approx(share, rel=0.03)
+
+
+def test_an_exponent_of_1_is_refused():
+    with pytest.raises(ValueError, match="exponent 1"):
+        _random.bounded_zipf(np.array([0.5]), 10, 1)
+
+
+def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
+    samples = [
+        (torch.tensor([5, 2]), torch.tensor([1, 6, 7, 2])),
+        (torch.tensor([8, 9, 2]), torch.tensor([1, 2])),
+    ]
+    source, target = _translation.collate_pairs(samples)
+    assert source.tolist() == [[8, 9, 2], [5, 2, 0]]
+    assert target.tolist() == [[1, 2, 0, 0], [1, 6, 7, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "bigmlperf"}, "seq2seq has no variant 'bigmlperf'; did you mean big-mlperf?"),
+        ({"variant": "x"}, "seq2seq has no variant 'x'; choose one of: base, big, big-mlperf"),
+        ({"data": "wmt"}, "wmt: seq2seq reads no real data; leave out --data"),
+        ({"max_rows": 3}, "seq2seq has no embedding tables to cap; leave out --max-rows"),
+    ],
+)
+def test_wrong_choices(options, message):
+    with pytest.raises(UsageError) as caught:
+        tiny(**options)
+    assert str(caught.value) == message
