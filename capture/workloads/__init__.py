@@ -41,9 +41,31 @@ __all__ = [
 
 ENTRY_POINT_GROUP = "tracekit.workloads"
 _BUILT_IN = {
-    name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{module}:build", group=ENTRY_POINT_GROUP)
-    for name, module in {"cnn": "cnn", "encoder": "encoder"}.items()
+    name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{name}:build", group=ENTRY_POINT_GROUP)
+    for name in (
+        *(
+            "yolov5",
+            "bert",
+            "dlrm",
+            "resnet50",
+            "ssd300",
+            "transformer",
+            "deepspeech2",
+            "gpt2",
+            "llama",
+            "vit",
+        ),
+        *("lstm_translation", "hf", "timm", "torchvision", "cnn", "encoder"),
+    )
 }
+_SHORT_NAMES = {
+    **{f"yolov5{variant}": f"yolov5:{variant}" for variant in "nsmlx"},
+    **{f"resnet{depth}": f"resnet50:{depth}" for depth in (18, 34, 101, 152)},
+    **{f"bert-{variant}": f"bert:{variant}" for variant in ("base", "large", "tiny")},
+    "resnet": "resnet50",
+    "lstm": "lstm_translation",
+}
+"""What people call a variant of a workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +154,15 @@ def built_in() -> list[str]:
 
 def is_built_in(name: str) -> bool:
     """Whether this workload's code is tracekit's own."""
-    return name.partition(":")[0] in _BUILT_IN
+    return _SHORT_NAMES.get(name, name).partition(":")[0] in _BUILT_IN
 
 
 def find(name: str) -> tuple[Loadable, str]:
-    """Return the workload `name`, whose `load()` imports it and returns a `WorkloadFactory`, and its variant.
+    """Return the workload `name` (or a short name such as `yolov5s`), whose `load()` imports it and returns a `WorkloadFactory`, and its variant.
 
     Raises `UsageError`, with names that are close or all there are, when there is none of that name.
     """
-    base, _, variant = name.partition(":")
+    base, _, variant = _SHORT_NAMES.get(name, name).partition(":")
     if base.endswith(".py"):
         path = Path(base)
         if not path.is_file():
@@ -154,7 +176,7 @@ def find(name: str) -> tuple[Loadable, str]:
         return _BUILT_IN[base], variant
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
         return entry, variant
-    known = names()
+    known = [*names(), *_SHORT_NAMES]
     close = difflib.get_close_matches(base, known, n=3)
-    remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(known)}"
+    remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
     raise UsageError(f"unknown workload {name!r}", remedy=remedy)

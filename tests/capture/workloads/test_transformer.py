@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _random, _translation, seq2seq
+from tracekit.capture.workloads import WorkloadOptions, _random, _translation, transformer
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -14,12 +14,12 @@ CPU = torch.device("cpu")
 
 def tiny(**options) -> Recipe:
     torch.manual_seed(0)
-    return seq2seq.build(WorkloadOptions(device=CPU, tiny=True, **options))
+    return transformer.build(WorkloadOptions(device=CPU, tiny=True, **options))
 
 
-def tiny_without_dropout() -> seq2seq.TranslationTransformer:
+def tiny_without_dropout() -> transformer.TranslationTransformer:
     torch.manual_seed(0)
-    model = seq2seq.build_model("", tiny=True)
+    model = transformer.build_model("", tiny=True)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -34,8 +34,8 @@ def tiny_without_dropout() -> seq2seq.TranslationTransformer:
 )
 def test_parameters_and_flops(variant, parameters, gflop):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = seq2seq.build_model(variant)
-        source, target = seq2seq.example_batch(variant)
+        model = transformer.build_model(variant)
+        source, target = transformer.example_batch(variant)
         assert (source.shape, target.shape) == ((1, 128), (1, 129))
         model(source, target[:, :-1])
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -43,7 +43,7 @@ def test_parameters_and_flops(variant, parameters, gflop):
 
 
 def test_one_embedding_is_used_three_times():
-    model = seq2seq.build_model("", tiny=True)
+    model = transformer.build_model("", tiny=True)
     assert model.head.weight is model.embedding.weight
     assert sum(parameter.numel() for parameter in model.parameters()) < 240_000
 
@@ -68,7 +68,7 @@ def test_what_fills_up_is_not_heeded():
 
 
 def test_positions_by_hand():
-    added = seq2seq.SinusoidalPositions(6)(torch.zeros(1, 4, 6))[0]
+    added = transformer.SinusoidalPositions(6)(torch.zeros(1, 4, 6))[0]
     for place in range(4):
         angles = [place / 10_000 ** (2 * pair / 6) for pair in range(3)]
         torch.testing.assert_close(added[place], torch.tensor([*np.sin(angles), *np.cos(angles)]).float())
@@ -105,7 +105,7 @@ def test_the_learning_rate_follows_the_updates():
     assert int(np.argmax(rates)) + 1 == 100
     assert rates[99] == pytest.approx(64**-0.5 / 10)
     assert rates[224] == pytest.approx(64**-0.5 / 15)
-    assert seq2seq.inverse_square_root(4_000, 512, 4_000) == pytest.approx(6.99e-4, rel=1e-3)
+    assert transformer.inverse_square_root(4_000, 512, 4_000) == pytest.approx(6.99e-4, rel=1e-3)
     group = optimizer.param_groups[0]
     assert (group["betas"], group["eps"]) == ((0.9, 0.98), 1e-9)
 
@@ -134,7 +134,7 @@ def test_sentence_pairs():
     for first, second in (tiny(size=5).dataset[index] for index in range(200)):
         assert 1 <= len(first) <= 5
         assert 2 <= len(second) <= 6
-    default = seq2seq.build(WorkloadOptions(device=torch.device("meta")))
+    default = transformer.build(WorkloadOptions(device=torch.device("meta")))
     assert (default.batch, default.size) == (32, 128)
 
 
@@ -170,10 +170,10 @@ def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "bigmlperf"}, "seq2seq has no variant 'bigmlperf'; did you mean big-mlperf?"),
-        ({"variant": "x"}, "seq2seq has no variant 'x'; choose one of: base, big, big-mlperf"),
-        ({"data": "wmt"}, "wmt: seq2seq reads no real data; leave out --data"),
-        ({"max_rows": 3}, "seq2seq has no embedding tables to cap; leave out --max-rows"),
+        ({"variant": "bigmlperf"}, "transformer has no variant 'bigmlperf'; did you mean big-mlperf?"),
+        ({"variant": "x"}, "transformer has no variant 'x'; choose one of: base, big, big-mlperf"),
+        ({"data": "wmt"}, "wmt: transformer reads no real data; leave out --data"),
+        ({"max_rows": 3}, "transformer has no embedding tables to cap; leave out --max-rows"),
     ],
 )
 def test_wrong_choices(options, message):

@@ -1,4 +1,4 @@
-"""`seq2seq`: the encoder-decoder Transformer as it was first published, for translation; `size` is tokens a sentence.
+"""`transformer`: the encoder-decoder Transformer as it was first published, for translation; `size` is tokens a sentence.
 
 Variants are its two published sizes with a vocabulary of 37,000, and the large one with the 33,708 tokens of the
 MLPerf benchmark.
@@ -121,7 +121,7 @@ class TranslationTransformer(nn.Module):
 
 
 def _shape(variant: str, *, tiny: bool) -> _Shape:
-    chosen = chosen_variant("seq2seq", variant, VARIANTS)
+    chosen = chosen_variant("transformer", variant, VARIANTS)
     return _TINY if tiny else _SHAPES[chosen]
 
 
@@ -135,7 +135,7 @@ def build_model(variant: str, *, tiny: bool = False) -> TranslationTransformer:
 
 def example_batch(variant: str, *, tiny: bool = False) -> TokenBatch:
     """Return a source of 128 tokens (1, 128) and a target of one more (1, 129), or of 16 and 17 if `tiny`."""
-    chosen_variant("seq2seq", variant, VARIANTS)
+    chosen_variant("transformer", variant, VARIANTS)
     length = _TINY_SIZE if tiny else _SIZE
     return torch.ones(1, length, dtype=torch.int64), torch.ones(1, length + 1, dtype=torch.int64)
 
@@ -159,9 +159,9 @@ def build(options: WorkloadOptions) -> Recipe:
 
     Raises `UsageError` for real data, which it does not read.
     """
-    variant = chosen_variant("seq2seq", options.variant, VARIANTS)
-    refuse_data("seq2seq", options)
-    refuse_max_rows("seq2seq", options)
+    variant = chosen_variant("transformer", options.variant, VARIANTS)
+    refuse_data("transformer", options)
+    refuse_max_rows("transformer", options)
     shape = _shape(variant, tiny=options.tiny)
     batch = options.batch or (_TINY_BATCH if options.tiny else _BATCH)
     size = options.size or (_TINY_SIZE if options.tiny else _SIZE)
