@@ -52,5 +52,5 @@ def compile_blocks(model: nn.Module) -> int:
     """
     blocks = repeated_blocks(model)
     for parent, name, block in blocks:
-        parent.register_module(name, torch.compile(block))  # type: ignore[arg-type]
+        parent.register_module(name, torch.compile(block))
     return len(blocks)

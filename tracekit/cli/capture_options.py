@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tracekit.errors import UsageError
-from tracekit.manifest import LEVELS, CaptureOptions, Level, Settings
+
+if TYPE_CHECKING:
+    from tracekit.manifest import Level
 
 __all__ = [
     "Accumulate",
     "Batch",
-    "CaptureOptions",
     "ChannelsLast",
     "Checkpoint",
     "Compile",
@@ -31,7 +32,6 @@ __all__ = [
     "PrecisionName",
     "Ranks",
     "Seed",
-    "Settings",
     "Shapes",
     "Size",
     "Stack",
@@ -63,6 +63,8 @@ class ParallelName(str, Enum):
 
 def levels_of(text: str) -> tuple[Level, ...]:
     """The levels in a list with commas. Raises UsageError for one that is none."""
+    from tracekit.manifest import LEVELS
+
     found: list[Level] = []
     for part in text.split(","):
         level = next((known for known in LEVELS if known == part.strip()), None)
