@@ -111,7 +111,7 @@ def causal_recipe(
         batch=options.batch or (2 if options.tiny else batch),
         size=length,
         synthetic=text is None,
-        **({} if text is None else {"skipped": text.text.skipped}),
+        skipped=(lambda: 0) if text is None else text.text.skipped,
         config={
             "variant": "tiny" if options.tiny else variant,
             "vocabulary": vocabulary,

@@ -18,6 +18,7 @@ _WIDE: Final = {
 _LLAMA: Final = {**_WIDE, "intermediate_size": 64}
 _GROUPED: Final = {**_LLAMA, "num_key_value_heads": 1}
 _ENDS: Final = {"bos_token_id": 1, "eos_token_id": 2}  # the usual ones are not within the tiny vocabulary
+_MAKES_MASK: Final = {"example_mask": ""}  # without reading values
 _GPT2: Final = {**_ENDS, "vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 _MIXTURE: Final = {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -61,6 +62,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "OPTConfig",
             {**_WIDE, "ffn_dim": 64, "word_embed_proj_dim": 32},
             {},
+            _MAKES_MASK,
         ),
         (
             "bloom",
@@ -68,6 +70,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "BloomConfig",
             {"vocab_size": 128, "hidden_size": 32, "n_layer": 2, "n_head": 2},
             {"hidden_size": 1024, "n_layer": 24, "n_head": 16},  # 560M
+            _MAKES_MASK,
         ),
         (
             "llama",
@@ -296,4 +299,5 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
     tiny_size=16,
     size=1024,
     batch=4,
+    example_mask="causal",
 )

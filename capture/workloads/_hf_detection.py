@@ -20,6 +20,9 @@ _RESNET_TINY: Final = {
     "depths": [1, 1, 1, 1],
 }
 _LAST_STAGE: Final = {"backbone_config": {**_RESNET_TINY, "out_features": ["stage4"]}}
+_RESNET_50: Final = {"backbone_config": {"class": "ResNetConfig", "out_features": ["stage4"]}}
+# transformers means to freeze the first stages of such a backbone only, but does not find the others by name.
+_TRAINED: Final = {"train": (".stages.1.", ".stages.2.", ".stages.3.")}
 _LAYERS_TINY: Final = {
     "num_queries": 8,
     "encoder_layers": 1,
@@ -60,8 +63,15 @@ _SWIN_T: Final = {"class": "SwinConfig", "out_features": _STAGES}
 
 _DETECTORS: Final = entries(
     (
-        ("detr", "DetrForObjectDetection", "DetrConfig", _DETR_TINY, _COCO),
-        ("conditional-detr", "ConditionalDetrForObjectDetection", "ConditionalDetrConfig", _DETR_TINY, _COCO),
+        ("detr", "DetrForObjectDetection", "DetrConfig", _DETR_TINY, {**_COCO, **_RESNET_50}, _TRAINED),
+        (
+            "conditional-detr",
+            "ConditionalDetrForObjectDetection",
+            "ConditionalDetrConfig",
+            _DETR_TINY,
+            {**_COCO, **_RESNET_50},
+            _TRAINED,
+        ),
         (
             "deformable-detr",
             "DeformableDetrForObjectDetection",
@@ -74,20 +84,22 @@ _DETECTORS: Final = entries(
                 **_COCO,
                 "backbone_config": {"class": "ResNetConfig", "out_features": ["stage2", "stage3", "stage4"]},
             },
+            _TRAINED,
         ),
         (
             "dab-detr",
             "DabDetrForObjectDetection",
             "DabDetrConfig",
             {**_LAYERS_TINY, **_LAST_STAGE, "hidden_size": 32},
-            _COCO,
+            {**_COCO, **_RESNET_50},
         ),
         (
             "table-transformer",
             "TableTransformerForObjectDetection",
             "TableTransformerConfig",
             _DETR_TINY,
-            {"num_labels": 2, "num_queries": 15},
+            {**_RESNET_50, "num_labels": 2, "num_queries": 15},
+            _TRAINED,
         ),
         (
             "yolos",
@@ -225,7 +237,12 @@ _SEGMENTERS: Final = entries(
             },
             {
                 **_ADE,
-                "backbone_config": {"class": "ConvNextConfig", "out_features": _STAGES},
+                "backbone_config": {
+                    "class": "ConvNextConfig",
+                    "hidden_sizes": [96, 192, 384, 768],
+                    "depths": [3, 3, 9, 3],
+                    "out_features": _STAGES,
+                },
                 "auxiliary_in_channels": 384,
             },
         ),

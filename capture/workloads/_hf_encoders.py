@@ -18,6 +18,7 @@ _TINY: Final = {
 }
 _ROBERTA_PLACES: Final = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _PAIRS: Final = {"inputs": "sentence pairs"}
+_FULL_MASK: Final = {"example_mask": "full"}
 
 ENTRIES: Final[tuple[HfEntry, ...]] = entries(
     (
@@ -101,6 +102,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
                 "position_biased_input": False,
             },
             {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
+            {"autocast": False},
         ),
         ("mpnet", "MPNetForMaskedLM", "MPNetConfig", _TINY, {"max_position_embeddings": 514}),
         (
@@ -117,10 +119,32 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "SqueezeBertConfig",
             {**_TINY, "embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2},
             {},
+            _FULL_MASK,
         ),
-        ("megatron-bert", "MegatronBertForPreTraining", "MegatronBertConfig", _TINY, {}, _PAIRS),
-        ("roformer", "RoFormerForMaskedLM", "RoFormerConfig", {**_TINY, "embedding_size": 32}, {}),
-        ("convbert", "ConvBertForMaskedLM", "ConvBertConfig", {**_TINY, "embedding_size": 32}, {}),
+        (
+            "megatron-bert",
+            "MegatronBertForPreTraining",
+            "MegatronBertConfig",
+            _TINY,
+            {},
+            {**_PAIRS, **_FULL_MASK},
+        ),
+        (
+            "roformer",
+            "RoFormerForMaskedLM",
+            "RoFormerConfig",
+            {**_TINY, "embedding_size": 32},
+            {},
+            _FULL_MASK,
+        ),
+        (
+            "convbert",
+            "ConvBertForMaskedLM",
+            "ConvBertConfig",
+            {**_TINY, "embedding_size": 32},
+            {},
+            _FULL_MASK,
+        ),
         (
             "fnet",
             "FNetForPreTraining",
@@ -143,7 +167,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "BigBirdConfig",
             {**_TINY, "block_size": 2, "num_random_blocks": 1},
             {},
-            {**_PAIRS, "size": 4096, "batch": 2},
+            {**_PAIRS, "size": 4096, "batch": 2, "autocast": False},
         ),
         (
             "funnel",
@@ -198,6 +222,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
                 "eos_token_id": 2,
             },
             {},
+            _FULL_MASK,
         ),
         ("ernie", "ErnieForPreTraining", "ErnieConfig", _TINY, {}, _PAIRS),
         (
@@ -206,6 +231,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "LukeConfig",
             {**_TINY, "entity_vocab_size": 32, "entity_emb_size": 16},
             {"max_position_embeddings": 514, "type_vocab_size": 1},
+            _FULL_MASK,
         ),
         (
             "canine",

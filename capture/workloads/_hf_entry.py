@@ -24,6 +24,10 @@ class HfEntry:
     `tiny_size` and `size` are the default sizes, in `unit`. `size_keys` are the settings, with dots between
     levels, that follow the size, or with /2 half of it; `step` is what a size must be a multiple of. `batch` is the default of the full
     model. `call` holds arguments of the model beside the batch.
+
+    `train` are parts of names of parameters to be trained though transformers freezes them. `example_mask` says
+    which attention mask an example batch brings: none, `causal` or `full`. `autocast` is false where the model's code
+    fails in mixed precision; it then runs in full precision within such a training.
     """
 
     name: str
@@ -40,6 +44,9 @@ class HfEntry:
     step: int = 1
     size_keys: tuple[str, ...] = ()
     call: Settings = field(default_factory=dict)
+    train: tuple[str, ...] = ()
+    example_mask: str = ""
+    autocast: bool = True
 
 
 def entries(rows: tuple[Row, ...], **shared: Any) -> tuple[HfEntry, ...]:

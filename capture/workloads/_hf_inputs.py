@@ -214,7 +214,10 @@ def _frames_characters(config: Any, size: int, random: torch.Generator) -> dict[
 
 
 def _spectrogram_class(config: Any, size: int, random: torch.Generator) -> dict[str, Any]:
-    return {"input_values": _noise(size, config.num_mel_bins, random=random), "labels": _label(config, random)}
+    return {
+        "input_values": _noise(size, config.num_mel_bins, random=random),
+        "labels": _label(config, random),
+    }
 
 
 def _image_and_text(config: Any, size: int, random: torch.Generator) -> dict[str, Any]:

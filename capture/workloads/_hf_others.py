@@ -18,7 +18,11 @@ _TEXT_TINY: Final = {
     "max_position_embeddings": 16,
 }
 _ENDS: Final = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_CONTRASTIVE: Final = {"task": "image-text matching", "inputs": "image and text", "call": {"return_loss": True}}
+_CONTRASTIVE: Final = {
+    "task": "image-text matching",
+    "inputs": "image and text",
+    "call": {"return_loss": True},
+}
 _IMAGE_OF_BOTH: Final = {"size_keys": ("vision_config.image_size",)}
 
 _IMAGES_AND_TEXTS: Final = entries(
@@ -113,6 +117,7 @@ _DOCUMENTS: Final = entries(
     ),
     task="token classification",
     inputs="document",
+    example_mask="full",
     tiny_size=16,
     size=512,
     batch=8,
@@ -184,7 +189,13 @@ _SERIES: Final = entries(
             _LAGGED_TINY,
             _LAGGED,
         ),
-        ("autoformer", "AutoformerForPrediction", "AutoformerConfig", {**_LAGGED_TINY, "label_length": 4}, _LAGGED),
+        (
+            "autoformer",
+            "AutoformerForPrediction",
+            "AutoformerConfig",
+            {**_LAGGED_TINY, "label_length": 4},
+            _LAGGED,
+        ),
         ("informer", "InformerForPrediction", "InformerConfig", _LAGGED_TINY, _LAGGED),
     ),
     task="time series forecasting",
@@ -195,6 +206,8 @@ _SERIES: Final = entries(
     batch=64,
     size_keys=("context_length",),
 )
+
+_NO_WORDS: Final = {"bos_token_id": None, "eos_token_id": None}
 
 _BEHAVIOUR: Final = entries(
     (
@@ -210,8 +223,9 @@ _BEHAVIOUR: Final = entries(
                 "n_head": 2,
                 "max_ep_len": 64,
                 "n_positions": 64,
+                **_NO_WORDS,
             },
-            {"act_dim": 6},
+            {"act_dim": 6, **_NO_WORDS},
         ),
     ),
     task="offline reinforcement learning",

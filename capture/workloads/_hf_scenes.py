@@ -77,7 +77,9 @@ def _image_and_depth(config: Any, size: int, random: torch.Generator) -> dict[st
 
 
 def _most(config: Any) -> int:
-    queries: int | None = getattr(config, "num_queries", None) or getattr(config, "num_detection_tokens", None)
+    queries: int | None = getattr(config, "num_queries", None) or getattr(
+        config, "num_detection_tokens", None
+    )
     return queries or _MOST_BOXES
 
 

@@ -51,14 +51,18 @@ def import_transformers(*also: str) -> ModuleType:
     """
     # Models are made from their configuration alone; should the library look for more, it shall not download.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for package in ("transformers", *also):
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"this workload needs {package}, which cannot be imported: {error}", remedy=_HF_REMEDY
-            ) from error
-    return importlib.import_module("transformers")
+    for package in also:
+        _import(package)
+    return _import("transformers")
+
+
+def _import(package: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this workload needs {package}, which cannot be imported: {error}", remedy=_HF_REMEDY
+        ) from error
 
 
 def unknown_name(kind: str, name: str, known: Sequence[str]) -> UsageError:
@@ -95,7 +99,7 @@ def ambient(batch: _Nest) -> _Nest:
     if isinstance(batch, dict):
         return {key: ambient(value) for key, value in batch.items()}  # type: ignore[return-value]
     if isinstance(batch, list | tuple):
-        return type(batch)([ambient(value) for value in batch])  # type: ignore[return-value]
+        return type(batch)(ambient(value) for value in batch)
     return batch
 
 

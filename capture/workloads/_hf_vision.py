@@ -32,7 +32,11 @@ _SWIN_TINY: Final = {
     "window_size": 4,
     "drop_path_rate": 0.0,
 }
-_PYRAMID_TINY: Final = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 2, 4]}
+_PYRAMID_TINY: Final = {
+    "hidden_sizes": [8, 16, 24, 32],
+    "depths": [1, 1, 1, 1],
+    "num_attention_heads": [1, 2, 2, 4],
+}
 
 _CLASSIFIERS: Final = entries(
     (
@@ -57,7 +61,14 @@ _CLASSIFIERS: Final = entries(
             _BY_32,
         ),
         ("convnext", "ConvNextForImageClassification", "ConvNextConfig", _NEXT_TINY, _FULL, _SIZED_BY_32),
-        ("convnextv2", "ConvNextV2ForImageClassification", "ConvNextV2Config", _NEXT_TINY, _FULL, _SIZED_BY_32),
+        (
+            "convnextv2",
+            "ConvNextV2ForImageClassification",
+            "ConvNextV2Config",
+            _NEXT_TINY,
+            _FULL,
+            _SIZED_BY_32,
+        ),
         ("swin", "SwinForImageClassification", "SwinConfig", _SWIN_TINY, _FULL, _SIZED_BY_32),
         ("swinv2", "Swinv2ForImageClassification", "Swinv2Config", _SWIN_TINY, _FULL, _SIZED_BY_32),
         (
@@ -136,8 +147,22 @@ _CLASSIFIERS: Final = entries(
             _FULL,
             _SIZED_BY_32,
         ),
-        ("pvt", "PvtForImageClassification", "PvtConfig", {**_PYRAMID_TINY, "image_size": 64, "num_labels": 2}, {}, _SIZED_BY_32),
-        ("pvt-v2", "PvtV2ForImageClassification", "PvtV2Config", {**_PYRAMID_TINY, "image_size": 64}, _FULL, _SIZED_BY_32),
+        (
+            "pvt",
+            "PvtForImageClassification",
+            "PvtConfig",
+            {**_PYRAMID_TINY, "image_size": 64, "num_labels": 2},
+            {},
+            _SIZED_BY_32,
+        ),
+        (
+            "pvt-v2",
+            "PvtV2ForImageClassification",
+            "PvtV2Config",
+            {**_PYRAMID_TINY, "image_size": 64},
+            _FULL,
+            _SIZED_BY_32,
+        ),
         (
             "poolformer",
             "PoolFormerForImageClassification",

@@ -204,9 +204,12 @@ class TextLines:
         self.files: Sequence[Path] = [file for file, size in zip(files, sizes, strict=True) if size]
         self.starts = [0, *accumulate(size for size in sizes if size)]
         if not self.files:
-            raise UsageError("there is no text in it", path=path, remedy="name a text file or a folder of .txt")
+            raise UsageError(
+                "there is no text in it", path=path, remedy="name a text file or a folder of .txt"
+            )
         # One slot for each loader process and one for this: no lock, and any start method will do.
-        self._skipped = torch.zeros(_WORKER_SLOTS, dtype=torch.int64, device="cpu").share_memory_()
+        self._skipped = torch.zeros(_WORKER_SLOTS, dtype=torch.int64, device="cpu")
+        self._skipped.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def size(self) -> int:
@@ -233,7 +236,9 @@ class TextLines:
                 if line:
                     yield line
                 if barren > _LONGEST_SEARCH:
-                    raise UsageError("64 MiB on end are no text", path=self.files[number], remedy="name a text")
+                    raise UsageError(
+                        "64 MiB on end are no text", path=self.files[number], remedy="name a text"
+                    )
 
     def _lines(self, path: Path, begin: int, end: int | None) -> Iterator[tuple[int, str]]:
         try:
@@ -268,5 +273,7 @@ def _go_to_line(file: BinaryIO, begin: int) -> bool:
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"it cannot be read: {error.strerror or error}", path=path, remedy="name a text file or a folder of .txt"
+        f"it cannot be read: {error.strerror or error}",
+        path=path,
+        remedy="name a text file or a folder of .txt",
     )

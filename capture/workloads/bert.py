@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -130,16 +131,16 @@ class TextPairs(Dataset[Any]):
         first_length, second_length = self.pairs.split(random)
         follows = _heads(random)
         tokens = self._tokens(index * self.stride, first_length + (second_length if follows else 0))
-        if len(tokens) < 2:
+        if not tokens:
             raise UsageError("there is no text in it", path=self.text.path, remedy="name a text in UTF-8")
         # A text shorter than a sample still has two pieces.
-        first_length = min(first_length, len(tokens) - 1) if follows else first_length
+        first_length = min(first_length, max(1, len(tokens) - 1)) if follows else first_length
         second = tokens[first_length:]
         if not follows:
             place = int(torch.randint(self.text.size, (), generator=random, device="cpu"))
             second = self._tokens(place, second_length)
         first = torch.tensor(tokens[:first_length], device="cpu")
-        return self.pairs.make(first, torch.tensor(second, device="cpu"), follows=follows, random=random)
+        return self.pairs.make(first, torch.tensor(second, dtype=torch.int64, device="cpu"), follows=follows, random=random)
 
     def _tokens(self, place: int, count: int) -> list[int]:
         lines = self.text.lines_from(place)
@@ -217,7 +218,7 @@ def build(options: WorkloadOptions) -> Recipe:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     pairs = PairMaker(length, ZipfWords(_FIRST_WORD, vocabulary))
     training = AdamWWithWarmUp.of(_RATE, _DECAY, tiny=variant == "tiny")
-    text = None if options.data is None else _text_pairs(options, pairs, vocabulary)
+    text = None if options.data is None else _text_pairs(options.data, pairs, vocabulary, options.seed)
     return Recipe(
         model=model,
         dataset=GeneratedSamples(SyntheticPairs(pairs), options.seed) if text is None else text,
@@ -229,7 +230,7 @@ def build(options: WorkloadOptions) -> Recipe:
         batch=batch,
         size=length,
         synthetic=text is None,
-        **({} if text is None else {"skipped": text.text.skipped}),
+        skipped=(lambda: 0) if text is None else text.text.skipped,
         config={
             "variant": variant,
             "vocabulary": vocabulary,
@@ -243,16 +244,15 @@ def build(options: WorkloadOptions) -> Recipe:
     )
 
 
-def _text_pairs(options: WorkloadOptions, pairs: PairMaker, vocabulary: int) -> TextPairs:
-    assert options.data is not None
-    text = TextLines(options.data)
-    tokenizer = find_tokenizer(options.data, _FIRST_WORD, vocabulary)
+def _text_pairs(data: Path, pairs: PairMaker, vocabulary: int, seed: int) -> TextPairs:
+    text = TextLines(data)
+    tokenizer = find_tokenizer(data, _FIRST_WORD, vocabulary)
     pairs = replace(
         pairs,
         cls=tokenizer.special("[CLS]", _CLS),
         sep=tokenizer.special("[SEP]", _SEP),
         mask=tokenizer.special("[MASK]", _MASK),
     )
-    dataset = TextPairs(text, tokenizer, pairs, options.seed)
+    dataset = TextPairs(text, tokenizer, pairs, seed)
     dataset[0]  # an error in the data shall come now, not from a loader process
     return dataset

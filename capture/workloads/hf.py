@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, Final
 
 import torch
@@ -35,7 +36,6 @@ __all__ = [
     "build_model",
     "example_batch",
     "find",
-    "forward",
     "loss",
     "names",
 ]
@@ -60,7 +60,8 @@ def build_config(entry: HfEntry, *, tiny: bool = False, size: int = 0) -> Any:
     size = size or default
     if size % entry.step or size < entry.step:
         raise UsageError(
-            f"hf:{entry.name} takes no size of {size}", remedy=f"choose a multiple of {entry.step} {entry.unit}"
+            f"hf:{entry.name} takes no size of {size}",
+            remedy=f"choose a multiple of {entry.step} {entry.unit}",
         )
     transformers = import_transformers(*(("scipy",) if entry.inputs in _MATCHED else ()))
     settings = _as_dict(entry.tiny if tiny else entry.full)
@@ -69,7 +70,9 @@ def build_config(entry: HfEntry, *, tiny: bool = False, size: int = 0) -> Any:
     config = _made(transformers, {"class": entry.config, **settings})
     limit = _token_limit(config) if entry.unit == "tokens" else None
     if limit is not None and size > max(default, limit - 2):  # some keep two places for padding
-        raise UsageError(f"hf:{entry.name} takes no size of {size}", remedy=f"choose at most {limit - 2} tokens")
+        raise UsageError(
+            f"hf:{entry.name} takes no size of {size}", remedy=f"choose at most {limit - 2} tokens"
+        )
     for part in {id(each): each for each in (config, text_config(config))}.values():
         if getattr(part, "use_cache", False):
             part.use_cache = False
@@ -111,6 +114,9 @@ def _token_limit(config: Any) -> int | None:
 
 def _model(entry: HfEntry, config: Any) -> nn.Module:
     model: nn.Module = getattr(import_transformers(), entry.model)(config)
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in entry.train):
+            parameter.requires_grad_(True)
     return model.train()
 
 
@@ -126,37 +132,39 @@ def build_model(variant: str, tiny: bool = False) -> nn.Module:
 def example_batch(variant: str, tiny: bool = False) -> dict[str, Any]:
     """Return a batch of one sample of the default size, on the device of the context.
 
-    An attention mask that is all ones is left out: it changes nothing, and transformers would read its values,
-    which there are none of on meta. Raises as `build_model` does.
+    A mask of padding is left out, and some models get a mask for attention instead: to make one, transformers
+    would read values of the batch, which there are none of on meta. Models that read values for other reasons
+    cannot run there. Raises as `build_model` does.
     """
     entry = find(variant or VARIANTS[0])
     config = build_config(entry, tiny=tiny)
     maker = SampleMaker(entry.inputs, config, entry.tiny_size if tiny else entry.size)
-    index = 0
-    while True:
-        batch = collate([maker(sample_generator(0, index))])
-        if "attention_mask" not in batch or bool(batch["attention_mask"].all()):
-            break
-        index += 1  # a padded sample
-    if entry.inputs not in ("frames and characters", "trajectory"):
+    samples = (maker(sample_generator(0, index)) for index in count())
+    full = next(each for each in samples if "attention_mask" not in each or each["attention_mask"].all())
+    batch = collate([full])
+    if "input_ids" in batch:
         batch.pop("attention_mask", None)
+    if entry.example_mask:
+        length = batch["input_ids"].shape[1]
+        mask = torch.ones((1, 1, length, length), dtype=torch.bool, device="cpu")
+        batch["attention_mask"] = mask.tril() if entry.example_mask == "causal" else mask
     return ambient(batch)
 
 
 class _Forward:
-    """Calls a model with a batch and the arguments of its entry."""
+    """Calls the model of an entry with a batch."""
 
-    def __init__(self, call: Mapping[str, Any]) -> None:
-        self.call = dict(call)
+    def __init__(self, entry: HfEntry) -> None:
+        self.call = dict(entry.call)
+        self.autocast = entry.autocast
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
-        """Return the model's output."""
-        return model(**batch, **self.call)
-
-
-def forward(model: nn.Module, batch: Mapping[str, Any]) -> Any:
-    """Return the model's output for a batch; its `loss` is set where the model makes one."""
-    return model(**batch)
+        """Return the model's output; its `loss` is set where the model makes one."""
+        if self.autocast:
+            return model(**batch, **self.call)
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, enabled=False):
+            return model(**batch, **self.call)
 
 
 def loss(output: Any, batch: Mapping[str, Any]) -> torch.Tensor:
@@ -185,7 +193,7 @@ def build(options: WorkloadOptions, name: str = "") -> Recipe:
         model=model,
         dataset=GeneratedSamples(SampleMaker(entry.inputs, config, size), options.seed),
         collate=collate,
-        forward=_Forward(entry.call),
+        forward=_Forward(entry),
         loss=loss,
         optimizer=training.make,
         after_update=training.after_update,
@@ -200,6 +208,7 @@ def build(options: WorkloadOptions, name: str = "") -> Recipe:
             "model_class": entry.model,
             "inputs": entry.inputs,
             "size_unit": entry.unit,
+            "autocast": entry.autocast,
             "optimizer": "AdamW",
             "learning_rate": training.rate,
             "weight_decay": _DECAY,
