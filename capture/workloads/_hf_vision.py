@@ -91,20 +91,21 @@ _CLASSIFIERS: Final = entries(
             },
             _SIZED_BY_32,
         ),
+        # Both defaults of the dropout are the share to be kept.
         (
             "mobilenet-v1",
             "MobileNetV1ForImageClassification",
             "MobileNetV1Config",
-            {"image_size": 64, "depth_multiplier": 0.25},
-            _FULL,
+            {"image_size": 64, "depth_multiplier": 0.25, "classifier_dropout_prob": 0.001},
+            {**_FULL, "classifier_dropout_prob": 0.001},
             _SIZED_BY_32,
         ),
         (
             "mobilenet-v2",
             "MobileNetV2ForImageClassification",
             "MobileNetV2Config",
-            {"image_size": 64, "depth_multiplier": 0.25},
-            _FULL,
+            {"image_size": 64, "depth_multiplier": 0.25, "classifier_dropout_prob": 0.2},
+            {**_FULL, "classifier_dropout_prob": 0.2},
             _SIZED_BY_32,
         ),
         (

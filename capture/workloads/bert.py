@@ -140,7 +140,9 @@ class TextPairs(Dataset[Any]):
             place = int(torch.randint(self.text.size, (), generator=random, device="cpu"))
             second = self._tokens(place, second_length)
         first = torch.tensor(tokens[:first_length], device="cpu")
-        return self.pairs.make(first, torch.tensor(second, dtype=torch.int64, device="cpu"), follows=follows, random=random)
+        return self.pairs.make(
+            first, torch.tensor(second, dtype=torch.int64, device="cpu"), follows=follows, random=random
+        )
 
     def _tokens(self, place: int, count: int) -> list[int]:
         lines = self.text.lines_from(place)

@@ -197,6 +197,7 @@ def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     assert len(list(lines.lines_from(100_000))) > 3
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_lines_that_are_no_utf8_are_counted_over_all_loader_processes(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     bad = b"caf\xe9 \xff\n"
