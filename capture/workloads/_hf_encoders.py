@@ -193,7 +193,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             {"d_model": 768, "n_layer": 12, "n_head": 12, "d_inner": 3072},
             {"task": "language modelling", "inputs": "tokens"},
         ),
-        ("nystromformer", "NystromformerForMaskedLM", "NystromformerConfig", _TINY, {}),
+        ("nystromformer", "NystromformerForMaskedLM", "NystromformerConfig", _TINY, {}, {"size": 510}),
         (
             "modernbert",
             "ModernBertForMaskedLM",

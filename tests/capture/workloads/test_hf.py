@@ -361,6 +361,18 @@ def test_a_size_the_model_cannot_take_is_refused(name: str, size: int, message: 
         build(name, size=size)
 
 
+@pytest.mark.parametrize("tiny", [True, False])
+def test_default_sizes_are_within_the_model_s_limits(tiny: bool) -> None:
+    limits = 0
+    for entry in _hf_table.ENTRIES.values():
+        config = hf.build_config(entry, tiny=tiny)
+        limit = getattr(config, "max_position_embeddings", getattr(config, "n_positions", None))
+        if entry.unit == "tokens" and limit is not None:
+            assert (entry.tiny_size if tiny else entry.size) <= limit, entry.name
+            limits += 1
+    assert limits > 50
+
+
 def test_real_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="hf:bert has no reader for real data"):
         build("bert", data=tmp_path)
