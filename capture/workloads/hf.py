@@ -107,7 +107,7 @@ def _made(transformers: Any, settings: Mapping[str, Any]) -> Any:
 def _token_limit(config: Any) -> int | None:
     for key in _TOKEN_LIMITS:
         value = getattr(config, key, None)
-        if isinstance(value, int):
+        if isinstance(value, int) and value > 0:  # XLNet has -1 for none
             return value
     return None
 
