@@ -18,7 +18,7 @@ _WIDE: Final = {
 _LLAMA: Final = {**_WIDE, "intermediate_size": 64}
 _GROUPED: Final = {**_LLAMA, "num_key_value_heads": 1}
 _ENDS: Final = {"bos_token_id": 1, "eos_token_id": 2}  # the usual ones are not within the tiny vocabulary
-_MAKES_MASK: Final = {"example_mask": ""}  # without reading values
+_MAKES_MASK: Final = {"example_mask": ""}  # without reading values, or none
 _GPT2: Final = {**_ENDS, "vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
 _MIXTURE: Final = {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -252,6 +252,7 @@ ENTRIES: Final[tuple[HfEntry, ...]] = entries(
             "MambaConfig",
             {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
             {"num_hidden_layers": 24},  # 130M
+            _MAKES_MASK,
         ),
         (
             "mamba2",
