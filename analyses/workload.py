@@ -34,6 +34,7 @@ _PHASE_COLUMNS = {
     "mean_ns": pl.Float64,
     "share": pl.Float64,
     "device_ns": pl.Int64,
+    "mean_device_ns": pl.Float64,
 }
 _LEVEL_COLUMNS = {
     "level": pl.String,
@@ -49,8 +50,8 @@ _LEVEL_COLUMNS = {
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Workload(Result):
     """`phases`: per phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host, and
-    `device_ns`, the sum of the activities that it launched (of operators' self time without a device). The last row is
-    what lies in no phase; rows sum to the steps. None when no phase was marked.
+    `device_ns`, the sum of the activities that it launched (of operators' self time without a device), which is
+    `mean_device_ns` a step. The last row is what lies in no phase; rows sum to the steps. None when no phase was marked.
 
     `levels`: per level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and
     `min_ns` (of the slowest rank of each step), and `overhead`, the median over that of level M. None without manifest.
@@ -150,10 +151,11 @@ def _phases(scope: Scope) -> pl.DataFrame | None:
         .rows()
     )
     rest = whole - sum(total for _, _, total in rows)
-    listed = [
-        (phase, count, total, total / steps, total / whole if whole else None, on_device.get(phase, 0))
-        for phase, count, total in (*rows, (NO_PHASE, steps, rest))
-    ]
+    listed = []
+    for phase, count, total in (*rows, (NO_PHASE, steps, rest)):
+        launched = on_device.get(phase, 0)
+        share = total / whole if whole else None
+        listed.append((phase, count, total, total / steps, share, launched, launched / steps))
     return pl.DataFrame(listed, schema=_PHASE_COLUMNS, orient="row")
 
 
@@ -190,7 +192,8 @@ def _answer(
         text += f": {_rate(rate)} samples a second"
     if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
         text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a step"
-    return f"{text}."
+    slower = manifest.overhead()
+    return f"{text}." if slower is None else f"{text}. Recorded, a step takes {slower:.2f} times as long."
 
 
 def _rate(value: float) -> str:

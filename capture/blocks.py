@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,7 +42,7 @@ def checkpoint_blocks(model: nn.Module) -> int:
     blocks = repeated_blocks(model)
     for _, _, block in blocks:
         inner: Callable[..., object] = block.forward
-        block.forward = partial(checkpoint, inner, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = partial(checkpoint, inner, use_reentrant=False)
     return len(blocks)
 
 
@@ -52,5 +53,6 @@ def compile_blocks(model: nn.Module) -> int:
     """
     blocks = repeated_blocks(model)
     for parent, name, block in blocks:
-        parent.register_module(name, torch.compile(block))
+        compiled: Any = torch.compile(block)
+        parent.register_module(name, compiled)
     return len(blocks)

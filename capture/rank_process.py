@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str]) -> None:
         if torch.cuda.device_count() < plan.settings.ranks:
             _fail(scratch, rank, f"{plan.settings.ranks} ranks need as many GPUs; lower --ranks")
         torch.cuda.set_device(rank)
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     dist.init_process_group("nccl" if plan.settings.device == "cuda" else "gloo")
     try:
         manifest = record(plan, folder, _teller(scratch, rank), rank=rank, keep=_keeper(scratch, rank))

@@ -31,9 +31,9 @@ def read(
     file's name; `digest` is the file's `digest_of`, if the caller has it already. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
     UnreadableTraceError when the file is missing, is not a trace, or is damaged beyond repair.
     """
-    if cache and digest is None:
-        digest = digest_of(path)
     file = _trace_file(Path(path))
+    if cache and digest is None:
+        digest = digest_of(file)
     manifest = manifest_beside(file)
     trace = _read(file, limits, cache=cache, digest=digest, progress=progress)
     return trace if manifest is None else replace(trace, manifest=manifest)

@@ -119,9 +119,13 @@ _PARTS: Final = ("kernel", "memcpy", "memset", "communication", "runtime", "data
 TABLES: Final[dict[str, TableView]] = {
     "workload.phases": TableView(
         "Phases of the steps",
-        ("phase", "mean_ns", "share", "device_ns"),
-        ("phase", "count", "total_ns", "mean_ns", "share", "device_ns"),
-        titles={"device_ns": "launched work", "mean_ns": "per step"},
+        ("phase", "mean_ns", "share", "mean_device_ns"),
+        ("phase", "count", "total_ns", "mean_ns", "share", "device_ns", "mean_device_ns"),
+        titles={
+            "device_ns": "launched work, in all",
+            "mean_device_ns": "launched work",
+            "mean_ns": "per step",
+        },
     ),
     "workload.levels": TableView(
         "Step times, by how much was recorded",
