@@ -65,7 +65,7 @@ def sweep(
     `out`. `out/index.parquet` is written anew, as a whole, after each. What it holds already is not run again, unless
     `retry` is set and the run did not succeed. A run that fails, exceeds `timeout` seconds or runs out of memory is
     recorded, and the sweep goes on; larger batches of a run that was out of memory are skipped, unless `retry` is set.
-    `settings` are those that the grid does not vary. One sweep at a time may write to a folder.
+    `settings` hold where the grid names no values. One sweep at a time may write to a folder.
 
     Raises `UsageError` for an unknown workload, a value out of range, data that are not there, a folder that cannot be
     written to or an index with other columns; `MissingDependencyError` without torch. After KeyboardInterrupt

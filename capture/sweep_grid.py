@@ -26,22 +26,23 @@ _LONGEST_NAME: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The values of each setting that a sweep combines; None leaves the choice to the workload, or to torch.
+    """The values of each setting that a sweep combines. Of one without values, that of the `settings` is taken.
 
-    `workloads` are named as in `tracekit.capture.run.run`, the others as in `tracekit.manifest.Settings`. Runs come in
-    the order of the fields, the last one changing fastest, and batches from small to large.
+    `workloads` are named as in `tracekit.capture.run.run`, the others as in `tracekit.manifest.Settings`, and None
+    leaves the choice to the workload, or to torch. Runs come in the order of the fields, the last one changing fastest,
+    and batches from small to large.
     """
 
     workloads: Sequence[str]
-    size: Sequence[int | None] = (None,)
-    precision: Sequence[Precision] = ("fp32",)
-    compile: Sequence[bool] = (False,)
-    channels_last: Sequence[bool] = (False,)
-    checkpoint_activations: Sequence[bool] = (False,)
-    accumulate: Sequence[int] = (1,)
-    workers: Sequence[int] = (0,)
-    threads: Sequence[int | None] = (None,)
-    batch: Sequence[int | None] = (None,)
+    size: Sequence[int | None] = ()
+    precision: Sequence[Precision] = ()
+    compile: Sequence[bool] = ()
+    channels_last: Sequence[bool] = ()
+    checkpoint_activations: Sequence[bool] = ()
+    accumulate: Sequence[int] = ()
+    workers: Sequence[int] = ()
+    threads: Sequence[int | None] = ()
+    batch: Sequence[int | None] = ()
 
     def plans(
         self,
@@ -53,21 +54,19 @@ class Grid:
     ) -> list[Plan]:
         """One plan for each combination, each once; `settings` give what the grid does not vary.
 
-        Raises UsageError for a list without values or a number out of range.
+        Raises UsageError when there is no workload or a number is out of range.
         """
-        names = [field.name for field in fields(self)]
-        lists: list[Sequence[Any]] = [getattr(self, name) for name in names]
-        empty = next((name for name, values in zip(names, lists, strict=True) if not values), None)
-        if empty is not None:
-            raise UsageError(f"the sweep has no {empty.replace('_', ' ')}", remedy="give at least one value")
+        if not self.workloads:
+            raise UsageError("the sweep has no workload", remedy="name at least one")
+        names = [field.name for field in fields(self)][1:]
+        lists: list[Sequence[Any]] = [getattr(self, name) or (getattr(settings, name),) for name in names]
         # The workload's own batch comes first; it is not known to be larger than any.
-        lists[-1] = sorted(self.batch, key=lambda batch: batch or 0)
+        lists[-1] = sorted(lists[-1], key=lambda batch: batch or 0)
         plans: dict[str, Plan] = {}
-        for values in itertools.product(*lists):
-            chosen = dict(zip(names, values, strict=True))
+        for workload, *values in itertools.product(self.workloads, *lists):
             plan = Plan(
-                workload=chosen.pop("workloads"),
-                settings=msgspec.structs.replace(settings, **chosen),
+                workload=workload,
+                settings=msgspec.structs.replace(settings, **dict(zip(names, values, strict=True))),
                 options=options,
                 levels=levels,
                 data=None if data is None else os.path.abspath(data),  # noqa: PTH100 - links stay what they are called

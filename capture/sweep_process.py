@@ -28,6 +28,7 @@ __all__ = ["Outcome", "command", "main", "run_plan"]
 
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.sweep_process import main; main(sys.argv[2:])"
 _GRACE_SECONDS: Final = 10
+_POLL_SECONDS: Final = 0.1
 _SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
 _KILLED: Final = frozenset({-_SIGKILL, 128 + _SIGKILL})
 _LONGEST_ERROR: Final = 300
@@ -81,10 +82,14 @@ def _wait(words: Sequence[str], said: Path, timeout: float | None) -> int | None
             stderr=errors,
             start_new_session=True,  # a group that can be ended as a whole, and that a terminal's Ctrl-C spares
         )
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+            while process.poll() is None:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return None
+                # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+                time.sleep(_POLL_SECONDS)
+            return process.returncode
         finally:
             _end(process)
 
