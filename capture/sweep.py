@@ -119,8 +119,8 @@ class _Index:
             (pl.col("series") == series_key(plan))
             & (pl.col("status") == OUT_OF_MEMORY)
             & (pl.col("batch") < (plan.settings.batch or 0))
-        )["batch"].min()
-        return None if smaller is None else f"batch {smaller} is out of memory already"
+        )["batch"].to_list()
+        return f"batch {min(smaller)} is out of memory already" if smaller else None
 
     def put(self, row: dict[str, Any]) -> None:
         """Add the row in the place of an older one of the same key, and write the file."""
