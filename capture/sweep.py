@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from statistics import median
@@ -57,7 +58,7 @@ def sweep(
     data: Path | None = None,
     retry: bool = False,
     timeout: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> pl.DataFrame:
     """Run the grid and return its rows of the index, in the order of the grid; columns as in `tracekit.sweep_index`.
 
@@ -80,19 +81,15 @@ def sweep(
     folder = prepare_folder(Path(out))
     index = _Index(folder)
     waiting = [(number, plan) for number, plan in enumerate(plans, 1) if not index.knows(plan, retry=retry)]
-    tell = progress or (lambda _progress: None)
     seconds: list[float] = []
     for done, (number, plan) in enumerate(waiting):
-        label = label_of(plan, grid)
-        tell(Progress(number, len(plans), label, None, _left(seconds, len(waiting) - done)))
-        reason = None if retry else index.reason_to_skip(plan)
-        if reason is None:
-            row = _run(plan, folder, timeout)
-            seconds.append(row["seconds"])
-        else:
-            row = _row(plan, Outcome(status="skipped", error=reason), None)
+        told = partial(Progress, number, len(plans), label_of(plan, grid))
+        progress(told(None, _left(seconds, len(waiting) - done)))
+        row = _skipped(plan, index, retry=retry) or _run(plan, folder, timeout)
         index.put(row)
-        tell(Progress(number, len(plans), label, row, _left(seconds, len(waiting) - done - 1)))
+        if row["seconds"] is not None:
+            seconds.append(row["seconds"])
+        progress(told(row, _left(seconds, len(waiting) - done - 1)))
     return index.rows(plans)
 
 
@@ -151,6 +148,12 @@ def _check(plans: list[Plan]) -> None:
 
 def _left(seconds: list[float], runs: int) -> float | None:
     return sum(seconds) / len(seconds) * runs if seconds else None
+
+
+def _skipped(plan: Plan, index: _Index, *, retry: bool) -> dict[str, Any] | None:
+    """The row of a plan that is not worth a try, None of one that is."""
+    reason = None if retry else index.reason_to_skip(plan)
+    return None if reason is None else _row(plan, Outcome(status="skipped", error=reason), None)
 
 
 def _run(plan: Plan, folder: Path, timeout: float | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.capture.sweep import Grid, Progress
-    from tracekit.manifest import Level
+    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = ["characterize", "sweep"]
 
@@ -74,6 +74,7 @@ def sweep(
     chosen = shared.Format(format_.value)
     check_format(chosen, None)
     from tracekit.capture.sweep import Grid
+    from tracekit.manifest import CaptureOptions, Settings
 
     grid = Grid(
         workloads=workload,
@@ -87,8 +88,8 @@ def sweep(
         threads=_numbers("--threads", threads),
         batch=_numbers("--batch", batch),
     )
-    settings = flags.Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
-    options = flags.CaptureOptions(steps=steps, warmup=warmup)
+    settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
+    options = CaptureOptions(steps=steps, warmup=warmup)
     rows = _sweep(
         grid, output, settings, options, flags.levels_of(levels), data, retry=retry, timeout=timeout
     )
@@ -103,8 +104,8 @@ def _numbers(flag: str, text: str) -> Sequence[int | None]:
 def _sweep(
     grid: Grid,
     folder: Path,
-    settings: flags.Settings,
-    options: flags.CaptureOptions,
+    settings: Settings,
+    options: CaptureOptions,
     levels: tuple[Level, ...],
     data: Path | None,
     *,

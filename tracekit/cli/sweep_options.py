@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from tracekit.cli.capture_options import PrecisionName
 from tracekit.errors import UsageError
-from tracekit.manifest import PRECISIONS, Precision
+
+if TYPE_CHECKING:
+    from tracekit.manifest import Precision
 
 __all__ = [
     "AccumulateList",
@@ -64,7 +67,12 @@ SizeList = Annotated[
 ]
 PrecisionList = Annotated[
     str,
-    typer.Option("--precision", metavar="LIST", help=f"Of {','.join(PRECISIONS)}.", rich_help_panel=_GRID),
+    typer.Option(
+        "--precision",
+        metavar="LIST",
+        help=f"Of {','.join(name.value for name in PrecisionName)}.",
+        rich_help_panel=_GRID,
+    ),
 ]
 ThreadsList = Annotated[
     str,
@@ -140,8 +148,8 @@ def flags_of(flag: str, text: str) -> list[bool]:
 
 def precisions_of(flag: str, text: str) -> list[Precision]:
     """The precisions in a list with commas. Raises UsageError for one that is none."""
-    known: dict[str, Precision] = {name: name for name in PRECISIONS}
-    return _parsed(flag, text, known.get, f"choose from {','.join(PRECISIONS)}")
+    known: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
+    return _parsed(flag, text, known.get, f"choose from {','.join(known)}")
 
 
 def _parsed(flag: str, text: str, parse: Callable[[str], _T | None], remedy: str) -> list[_T]:
