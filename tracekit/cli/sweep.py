@@ -287,8 +287,8 @@ def characterize(
 
 
 def _answer(rows: pl.DataFrame) -> str:
-    count = f"{rows.height} {'model' if rows.height == 1 else 'models'} or settings"
+    count = f"{rows.height} series of runs"
     still = rows.filter(rows["open"].fill_null(value=False)).height
     if not still:
         return f"{count}. Convolution, GPU and bound are those of the optimal batch."
-    return f"{count}; {still} with an open optimal batch: no doubling stopped to gain, and the largest that ran stands there."
+    return f"{count}; in {still} no doubling of the batch stopped to gain, so that the optimal one is open: the largest run."
