@@ -166,7 +166,8 @@ def test_own_workload_that_runs_out_of_memory_is_recorded_and_the_sweep_goes_on(
     assert caught.value.exit_code == 2
 
 
-def test_ctrl_c_leaves_a_whole_index_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(number: int, tmp_path: Path) -> None:
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tracekit.cli.entry import main; main()"
@@ -189,7 +190,7 @@ def test_ctrl_c_leaves_a_whole_index_and_says_how_to_go_on(tmp_path: Path) -> No
         assert process.poll() is None
         time.sleep(0.05)
     (child,) = _children(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.splitlines() == [

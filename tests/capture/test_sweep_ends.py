@@ -12,10 +12,10 @@ import pytest
 from pretended_runs import pretend, python, refuse, saying, succeed, swept
 
 from tracekit.analyses.statistics import trimmed_mean
-from tracekit.capture import sweep_process
+from tracekit.capture import ranks, sweep_process
 from tracekit.capture.plan import Plan
 from tracekit.capture.sweep import Progress
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import OutOfMemoryError, TracekitError, UnreadableTraceError, UsageError
 from tracekit.manifest import Settings
 from tracekit.sweep_index import index_of, read_index
 
@@ -194,3 +194,16 @@ def test_trimmed_mean_is_what_the_rows_hold(monkeypatch: pytest.MonkeyPatch, tmp
     assert row["step_trimmed_mean_ns"] == trimmed_mean(times)
     assert (row["profiling_overhead"], row["flops_per_step"], row["peak_memory_bytes"]) == (None, None, None)
     assert os.fspath(tmp_path) not in row["folder"]
+
+
+def test_error_of_a_rank_out_of_memory_comes_before_those_that_it_causes(tmp_path: Path) -> None:
+    assert type(ranks._error_of(0, [1, 1], tmp_path)) is TracekitError
+    (tmp_path / "error0").write_text("the other side closed the connection")
+    assert str(ranks._error_of(0, [1, 1], tmp_path)) == "rank 0: the other side closed the connection"
+    killed = ranks._error_of(0, [1, -9], tmp_path)
+    assert isinstance(killed, OutOfMemoryError)
+    assert str(killed).startswith("rank 1: the system killed it")
+    (tmp_path / "memory1").write_text("a step does not fit")
+    full = ranks._error_of(0, [1, 1], tmp_path)
+    assert isinstance(full, OutOfMemoryError)
+    assert str(full) == "rank 1: a step does not fit"
