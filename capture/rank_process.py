@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from tracekit.capture.plan import Plan
 from tracekit.capture.recorder import record
-from tracekit.errors import TracekitError
+from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.manifest import Manifest
 
 __all__ = ["main"]
@@ -23,7 +23,8 @@ __all__ = ["main"]
 def main(arguments: Sequence[str]) -> None:
     """Record one rank: `arguments` are the plan as JSON, the capture's folder, the scratch folder and the rank.
 
-    Leaves `rankN.json`, the manifest with this rank's runs, or `errorN` with one line, in the scratch folder.
+    Leaves `rankN.json`, the manifest with this rank's runs, or one line in `memoryN`, when a step does not fit the
+    memory, or in `errorN`, in the scratch folder.
     """
     plan = msgspec.json.decode(arguments[0], type=Plan)
     folder, scratch, rank = Path(arguments[1]), Path(arguments[2]), int(arguments[3])
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str]) -> None:
     try:
         manifest = record(plan, folder, _teller(scratch, rank), rank=rank, keep=_keeper(scratch, rank))
         _keeper(scratch, rank)(manifest)
+    except OutOfMemoryError as error:
+        _fail(scratch, rank, str(error), kind="memory")
     except TracekitError as error:
         _fail(scratch, rank, str(error))
     except KeyboardInterrupt:
@@ -62,8 +65,8 @@ def _teller(scratch: Path, rank: int) -> Callable[[str], None]:
     return tell
 
 
-def _fail(scratch: Path, rank: int, text: str) -> None:
-    (scratch / f"error{rank}").write_text(text, "utf-8")
+def _fail(scratch: Path, rank: int, text: str, *, kind: str = "error") -> None:
+    (scratch / f"{kind}{rank}").write_text(text, "utf-8")
     sys.exit(1)
 
 

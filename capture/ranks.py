@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,20 +17,22 @@ import msgspec
 
 from tracekit.capture.output import write_capture
 from tracekit.capture.plan import Plan
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import OutOfMemoryError, TracekitError, UsageError
 from tracekit.manifest import Manifest
 
 __all__ = ["record_ranks"]
 
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
+_SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.rank_process import main; main(sys.argv[2:])"
 
 
 def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Manifest:
     """Run the plan on its ranks and return the manifest of all their runs, which is written into `folder`.
 
-    Raises the error of the first rank that failed, once the others are stopped; what was finished on all ranks stays.
+    Raises the error of the first rank that failed, once the others are stopped; OutOfMemoryError when a step of any
+    rank did not fit the memory. What was finished on all ranks stays.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as scratch_name:
         scratch = Path(scratch_name)
@@ -38,6 +41,7 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
         failed: int | None = None
         try:
             failed = _wait(processes, scratch, progress)
+            codes = [process.poll() for process in processes]
         finally:
             _stop(processes)
             manifest = _merged(scratch, plan)
@@ -48,7 +52,7 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
                     )
                 manifest = write_capture(folder, manifest)
         if failed is not None:
-            raise _error_of(failed, scratch)
+            raise _error_of(failed, codes, scratch)
     if manifest is None:
         raise TracekitError("the ranks ended without a result")
     return manifest
@@ -138,11 +142,21 @@ def _complete(manifest: Manifest, plan: Plan) -> bool:
     return all(level in recorded for level in plan.levels if level != "metrics")
 
 
-def _error_of(rank: int, scratch: Path) -> TracekitError:
-    path = scratch / f"error{rank}"
-    text = path.read_text("utf-8").strip() if path.exists() else "it was killed, or crashed"
-    kind = UsageError if text else TracekitError
-    return kind(f"rank {rank}: {text}")
+def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
+    # The rank that ran out of memory takes others with it, which may be seen to end first.
+    for rank, code in enumerate(codes):
+        full = scratch / f"memory{rank}"
+        if full.exists():
+            return OutOfMemoryError(f"rank {rank}: {full.read_text('utf-8').strip()}")
+        if code == -_SIGKILL:
+            return OutOfMemoryError(
+                f"rank {rank}: the system killed it, as it does when memory runs out",
+                remedy="lower --batch, --size or --ranks",
+            )
+    path = scratch / f"error{failed}"
+    if path.exists():
+        return UsageError(f"rank {failed}: {path.read_text('utf-8').strip()}")
+    return TracekitError(f"rank {failed}: it was killed, or crashed")
 
 
 def _free_port() -> int:

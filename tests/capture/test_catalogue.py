@@ -42,7 +42,9 @@ def test_known_figures(name: str) -> None:
         assert entry.forward_flops / 1e9 == pytest.approx(gflop, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["yolov5:n", "dlrm:kaggle", "resnet50:18", "bert:base", "hf:segformer", "cnn"])
+@pytest.mark.parametrize(
+    "name", ["yolov5:n", "dlrm:kaggle", "resnet50:18", "bert:base", "hf:segformer", "cnn"]
+)
 def test_a_recount_gives_the_same(name: str) -> None:
     base, _, variant = name.partition(":")
     (entry,) = (entry for entry in catalogue() if entry.name == name)
