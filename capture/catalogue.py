@@ -62,7 +62,6 @@ def count(name: str, variant: str) -> Entry:
         recipe = module.build(WorkloadOptions(device=meta, variant=variant))
     flops = None
     if hasattr(module, "example_batch"):
-        recipe.model.eval()  # layers that are dropped at random would ask for values
         with meta:
             flops = _counted(recipe, module.example_batch(variant))
     return Entry(
@@ -85,6 +84,8 @@ def _counted(recipe: Recipe, batch: Any) -> int | None:
 
 
 def _ways(model: nn.Module, batch: Any) -> Iterator[Any]:
+    yield batch
+    model.eval()  # layers that are dropped at random ask for values
     yield batch
     eager: Any = getattr(model, "set_attn_implementation", None)
     if eager is not None:

@@ -13,12 +13,11 @@ __all__ = ["CATALOGUE", "Entry", "catalogue", "listing"]
 
 CATALOGUE: Final = Path(__file__).with_name("catalogue.json")
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
-_NOTE: Final = (
-    "GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample of "
-    "the\nsize given (pixels of a side, tokens, frames, …); a training step takes about three times as many. "
-    "–: not countable without values.\nsize and batch are the defaults. More: timm:NAME and torchvision:NAME, where "
-    "they are installed; FILE.py:FUNCTION for your own."
-)
+_NOTE: Final = """\
+GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample
+of the size given (pixels of a side, tokens, frames, …); a training step takes about three times as many.
+–: not countable without values. size and batch are the defaults.
+More: timm:NAME and torchvision:NAME, where they are installed; FILE.py:FUNCTION for your own."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

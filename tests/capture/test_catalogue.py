@@ -19,7 +19,7 @@ KNOWN = {
     "gpt2:small": (124_439_808, 291.6),
     "llama:7b": (6_738_415_616, 29_262),
     "vit:l16": (304_326_632, 123.1),
-    "hf:whisper": (37_760_640, 49),
+    "hf:whisper": (37_760_640, None),
     "hf:wav2vec2": (94_396_320, 148),
 }
 """Parameters, and GFLOP as far as they are published for the default size."""
@@ -55,7 +55,7 @@ def test_the_list_tells_what_its_flops_are() -> None:
     text = listing()
     assert "2 × the multiply-adds" in text
     assert "forward pass of one sample" in text
-    assert max(map(len, text.splitlines())) <= 130
+    assert max(map(len, text.splitlines())) <= 110
 
 
 def test_listing_needs_no_torch() -> None:
