@@ -235,7 +235,7 @@ def _trace_info(trace: Trace) -> TraceInfo:
     meta = trace.meta
     return TraceInfo(
         path=clean(Path(meta.path).name),
-        name=clean(meta.name),
+        name=clean(meta.name if trace.manifest is None else trace.manifest.workload),
         format=meta.format,
         format_version=clean(meta.format_version),
         producer={clean(key): clean(value) for key, value in sorted(meta.producer.items())},
