@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture import workloads
 from tracekit.capture.device import resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
+from tracekit.capture.flops import flop_counter
 from tracekit.capture.instrument import describe_layers
 from tracekit.capture.names import PhaseRange, no_phase
 from tracekit.capture.output import trace_file, write_capture, write_trace
@@ -148,8 +148,7 @@ class _Capture:
         """Of one step. Compiled blocks hide their operators, so that there is nothing to count."""
         if self.plan.settings.compile:
             return
-        counter = FlopCounterMode(display=False)
-        with counter:
+        with flop_counter() as counter:
             train_step(self.workload, self._batches, no_phase)
         synchronize(self.device)
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
