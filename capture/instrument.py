@@ -60,7 +60,7 @@ def _describe(
         parent=parent,
         name=name,
         range_name=layer_range_name(name),
-        type=type(original).__name__,
+        type=_type_name(original),
         parameters=sum(p.numel() for p in original.parameters(recurse=compiled)),
     )
     found.append((layer, module))
@@ -68,6 +68,14 @@ def _describe(
         return
     for child_name, child in module.named_children():
         _describe(child, f"{name}.{child_name}" if name else child_name, layer.id, found, seen)
+
+
+def _type_name(module: nn.Module) -> str:
+    """The name of the module's class, not of the one that sharding (FSDP2) derives from it."""
+    bases = {base.__name__: base for base in type(module).__bases__}
+    if bases.pop("FSDPModule", None) is not None and bases:
+        return next(iter(bases))
+    return type(module).__name__
 
 
 def _shapes(value: object, most: int = 8) -> list[list[int]]:

@@ -88,7 +88,9 @@ def _run(
     data: Path | None,
 ) -> None:
     from tracekit.capture.run import run
+    from tracekit.manifest import MANIFEST_FILE
 
+    before = _written_at(folder / MANIFEST_FILE)
     try:
         result = run(
             workload,
@@ -107,7 +109,8 @@ def _run(
             traceback.print_exception(error.__cause__)
         raise
     except KeyboardInterrupt:
-        _say_what_is_left(folder)
+        if _written_at(folder / MANIFEST_FILE) != before:
+            _say_what_is_left(folder)
         raise
     _print_result(result)
 
@@ -125,10 +128,13 @@ def _print_result(result: CaptureResult) -> None:
 def _say_what_is_left(folder: Path) -> None:
     from tracekit.manifest import MANIFEST_FILE, read_manifest
 
-    path = folder / MANIFEST_FILE
-    if path.exists():
-        done = ", ".join(dict.fromkeys(run.level for run in read_manifest(path).runs))
-        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+    done = ", ".join(dict.fromkeys(run.level for run in read_manifest(folder / MANIFEST_FILE).runs))
+    typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+
+
+def _written_at(path: Path) -> int | None:
+    """When a file was written, so that what an earlier capture left is not taken for this one's."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _default_folder(workload: str) -> Path:
