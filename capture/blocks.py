@@ -41,7 +41,7 @@ def checkpoint_blocks(model: nn.Module) -> int:
     blocks = repeated_blocks(model)
     for _, _, block in blocks:
         inner: Callable[..., object] = block.forward
-        block.forward = partial(checkpoint, inner, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = partial(checkpoint, inner, use_reentrant=False)
     return len(blocks)
 
 

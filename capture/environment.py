@@ -42,7 +42,7 @@ def _versions(device: torch.device) -> dict[str, str]:
     built_for = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
     found.update({name: version for name, version in built_for.items() if version})
     if device.type == "cuda" and torch.version.cuda:
-        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         found["cuda driver"] = _driver()
     return found
 

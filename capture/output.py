@@ -86,9 +86,9 @@ def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = 
         scratch = Path(scratch_name)
         names = [MANIFEST_FILE]
         if recorded is not None and run is not None and run.trace is not None:
+            names.insert(0, run.trace)
             run = msgspec.structs.replace(run, trace_defect=_export(scratch, run.trace, recorded))
             manifest = msgspec.structs.replace(manifest, runs=[*manifest.runs[:-1], run])
-            names.insert(0, run.trace)
         (scratch / MANIFEST_FILE).write_bytes(manifest.to_json())
         for name in names:
             (scratch / name).replace(folder / name)

@@ -59,9 +59,8 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
             raise
         finally:
             _stop(processes)
-        manifest = _keep_finished(
-            processes, scratch, plan, folder, stopped=error and without_paths(str(error))
-        )
+        why = None if error is None else without_paths(str(error))
+        manifest = _keep_finished(processes, scratch, plan, folder, stopped=why)
     if error is not None:
         raise error
     if manifest is None:

@@ -74,7 +74,7 @@ class Training:
         """The batches of each step, on the host, without end."""
         settings, on_gpu = self.settings, self.device.type == "cuda"
         pinned = on_gpu if settings.pin_memory is None else settings.pin_memory
-        sampler = (
+        sampler: DistributedSampler[Any] | None = (
             DistributedSampler(self.recipe.dataset, shuffle=False, drop_last=True)
             if settings.ranks > 1
             else None

@@ -18,6 +18,7 @@ __all__ = ["capture"]
 
 
 def capture(
+    context: typer.Context,
     workload: flags.WorkloadName = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
@@ -45,6 +46,7 @@ def capture(
     shapes: flags.Shapes = True,
     memory: flags.MemoryFlag = True,
     stack: flags.Stack = False,
+    nsys: flags.Nsys = False,
     list_: flags.ListFlag = False,
 ) -> None:
     """Train a model for a few steps and record it; writes traces and a manifest."""
@@ -53,6 +55,12 @@ def capture(
         return
     if not workload:
         raise UsageError("no workload is given", remedy="see tracekit capture --list")
+    folder = output or _default_folder(workload)
+    if nsys:
+        from tracekit.cli.capture_nsys import capture_under_nsys
+
+        capture_under_nsys(context, folder, flags.levels_of(levels), device)
+        return
     from tracekit.manifest import CaptureOptions, Settings
 
     settings = Settings(
@@ -76,7 +84,7 @@ def capture(
     options = CaptureOptions(
         steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
     )
-    _run(workload, output or _default_folder(workload), settings, options, levels, data)
+    _run(workload, folder, settings, options, levels, data)
 
 
 def _run(
@@ -87,20 +95,22 @@ def _run(
     levels: str,
     data: Path | None,
 ) -> None:
+    from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
 
     before = _written_at(folder / MANIFEST_FILE)
     try:
-        result = run(
-            workload,
-            folder,
-            settings=settings,
-            options=options,
-            levels=flags.levels_of(levels),
-            data=data,
-            progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
-        )
+        with noted():
+            result = run(
+                workload,
+                folder,
+                settings=settings,
+                options=options,
+                levels=flags.levels_of(levels),
+                data=data,
+                progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
+            )
     except WorkloadError as error:
         if error.__cause__ is not None:
             import traceback

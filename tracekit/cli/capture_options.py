@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tracekit.errors import UsageError
-from tracekit.manifest import LEVELS, CaptureOptions, Level, Settings
+
+if TYPE_CHECKING:
+    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = [
     "Accumulate",
@@ -24,6 +26,7 @@ __all__ = [
     "ListFlag",
     "MaxRows",
     "MemoryFlag",
+    "Nsys",
     "ParallelFlag",
     "ParallelName",
     "PinMemory",
@@ -63,6 +66,8 @@ class ParallelName(str, Enum):
 
 def levels_of(text: str) -> tuple[Level, ...]:
     """The levels in a list with commas. Raises UsageError for one that is none."""
+    from tracekit.manifest import LEVELS  # msgspec takes a while, and the help needs none
+
     found: list[Level] = []
     for part in text.split(","):
         level = next((known for known in LEVELS if known == part.strip()), None)
@@ -139,6 +144,12 @@ MemoryFlag = Annotated[
 ]
 Stack = Annotated[
     bool, typer.Option(help="Record Python stacks (much larger traces).", rich_help_panel=_RECORD)
+]
+Nsys = Annotated[
+    bool,
+    typer.Option(
+        "--nsys", help="Record with Nsight Systems, in place of torch's profiler.", rich_help_panel=_RECORD
+    ),
 ]
 ListFlag = Annotated[
     bool,
