@@ -13,6 +13,7 @@ from tracekit.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
+    from tracekit.manifest import CaptureOptions, Settings
 
 __all__ = ["capture"]
 
@@ -90,8 +91,8 @@ def capture(
 def _run(
     workload: str,
     folder: Path,
-    settings: flags.Settings,
-    options: flags.CaptureOptions,
+    settings: Settings,
+    options: CaptureOptions,
     levels: str,
     data: Path | None,
 ) -> None:

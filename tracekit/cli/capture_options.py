@@ -11,12 +11,11 @@ import typer
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.manifest import CaptureOptions, Level, Settings
+    from tracekit.manifest import Level
 
 __all__ = [
     "Accumulate",
     "Batch",
-    "CaptureOptions",
     "ChannelsLast",
     "Checkpoint",
     "Compile",
@@ -34,7 +33,6 @@ __all__ = [
     "PrecisionName",
     "Ranks",
     "Seed",
-    "Settings",
     "Shapes",
     "Size",
     "Stack",
