@@ -192,7 +192,8 @@ class Instrumentation:
     def _leave(self, layer: Layer) -> None:
         stack = self._open.stack
         # A global pre-hook that raises skips `enter` but not `leave`: then there is nothing of ours to close.
-        if not any(call.layer is layer for call in stack):
+        # The first test is for speed: nearly always the call on top is the one that ends.
+        if not (stack and stack[-1].layer is layer) and not any(call.layer is layer for call in stack):
             return
         while stack:
             call = stack.pop()
