@@ -29,11 +29,15 @@ class AnalysisFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A registry entry: its name, the question it answers, and where the function lives (`module:function`)."""
+    """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
+
+    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.
+    """
 
     name: str
     question: str
     target: str
+    optional: bool = False
 
     def load(self) -> AnalysisFunction:
         """Import the function."""
@@ -44,6 +48,12 @@ class Analysis:
 
 
 BUILT_IN: Final = (
+    Analysis(
+        "workload",
+        "How fast is the training, and which phase takes the time?",
+        "tracekit.analyses.workload:workload",
+        optional=True,
+    ),
     Analysis("breakdown", "Where did the device's time go?", "tracekit.analyses.breakdown:breakdown"),
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
     Analysis("idle", "What did each stream wait for?", "tracekit.analyses.idle:idle"),

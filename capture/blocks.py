@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,5 +53,6 @@ def compile_blocks(model: nn.Module) -> int:
     """
     blocks = repeated_blocks(model)
     for parent, name, block in blocks:
-        parent.register_module(name, torch.compile(block))  # type: ignore[arg-type]
+        compiled: Any = torch.compile(block)
+        parent.register_module(name, compiled)
     return len(blocks)

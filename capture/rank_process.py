@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -59,7 +58,6 @@ def _join(plan: Plan, rank: int) -> None:
         if torch.cuda.device_count() < plan.settings.ranks:
             raise UsageError(f"{plan.settings.ranks} ranks need as many GPUs", remedy="lower --ranks")
         torch.cuda.set_device(rank)
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     dist.init_process_group("nccl" if on_gpu else "gloo")
 
 

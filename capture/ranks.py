@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,13 +18,14 @@ import msgspec
 from tracekit import errors
 from tracekit.capture.output import without_paths, write_capture
 from tracekit.capture.plan import Plan
-from tracekit.errors import TracekitError
+from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.manifest import Manifest
 
 __all__ = ["Failure", "error_file", "record_ranks"]
 
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
+_SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.rank_process import main; main(sys.argv[2:])"
 
 
@@ -43,7 +45,8 @@ def error_file(scratch: Path, rank: int) -> Path:
 def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Manifest:
     """Run the plan on its ranks and return the manifest of all their runs, which is written into `folder`.
 
-    Raises the error of the rank that failed first, once the others are stopped; what was finished on all ranks stays.
+    Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
+    rank did not fit the memory. What was finished on all ranks stays.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as scratch_name:
         scratch = Path(scratch_name)
@@ -53,7 +56,8 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
         try:
             processes += (_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks))
             failed = _wait(processes, scratch, progress)
-            error = None if failed is None else _error_of(failed, scratch)
+            codes = [process.poll() for process in processes]
+            error = None if failed is None else _error_of(failed, codes, scratch)
         except KeyboardInterrupt:
             _keep_finished(processes, scratch, plan, folder, stopped="interrupted")
             raise
@@ -167,12 +171,28 @@ def _merged(scratch: Path, plan: Plan) -> Manifest | None:
     return msgspec.structs.replace(parts[0], runs=runs, skipped_samples=skipped)
 
 
-def _error_of(rank: int, scratch: Path) -> TracekitError:
-    """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
+def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
+    # The rank that ran out of memory takes others with it, which may be seen to end first.
+    for rank, code in enumerate(codes):
+        failure = _failure(scratch, rank)
+        if failure is not None and failure.kind == OutOfMemoryError.__name__:
+            return _raised(rank, failure)
+        if code == -_SIGKILL:
+            return OutOfMemoryError(
+                f"rank {rank}: the system killed it, as it does when memory runs out",
+                remedy="lower --batch, --size or --ranks",
+            )
+    failure = _failure(scratch, failed)
+    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: it was killed, or crashed")
+
+
+def _failure(scratch: Path, rank: int) -> Failure | None:
     path = error_file(scratch, rank)
-    if not path.exists():
-        return TracekitError(f"rank {rank}: it was killed, or crashed")
-    failure = msgspec.json.decode(path.read_bytes(), type=Failure)
+    return msgspec.json.decode(path.read_bytes(), type=Failure) if path.exists() else None
+
+
+def _raised(rank: int, failure: Failure) -> TracekitError:
+    """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
     kind = getattr(errors, failure.kind, TracekitError)
     error: TracekitError = kind(f"rank {rank}: {failure.text}")
     error.__cause__ = _InAnotherProcess(failure.traceback) if failure.traceback else None

@@ -15,6 +15,10 @@ from tracekit.manifest import Setting
 __all__ = ["Recipe"]
 
 
+def _first_part(model: nn.Module, batch: Any) -> Any:
+    return model(batch[0])
+
+
 def _nothing_skipped() -> int:
     return 0
 
@@ -25,24 +29,24 @@ class Recipe:
 
     `dataset` is map-style, and a sample depends on its index and the seed alone. `collate` makes a batch, a nest of
     tuples, lists and dicts of tensors on the host; None takes torch's own. `forward` gets the model and a batch on
-    the device, `loss` the output and the same batch, and returns a scalar. `optimizer` makes the optimizer of a
+    the device (without one the model gets the batch's first part), `loss` the output and the same batch, and returns a scalar. `optimizer` makes the optimizer of a
     model, which may be the one here wrapped for several ranks or compiled. `after_update` runs in the optimizer
     phase after each update and gets the model and the number of updates so far (learning rates, averaged
     weights). `skipped` counts the unusable samples of real data so far, over all loader processes.
 
     `task` is a short noun ("object detection"). `size` is what one sample measures: pixels of a side, tokens,
-    frames. `config` goes into the manifest. `synthetic` says whether the data were made up.
+    frames. `config` goes into the manifest. `synthetic` says whether the data were made up; None does not say.
     """
 
     model: nn.Module
     dataset: Dataset[Any]
-    forward: Callable[[nn.Module, Any], Any]
     loss: Callable[[Any, Any], torch.Tensor]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    task: str
     batch: int
-    size: int
-    synthetic: bool
+    forward: Callable[[nn.Module, Any], Any] = _first_part
+    task: str = ""
+    size: int | None = None
+    synthetic: bool | None = None
     collate: Callable[[list[Any]], Any] | None = None
     after_update: Callable[[nn.Module, int], None] | None = None
     clip_norm: float | None = None

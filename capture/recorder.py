@@ -25,7 +25,7 @@ from tracekit.capture.recipe import Recipe
 from tracekit.capture.session import Recorded, recording
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
-from tracekit.errors import TracekitError, UsageError, WorkloadError
+from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
 from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["record", "train_step"]
@@ -45,9 +45,9 @@ def record(
 
     Traces go into `folder` as each level ends, and so does the manifest when there is only one rank: what was finished
     before an interruption or a failure stays, and the manifest says why it stopped. Of several ranks each hands its
-    manifest to `keep` whenever a level has ended. Raises UsageError when a step does
-    not fit the memory, a setting does not suit the workload or the device is not there; WorkloadError when code that
-    is not tracekit's own raised; TracekitError when the profiler wrote no events.
+    manifest to `keep` whenever a level has ended. Raises OutOfMemoryError when a
+    step does not fit the memory; UsageError when a setting does not suit the workload or the device is not there;
+    WorkloadError when code that is not tracekit's own raised; TracekitError when the profiler wrote no events.
     """
     settings = plan.settings
     device = resolve_device(_own_device(settings, rank))
@@ -215,7 +215,7 @@ def _own_errors(plan: Plan) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
         text = str(error)
         if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(w in text for w in _NO_MEMORY):
-            raise UsageError(
+            raise OutOfMemoryError(
                 f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
                 remedy="lower --batch or --size, or add --checkpoint-activations",
             ) from error

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tracekit.capture.blocks import checkpoint_blocks, compile_blocks
-from tracekit.capture.names import PhaseRange
+from tracekit.capture.names import PhaseRange, no_phase
 from tracekit.capture.precision import autocast, grad_scaler
 from tracekit.capture.recipe import Recipe
 from tracekit.errors import UsageError
@@ -54,7 +54,10 @@ class Training:
             )
         if settings.compile and not compile_blocks(self.model):
             raise UsageError("the model has no repeated blocks to compile", remedy="leave --compile out")
-        self._runs = _for_ranks(self.model, settings, device)
+        self._runs = self.model
+        self._is_ready = settings.ranks == 1
+        if settings.ranks > 1 and settings.parallel == "fsdp":
+            self._shard()  # before the optimizer is made, which must see the shards
         self._optimizer = recipe.optimizer(self._runs)
         self._scaler = grad_scaler(device, settings.precision)
         self._updates = 0
@@ -99,6 +102,8 @@ class Training:
 
     def step(self, batch: list[Any], phase: PhaseRange) -> torch.Tensor:
         """Train on the batches of one step; return their mean loss, detached, on the device."""
+        if not self._is_ready:
+            self._replicate(batch[0])
         with phase("zero_grad"):
             self._optimizer.zero_grad()
         losses = []
@@ -134,6 +139,21 @@ class Training:
         if self.recipe.after_update is not None:
             self.recipe.after_update(self._runs, self._updates)
 
+    def _shard(self) -> None:
+        from tracekit.capture.parallel import shard  # noqa: PLC0415 - only where there are several ranks
+
+        shard(self.model)
+        self._is_ready = True
+
+    def _replicate(self, batch: Any) -> None:
+        """Wrap the model for several ranks, after a pass on one that shows which parameters take part."""
+        from tracekit.capture.parallel import replicate  # noqa: PLC0415
+
+        self._backward(batch, 1, no_phase)
+        self._runs = replicate(self.model, self.device)
+        self._optimizer.zero_grad()
+        self._is_ready = True
+
     def _unsynchronised(self, *, last: bool) -> AbstractContextManager[object]:
         """Several ranks exchange their gradients once a step, with its last batch."""
         pause = getattr(self._runs, "no_sync", None)
@@ -143,11 +163,3 @@ class Training:
 def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
     while True:
         yield from loader
-
-
-def _for_ranks(model: nn.Module, settings: Settings, device: torch.device) -> nn.Module:
-    if settings.ranks == 1:
-        return model
-    from tracekit.capture.parallel import distributed  # noqa: PLC0415 - only where there are several ranks
-
-    return distributed(model, settings, device)

@@ -5,6 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace.json.gz"))
+SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace*.json.gz"))
 PUBLIC = sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))
 """Public traces beside the checkout; tests that use them skip when they are absent."""

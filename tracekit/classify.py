@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from tracekit.facts.kernel_rules import COMMUNICATION, KERNEL_RULES, OPERATOR_RULES
+from tracekit.facts.kernel_rules import AUTOGRAD_NODE, COMMUNICATION, KERNEL_RULES, OPERATOR_RULES
 from tracekit.trace import CATEGORIES
 
 __all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise"]
@@ -29,7 +29,9 @@ def categorise(
         {"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer}
     )
     distinct = frame.unique(maintain_order=False)
-    text, op = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
+    text, given = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
+    # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
+    op = pl.when(pl.col("kind") == "op").then(pl.coalesce(_forward_operator(given), given)).otherwise(given)
     communication = _matches(text, COMMUNICATION)
     rule = (
         pl.when(communication)
@@ -51,6 +53,12 @@ def categorise(
         maintain_order="left",
     )
     return joined["category"]
+
+
+def _forward_operator(node: pl.Expr) -> pl.Expr:
+    """`aten::native_layer_norm` of `NativeLayerNormBackward0`; null of what is no node of autograd's."""
+    stem = node.str.extract(AUTOGRAD_NODE)
+    return pl.lit("aten::") + stem.str.replace_all(r"([a-z0-9])([A-Z])", "${1}_${2}").str.to_lowercase()
 
 
 def activity_class() -> pl.Expr:

@@ -2,7 +2,8 @@
 
 TracekitError
 ├── UsageError                2   a flag, a name or an output path is wrong
-│   └── MissingDependencyError 2  an optional package is not installed
+│   ├── MissingDependencyError 2  an optional package is not installed
+│   └── OutOfMemoryError       2  a step does not fit the memory
 ├── UnreadableTraceError      3   the input is missing, damaged beyond repair or not a trace
 ├── WorkloadError             1   code that is not tracekit's own raised, while it was being recorded
 ├── GateFailedError           1   a comparison exceeded its limit
@@ -17,6 +18,7 @@ __all__ = [
     "GateFailedError",
     "InconclusiveError",
     "MissingDependencyError",
+    "OutOfMemoryError",
     "TracekitError",
     "UnreadableTraceError",
     "UsageError",
@@ -62,6 +64,10 @@ class UsageError(TracekitError):
 
 class MissingDependencyError(UsageError):
     """An optional package that this command needs is not installed."""
+
+
+class OutOfMemoryError(UsageError):
+    """A step of a workload does not fit the memory of its device; smaller settings might."""
 
 
 class UnreadableTraceError(TracekitError):

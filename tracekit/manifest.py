@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from tracekit.errors import TracekitError, UnreadableTraceError
+from tracekit.facts.capture_names import MANIFEST_FILE
 
 __all__ = [
     "LEVELS",
@@ -26,10 +27,11 @@ __all__ = [
     "Run",
     "Setting",
     "Settings",
+    "manifest_beside",
     "read_manifest",
+    "traces_in",
 ]
 
-MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 2
 Setting = int | float | str | bool
 
@@ -148,6 +150,32 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         times, base = self.step_times_ns(level), self.step_times_ns("M")
         return median(times) / median(base) if times and base else None
+
+
+def manifest_beside(trace: Path) -> Manifest | None:
+    """The manifest in the trace's folder that lists it as one of its own; None when there is none.
+
+    Another program's `manifest.json`, or one of another version, says nothing of the trace.
+    """
+    try:
+        found = read_manifest(trace.parent / MANIFEST_FILE)
+    except TracekitError:
+        return None
+    return found if any(run.trace == trace.name for run in found.runs) else None
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The profiler's traces of a capture's folder, one a rank; those of the layers' clock when there is none.
+
+    Raises what `read_manifest` raises, and UnreadableTraceError when the manifest lists no trace.
+    """
+    runs = [run for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace is not None]
+    best = [run for run in runs if run.level == "MLG"] or runs
+    if not best:
+        raise UnreadableTraceError(
+            "the capture has no trace", path=folder, remedy="capture with --levels MLG"
+        )
+    return [folder / str(run.trace) for run in sorted(best, key=lambda run: run.rank)]
 
 
 def read_manifest(path: Path) -> Manifest:

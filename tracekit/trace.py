@@ -13,6 +13,8 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.manifest import Manifest
+
 __all__ = [
     "ACTIVITY_KINDS",
     "CATEGORIES",
@@ -239,7 +241,10 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One profiled process. Frames follow the `*_SCHEMA` of this module, row for row and type for type."""
+    """One profiled process. Frames follow the `*_SCHEMA` of this module, row for row and type for type.
+
+    `manifest` says what was run, where `tracekit capture` recorded the trace and its manifest lies beside it.
+    """
 
     meta: Meta
     host: pl.DataFrame
@@ -251,6 +256,7 @@ class Trace:
     syncs: pl.DataFrame | None = None
     collectives: pl.DataFrame | None = None
     flows: pl.DataFrame | None = None
+    manifest: Manifest | None = None
 
     def __post_init__(self) -> None:
         for name, schema in FRAMES.items():

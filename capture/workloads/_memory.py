@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tracekit.errors import UsageError
+from tracekit.errors import OutOfMemoryError
 
 __all__ = ["free_bytes", "require_bytes"]
 
@@ -28,10 +28,12 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def require_bytes(needed: int, device: torch.device, *, what: str, remedy: str) -> None:
-    """Raise `UsageError` when `device` is known to have less than `needed` bytes free for `what`."""
+    """Raise `OutOfMemoryError` when `device` is known to have less than `needed` bytes free for `what`."""
+    if device.type == "meta":
+        return  # nothing is allocated there
     free = free_bytes(device)
     if free is not None and needed > free:
-        raise UsageError(
+        raise OutOfMemoryError(
             f"{what} take {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free", remedy=remedy
         )
 

@@ -128,13 +128,20 @@ COMMANDS = sorted({
 })  # fmt: skip
 
 
+def _at_hand(word: str) -> str:
+    """The sample instead of a trace, and its folder instead of a capture's."""
+    if word.endswith("trace.json.gz"):
+        return str(SAMPLE)
+    return str(SAMPLE.parent) if word.startswith("runs/") else word
+
+
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("tracekit capture")])
 def test_commands(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every `tracekit …` line of every page, on the sample."""
     monkeypatch.chdir(tmp_path)
-    words = [str(SAMPLE) if word.endswith("trace.json.gz") else word for word in shlex.split(command)[1:]]
+    words = [_at_hand(word) for word in shlex.split(command)[1:]]
     code = run(*words)
     captured = capsys.readouterr()
     if "--step" in words:  # the sample has no ranges of that name

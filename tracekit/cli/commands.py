@@ -12,6 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
+from tracekit.cli.sweep import characterize, sweep
 from tracekit.errors import UsageError
 
 __all__ = ["register"]
@@ -27,6 +28,8 @@ def register(app: typer.Typer) -> None:
     app.command(name="analysis")(third_party)
     app.command()(export)
     app.command()(capture)
+    app.command()(sweep)
+    app.command()(characterize)
 
 
 def third_party(

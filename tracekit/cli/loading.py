@@ -11,18 +11,47 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.digest import digest_of
 from tracekit.errors import UsageError
+from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.limits import Limits
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["digests_of", "limits_of", "load", "load_all"]
+__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "manifest_digests"]
 
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
 
 _PROGRESS_AFTER_S: Final = 0.5
 _PROGRESS_EVERY_S: Final = 0.1
+
+
+def expanded(paths: Sequence[Path]) -> list[Path]:
+    """The same paths, with the folder of a capture replaced by its traces, one a rank.
+
+    Raises UnreadableTraceError for a folder with a damaged manifest.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if _is_capture(path):
+            from tracekit.manifest import traces_in
+
+            found += traces_in(path)
+        else:
+            found.append(path)
+    return found
+
+
+def _is_capture(path: Path) -> bool:
+    try:
+        return (path / MANIFEST_FILE).is_file()
+    except (OSError, ValueError):
+        return False  # the reader says what is wrong with it
+
+
+def manifest_digests(paths: Sequence[Path]) -> list[str | None]:
+    """The digest of what may say more of each trace: the manifest beside it, None where there is none."""
+    return [digest_of(path.parent / MANIFEST_FILE) for path in paths]
 
 
 def digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:

@@ -11,7 +11,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
-from tracekit.cli.loading import digests_of, limits_of, load, load_all
+from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
 from tracekit.cli.options import FigureKind, Format, WindowKind
 from tracekit.errors import UsageError
 
@@ -43,11 +43,12 @@ def report(
 ) -> None:
     """What bounds this run, what costs most, and what to try: verdict first."""
     chosen = out.choose_format(format_, output)
-    if len(traces) > 1 and chosen is Format.html:
+    if len(expanded(traces)) > 1 and chosen is Format.html:
         raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+    traces = expanded(traces)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
-    names = [path.name for path in traces]
+    names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
     asked = (names, rank, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
     question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
     if question and (known := question.answer()) is not None:
@@ -138,9 +139,10 @@ def run_analysis(
         raise UsageError(
             "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
         )
+    traces = expanded(traces)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
-    names = [path.name for path in traces]
+    names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
     asked = (
         name,
         names,

@@ -10,8 +10,11 @@
 
 from __future__ import annotations
 
-__all__ = ["LAYER_METADATA_KEY", "LAYER_PREFIX", "PHASE_PREFIX"]
+from typing import Final
+
+__all__ = ["LAYER_METADATA_KEY", "LAYER_PREFIX", "MANIFEST_FILE", "PHASE_PREFIX"]
 
 PHASE_PREFIX = "tracekit.phase/"
 LAYER_PREFIX = "tracekit.layer/"
 LAYER_METADATA_KEY = "tracekit_layers"
+MANIFEST_FILE: Final = "manifest.json"

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COMMUNICATION", "KERNEL_RULES", "OPERATOR_RULES", "OPTIMIZER_RANGE", "TENSOR_CORE"]
+__all__ = [
+    "AUTOGRAD_NODE",
+    "COMMUNICATION",
+    "KERNEL_RULES",
+    "OPERATOR_RULES",
+    "OPTIMIZER_RANGE",
+    "TENSOR_CORE",
+]
 
 COMMUNICATION: Final = (
     r"nccl|rccl|cross_device_reduce|all_?reduce_(kernel|one_shot|two_shot)|one_?shot_?all_?reduce|two_?shot_?all_?reduce"
     r"|multimem_(all|one_shot)|symm_mem|custom_?all_?reduce|allreduce_fusion|all_?gather_kernel|reduce_?scatter_kernel"
-    r"|alltoall|all_to_all|deep_?ep::|nvshmem|msccl|quickreduce|quick_?all_?reduce|^gloo:"
+    r"|alltoall|all_to_all|deep_?ep::|nvshmem|msccl|quickreduce|quick_?all_?reduce|^gloo:|^c10d::"
 )
-"""Collectives and point-to-point by kernel name; symmetric-memory and custom all-reduce kernels do not say nccl."""
+"""Collectives and point-to-point by kernel name (without a device: by operator); symmetric-memory and custom all-reduce kernels do not say nccl."""
+
+AUTOGRAD_NODE: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$"
+"""A node of the backward graph, alone or as the engine calls it; the group is the forward operator in camel case."""
 
 OPTIMIZER_RANGE: Final = r"^Optimizer\.step#"
 
@@ -68,9 +78,9 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         "copy",
         r"^aten::(copy_|_to_copy|to|contiguous|clone|cat|_cat|stack|pad|constant_pad|transpose|permute|slice_backward|fill_|zero_|zeros|ones"
         r"|full|arange|flip|roll|repeat|expand|reflection_pad|chunk_cat|_chunk_cat|split_with_sizes_copy|new_\w+|resize_\w*|set_\w*)(_\w+)?$"
-        r"|^aten::(view|_unsafe_view|reshape|_reshape_alias|as_strided|t|squeeze|unsqueeze|select|slice|narrow|detach|alias|unbind|split"
+        r"|^aten::(view|_?unsafe_view|reshape|_reshape_alias|as_strided|t|squeeze|unsqueeze|select|slice|narrow|detach|alias|unbind|split"
         r"|split_with_sizes|chunk|unfold|flatten|unflatten|movedim|swapaxes|empty|lift_fresh|item|is_nonzero|resolve_conj|resolve_neg)(_\w*)?$"
-        r"|fsdp::|^aten::_local_scalar_dense|^aten::view_as",
+        r"|fsdp::|^aten::_sparse_\w+_tensor|^aten::_local_scalar_dense|^aten::view_as",
     ),
     (
         "reduction",
@@ -98,6 +108,9 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
         "embedding",
         r"split_embedding|permute_pooled|bounds_check_indices|linearize_index|_embedding_(codegen|bag)",
     ),
+    # Without a device, operators that autograd runs itself.
+    ("elementwise", r"torch::autograd::AccumulateGrad$"),
+    ("copy", r"^detach_?$"),
     ("sort", r"[sm]btopk|gatherTopK"),
     ("elementwise", r"rotary|_rope_|rope_kernel"),
     ("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd|adam_kernel|lamb_kernel"),

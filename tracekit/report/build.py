@@ -75,7 +75,8 @@ def build_report(
         outcome = _run(analysis, trace, scope)
         if isinstance(outcome, Result):
             results[analysis.name] = outcome
-        if wanted:
+        empty = isinstance(outcome, Result) and outcome.not_captured is not None
+        if wanted and not (only is None and analysis.optional and empty):
             sections.append(_section(analysis, outcome, scope, top))
     return Report(
         trace=_trace_info(trace),

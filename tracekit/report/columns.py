@@ -36,6 +36,14 @@ _UNITS: Final[dict[str, Unit]] = {
     "sm_efficiency": "ratio",
     "occupancy": "ratio",
     "variation": "ratio",
+    "flops_utilisation": "ratio",
+    "overhead": "number",
+    "phase": "text",
+    "level": "text",
+    "ranks": "count",
+    "throughput_per_s": "number",
+    "achieved_tflops": "number",
+    "flops_per_step": "number",
     "name": "text",
     "category": "text",
     "kind": "text",
@@ -78,6 +86,7 @@ _TITLES: Final[dict[str, str]] = {
     "sm_efficiency": "SM efficiency",
     "launch_bound_share": "launch-bound",
     "bandwidth_gbps": "bandwidth",
+    "trimmed_mean_ns": "trimmed mean",
     "mean_device_ns": "mean on device",
     "mean_call_ns": "mean launch call",
     "mean_delay_ns": "mean delay",
@@ -108,6 +117,22 @@ _GAP_TITLES: Final = {"duration_ns": "gap", "name": "ended by", "category": "rea
 _PARTS: Final = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
 
 TABLES: Final[dict[str, TableView]] = {
+    "workload.phases": TableView(
+        "Phases of the steps",
+        ("phase", "mean_ns", "share", "mean_device_ns"),
+        ("phase", "count", "total_ns", "mean_ns", "share", "device_ns", "mean_device_ns"),
+        titles={
+            "device_ns": "launched work, in all",
+            "mean_device_ns": "launched work",
+            "mean_ns": "per step",
+        },
+    ),
+    "workload.levels": TableView(
+        "Step times, by how much was recorded",
+        ("level", "count", "median_ns", "overhead"),
+        ("level", "ranks", "count", "median_ns", "trimmed_mean_ns", "min_ns", "overhead"),
+        titles={"count": "steps"},
+    ),
     "breakdown.devices": TableView(
         "Time per device",
         ("device_id", "window_ns", "compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns"),

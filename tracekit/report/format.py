@@ -30,6 +30,7 @@ __all__ = [
 
 NOT_CAPTURED: Final = "–"
 MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
+    "workload": ("phases", "levels"),
     "breakdown": ("devices",),
     "steps": ("table",),
     "idle": ("streams",),

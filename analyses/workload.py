@@ -1,0 +1,200 @@
+"""How fast a captured training is, and which phase of the step takes the time.
+
+It needs a capture's manifest (`tracekit capture` writes it beside the trace). The step time is that of the run without
+any recording (level M), so that neither the profiler nor the ranges count; without such a run it is that of the
+profiled steps. Throughput is samples of a step, over all ranks, over the median step time. Model FLOPs utilisation is
+the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.statistics import trimmed_mean
+from tracekit.facts.capture_names import PHASE_PREFIX
+from tracekit.facts.device_peaks import peak_tflops
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.manifest import LEVELS, Manifest
+from tracekit.trace import Trace
+
+__all__ = ["NO_PHASE", "Workload", "workload"]
+
+NO_PHASE = "(no phase)"
+_PHASE_COLUMNS = {
+    "phase": pl.String,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,
+    "mean_ns": pl.Float64,
+    "share": pl.Float64,
+    "device_ns": pl.Int64,
+    "mean_device_ns": pl.Float64,
+}
+_LEVEL_COLUMNS = {
+    "level": pl.String,
+    "ranks": pl.Int64,
+    "count": pl.Int64,
+    "median_ns": pl.Float64,
+    "trimmed_mean_ns": pl.Float64,
+    "min_ns": pl.Int64,
+    "overhead": pl.Float64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Workload(Result):
+    """`phases`: per phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host, and
+    `device_ns`, the sum of the activities that it launched (of operators' self time without a device), which is
+    `mean_device_ns` a step. The last row is what lies in no phase; rows sum to the steps. None when no phase was marked.
+
+    `levels`: per level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and
+    `min_ns` (of the slowest rank of each step), and `overhead`, the median over that of level M. None without manifest.
+
+    `step_ns`, `throughput_per_s`, `flops_per_step`, `achieved_tflops` (10¹² FLOP/s of one rank),
+    `flops_utilisation` (0 to 1) and `peak_memory_bytes` are null when the manifest or the catalogue of devices lacks
+    what they need.
+    """
+
+    phases: pl.DataFrame | None
+    levels: pl.DataFrame | None
+    step_ns: float | None
+    throughput_per_s: float | None
+    flops_per_step: int | None
+    achieved_tflops: float | None
+    flops_utilisation: float | None
+    peak_memory_bytes: int | None
+
+
+def workload(trace: Trace, *, scope: Scope | None = None) -> Workload:
+    """Throughput, FLOPs utilisation, phases and what recording cost.
+
+    >>> import tracekit
+    >>> found = workload(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> found.levels["level"].to_list(), found.phases["phase"][0]
+    (['M', 'MLG'], 'backward')
+    """
+    scope = scope or select(trace)
+    manifest = trace.manifest
+    phases = _phases(scope)
+    step_ns = _step_ns(manifest)
+    rate = None
+    if manifest is not None and manifest.samples_per_step is not None and step_ns:
+        rate = manifest.samples_per_step / step_ns * 1e9
+    flops = None if manifest is None else manifest.flops_per_step
+    achieved = flops / step_ns / 1e3 if flops is not None and step_ns else None
+    result = Workload(
+        answer=_answer(manifest, step_ns, rate, phases),
+        not_captured=None if manifest is not None else "no manifest; record with tracekit capture",
+        phases=phases,
+        levels=None if manifest is None else _levels(manifest),
+        step_ns=step_ns,
+        throughput_per_s=rate,
+        flops_per_step=flops,
+        achieved_tflops=achieved,
+        flops_utilisation=_utilisation(manifest, achieved),
+        peak_memory_bytes=None if manifest is None else _peak_memory(manifest),
+    )
+    return evaluate("workload", trace, scope, result)
+
+
+def _step_ns(manifest: Manifest | None) -> float | None:
+    times = () if manifest is None else manifest.step_times_ns("M") or manifest.step_times_ns("MLG")
+    return float(median(times)) if times else None
+
+
+def _utilisation(manifest: Manifest | None, achieved: float | None) -> float | None:
+    if manifest is None or manifest.settings is None or achieved is None:
+        return None
+    peak = peak_tflops(manifest.device_name, manifest.settings.precision)
+    return None if peak is None else achieved / peak
+
+
+def _peak_memory(manifest: Manifest) -> int | None:
+    known = [run.peak_memory_bytes for run in manifest.runs if run.peak_memory_bytes is not None]
+    return max(known, default=None)
+
+
+def _levels(manifest: Manifest) -> pl.DataFrame:
+    rows = []
+    for level in LEVELS:
+        times = manifest.step_times_ns(level)
+        if times:
+            ranks = sum(run.level == level for run in manifest.runs)
+            middle, mean = float(median(times)), trimmed_mean(times)
+            rows.append((level, ranks, len(times), middle, mean, min(times), manifest.overhead(level)))
+    return pl.DataFrame(rows, schema=_LEVEL_COLUMNS, orient="row")
+
+
+def _phases(scope: Scope) -> pl.DataFrame | None:
+    name = pl.col("name").cast(pl.String)
+    ranges = (
+        scope.host("annotation")
+        .filter(name.str.starts_with(PHASE_PREFIX))
+        .select(name.str.strip_prefix(PHASE_PREFIX).alias("phase"), "start", "duration")
+        .sort("start")
+    )
+    if not ranges.height or not scope.steps.height:
+        return None
+    steps = scope.steps.height
+    whole = int((scope.steps["end"] - scope.steps["start"]).sum())
+    on_device = _device_time(scope, ranges)
+    rows = (
+        ranges.group_by("phase")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("duration").sum().alias("total_ns"))
+        .sort("total_ns", "phase", descending=[True, False])
+        .rows()
+    )
+    rest = whole - sum(total for _, _, total in rows)
+    listed = []
+    for phase, count, total in (*rows, (NO_PHASE, steps, rest)):
+        launched = on_device.get(phase, 0)
+        share = total / whole if whole else None
+        listed.append((phase, count, total, total / steps, share, launched, launched / steps))
+    return pl.DataFrame(listed, schema=_PHASE_COLUMNS, orient="row")
+
+
+def _device_time(scope: Scope, ranges: pl.DataFrame) -> dict[str, int]:
+    """The time of the activities by the phase in which they were launched, on whatever thread."""
+    rows = scope.activities.filter(pl.col("step").is_not_null())
+    host_start = scope.trace.host["start"].to_numpy()
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    own = rows["start"].to_numpy()
+    at = np.where(launch >= 0, host_start[np.maximum(launch, 0)], own) if host_start.size else own
+    start = ranges["start"].to_numpy()
+    index = np.searchsorted(start, at, side="right") - 1
+    inside = (index >= 0) & (at < (start + ranges["duration"].to_numpy())[np.maximum(index, 0)])
+    phase = ranges["phase"].gather(np.maximum(index, 0))
+    sums = (
+        pl.DataFrame({"phase": phase, "inside": inside, "duration": rows["duration"]})
+        .with_columns(pl.when("inside").then("phase").otherwise(pl.lit(NO_PHASE)).alias("phase"))
+        .group_by("phase")
+        .agg(pl.col("duration").sum())
+    )
+    return dict(sums.rows())
+
+
+def _answer(
+    manifest: Manifest | None, step_ns: float | None, rate: float | None, phases: pl.DataFrame | None
+) -> str:
+    if manifest is None:
+        return "The trace has no manifest beside it."
+    text = manifest.workload
+    if step_ns:
+        recorded = "" if manifest.step_times_ns("M") else ", with the profiler"
+        text += f" takes {format_ns(step_ns)} a step{recorded}"
+    if rate is not None:
+        text += f": {_rate(rate)} samples a second"
+    if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
+        text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a step"
+    slower = manifest.overhead()
+    return f"{text}." if slower is None else f"{text}. Recorded, a step takes {slower:.2f} times as long."
+
+
+def _rate(value: float) -> str:
+    return format_count(round(value)) if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,117 @@
+"""`vit`: the Vision Transformer, trained to classify images; `size` is the image's side in pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tracekit.capture.recipe import Recipe
+from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads._hf_training import (
+    IMAGE_CLASSES,
+    AdamWWithWarmUp,
+    GeneratedSamples,
+    SyntheticImages,
+    ambient,
+    choose_variant,
+    import_transformers,
+    normalise,
+    refuse_data,
+    require_multiple,
+)
+
+__all__ = ["VARIANTS", "build", "build_model", "example_batch", "forward", "loss"]
+
+VARIANTS: Final[tuple[str, ...]] = ("b16", "l16")
+
+_PATCH = 16
+_SHAPES: Final[dict[str, dict[str, int]]] = {
+    "b16": {},  # the defaults of transformers
+    "l16": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+    "tiny": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "image_size": 64,
+    },
+}
+_RATE = 1e-3
+_DECAY = 0.1
+
+
+def build_model(variant: str, *, tiny: bool = False, side: int = 0) -> nn.Module:
+    """Return `ViTForImageClassification` of 1000 classes with random weights.
+
+    It takes images of `side` pixels, by default 224 (tiny: 64). Raises `UsageError` for an unknown variant or a
+    side that is no multiple of 16, and `MissingDependencyError` without transformers.
+    """
+    shape = {"image_size": 224, **_SHAPES["tiny" if tiny else choose_variant("vit", variant, VARIANTS)]}
+    shape["image_size"] = side or shape["image_size"]
+    require_multiple("an image", shape["image_size"], _PATCH)
+    transformers = import_transformers()
+    config = transformers.ViTConfig(**shape, num_labels=IMAGE_CLASSES)
+    model: nn.Module = transformers.ViTForImageClassification(config)
+    return model
+
+
+def forward(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
+    """Return the model's output, with scores (batch, classes), for images of bytes."""
+    return model(pixel_values=normalise(batch["image"]))
+
+
+def loss(output: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the mean cross entropy."""
+    return functional.cross_entropy(output.logits.float(), batch["label"])
+
+
+def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor]:
+    """Return a batch of one image of 224 pixels a side (tiny: 64), on the device of the context."""
+    choose_variant("vit", variant, VARIANTS)
+    side = 64 if tiny else 224
+    image = torch.zeros((1, 3, side, side), dtype=torch.uint8)
+    return ambient({"image": image, "label": torch.zeros(1, dtype=torch.int64)})
+
+
+def build(options: WorkloadOptions) -> Recipe:
+    """Build the workload, by default 64 images of 224×224 pixels a step, trained by AdamW with a warm-up.
+
+    Raises `UsageError` for an unknown variant, a side that is no multiple of 16, or when real data are asked
+    for; `MissingDependencyError` without transformers.
+    """
+    variant = choose_variant("vit", options.variant, VARIANTS)
+    refuse_data("vit", options.data)
+    side = options.size or (64 if options.tiny else 224)
+    with options.device:
+        model = build_model(variant, tiny=options.tiny, side=side).to(options.device)
+    training = AdamWWithWarmUp.of(_RATE, _DECAY, tiny=options.tiny)
+    return Recipe(
+        model=model,
+        dataset=GeneratedSamples(SyntheticImages(side), options.seed),
+        forward=forward,
+        loss=loss,
+        optimizer=training.make,
+        after_update=training.after_update,
+        clip_norm=1.0,
+        task="image classification",
+        batch=options.batch or (2 if options.tiny else 64),
+        size=side,
+        synthetic=True,
+        config={
+            "variant": "tiny" if options.tiny else variant,
+            "classes": IMAGE_CLASSES,
+            "optimizer": "AdamW",
+            "learning_rate": training.rate,
+            "weight_decay": _DECAY,
+            "warm_up_updates": training.warm_up,
+        },
+    )

@@ -1,0 +1,311 @@
+"""`bert`: its size and work, its masking, its pairs of text, and what it does with real files."""
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.flop_counter import FlopCounterMode
+
+from tracekit.capture.recipe import Recipe
+from tracekit.capture.workloads import WorkloadOptions, _hf_training, _tokens, bert
+from tracekit.errors import MissingDependencyError, UsageError
+
+CPU = torch.device("cpu")
+TEXT = "\n".join(f"Line {n} says word{n} and sign{n * n}; nothing else." for n in range(2000)) + "\n"
+
+
+def build(**options: object) -> Recipe:
+    torch.manual_seed(0)
+    return bert.build(WorkloadOptions(device=CPU, **{"tiny": True, **options}))
+
+
+def original(sample: dict[str, torch.Tensor]) -> list[int]:
+    """The tokens before masking, without padding."""
+    tokens = torch.where(sample["labels"] == _tokens.IGNORED, sample["input_ids"], sample["labels"])
+    return tokens[sample["attention_mask"].bool()].tolist()
+
+
+@pytest.mark.parametrize(
+    ("variant", "length", "parameters", "gflop"),
+    [
+        ("base", 512, 110_106_428, 121.2),
+        ("base", 128, 110_106_428, 28.5),
+        ("large", 512, 336_226_108, 368.1),
+    ],
+)
+def test_size_and_work_are_those_of_bert(variant: str, length: int, parameters: int, gflop: float) -> None:
+    with torch.device("meta"):
+        model = bert.build_model(variant)
+        batch = {
+            key: value[:, :length] if value.dim() > 1 else value
+            for key, value in bert.example_batch(variant).items()
+        }
+        with FlopCounterMode(display=False) as counter:
+            output = bert.forward(model, batch)
+            assert bert.loss(output, batch).shape == ()
+    assert sum(each.numel() for each in model.parameters()) == parameters
+    assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, rel=0.005)
+
+
+def test_the_loss_is_the_one_transformers_computes() -> None:
+    recipe = build(batch=4)
+    batch = default_collate([recipe.dataset[index] for index in range(4)])
+    model = recipe.model.eval()
+    with torch.no_grad():
+        ours = recipe.loss(recipe.forward(model, batch), batch)
+        theirs = model(**batch).loss
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_loss_falls_on_one_batch() -> None:
+    recipe = build()
+    batch = default_collate([recipe.dataset[index] for index in range(recipe.batch)])
+    optimizer = recipe.optimizer(recipe.model)
+    losses = []
+    for step in range(20):
+        optimizer.zero_grad()
+        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
+        loss.backward()
+        optimizer.step()
+        assert recipe.after_update is not None
+        recipe.after_update(recipe.model, step + 1)
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    assert all(each < 10 for each in losses)
+
+
+def test_masking_takes_15_percent_of_which_80_10_10() -> None:
+    words = _tokens.ZipfWords(104, 30_000)
+    random = torch.Generator().manual_seed(3)
+    counts = torch.zeros(4)
+    for _ in range(200):
+        tokens = words.draw(500, random)
+        maskable = torch.rand(500, generator=random) < 0.9
+        inputs, labels = _tokens.mask_tokens(tokens, maskable, words, 103, random)
+        chosen = labels != _tokens.IGNORED
+        assert not (chosen & ~maskable).any()
+        assert int(chosen.sum()) == round(0.15 * int(maskable.sum()))
+        assert torch.equal(labels[chosen], tokens[chosen])
+        assert torch.equal(inputs[~chosen], tokens[~chosen])
+        became = inputs[chosen]
+        mask, same = became == 103, became == tokens[chosen]
+        counts += torch.tensor([mask.sum(), (~mask & ~same).sum(), same.sum(), chosen.sum()])
+    shares = counts[:3] / counts[3]
+    assert shares.tolist() == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
+
+
+def test_words_are_distributed_as_in_text() -> None:
+    drawn = _tokens.ZipfWords(10, 1010).draw(200_000, torch.Generator().manual_seed(0))
+    assert (int(drawn.min()), int(drawn.max())) == (10, 1009)
+    shares = torch.bincount(drawn - 10, minlength=1000) / len(drawn)
+    norm = sum(rank**-1.05 for rank in range(1, 1001))
+    for rank in (1, 2, 10, 100):
+        assert shares[rank - 1].item() == pytest.approx(rank**-1.05 / norm, rel=0.1)
+
+
+def test_a_sample_has_bert_s_layout_and_depends_on_seed_and_index_alone() -> None:
+    dataset = build(size=64).dataset
+    lengths = []
+    for index in range(300):
+        sample = dataset[index]
+        assert all(value.shape == (64,) for key, value in sample.items() if key != "next_sentence_label")
+        tokens, real = original(sample), int(sample["attention_mask"].sum())
+        lengths.append(real)
+        assert tokens[0] == 101
+        assert tokens[-1] == 102
+        first_end = tokens.index(102)
+        kinds = sample["token_type_ids"]
+        assert kinds.tolist() == [0] * (first_end + 1) + [1] * (real - first_end - 1) + [0] * (64 - real)
+        assert sample["attention_mask"].tolist() == [1] * real + [0] * (64 - real)
+        assert (sample["labels"][real:] == _tokens.IGNORED).all()
+        assert sample["labels"][[0, first_end, real - 1]].tolist() == [_tokens.IGNORED] * 3
+    assert 0.84 < lengths.count(64) / 300 < 0.96
+    assert min(lengths) < 40
+    again, other = build(size=64).dataset[7], build(size=64, seed=1).dataset[7]
+    assert all(torch.equal(value, again[key]) for key, value in dataset[7].items())
+    assert not torch.equal(dataset[7]["input_ids"], other["input_ids"])
+
+
+def test_pairs_of_real_text_follow_each_other_or_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    recipe = build(data=file, size=64, variant="base", tiny=False, batch=1)
+    assert not recipe.synthetic
+    assert recipe.config["tokenizer"] == "hashed words"
+    lines = [recipe.dataset.tokenizer.encode(line) for line in TEXT.splitlines()]
+    whole = [token for line in lines for token in line] * 2
+    runs: dict[int, list[int]] = {}
+    for place, token in enumerate(whole):
+        runs.setdefault(token, []).append(place)
+
+    def is_run(part: list[int]) -> bool:
+        return any(whole[place : place + len(part)] == part for place in runs[part[0]])
+
+    follow = 0
+    for index in range(60):
+        sample = recipe.dataset[index]
+        tokens = original(sample)
+        end = tokens.index(102)
+        first, second = tokens[1:end], tokens[end + 1 : -1]
+        assert is_run(first)
+        assert is_run(second)
+        follows = int(sample["next_sentence_label"]) == 0
+        if len(first) + len(second) > 20:  # short pieces may follow each other by chance
+            assert is_run(first + second) == follows
+        follow += follows
+    assert 15 <= follow <= 45
+
+
+@pytest.mark.parametrize("text", ["a\nbb\n\nccc\n", "a\nbb\nccc", "\n\n  \nx\n", "one line"])
+def test_lines_are_found_from_any_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.txt").write_text("tail\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "other.md").write_text("not this\n")
+    lines = _tokens.TextLines(tmp_path)
+    assert lines.size == len(text) + 5
+    starts, at = [], 0
+    for part, base in ((text, 0), ("tail\n", len(text))):
+        at = base
+        for line in part.splitlines(keepends=True):
+            starts.append((at, line.strip()))
+            at += len(line)
+    for place in range(lines.size):
+        expected = [line for start, line in starts if start >= place] + [
+            line for start, line in starts if start < place
+        ]
+        assert list(lines.lines_from(place)) == [line for line in expected if line], place
+
+
+def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
+    text = "".join(f"größe{n}€ " for n in range(40_000))
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    lines = _tokens.TextLines(tmp_path / "a.txt")
+    pieces = list(lines.lines_from(0))
+    assert len(pieces) > 5
+    assert all(len(piece.encode()) <= 1 << 16 for piece in pieces)
+    joined = "".join("".join(piece.split()) for piece in pieces)
+    # At each cut, the character that the cut divides may be lost, and nothing else.
+    assert len("".join(text.split())) - len(joined) < len(pieces)
+    assert lines.skipped() == 0
+    assert len(list(lines.lines_from(100_000))) > 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_lines_that_are_no_utf8_are_counted_over_all_loader_processes(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    bad = b"caf\xe9 \xff\n"
+    file.write_bytes(b"".join(b"a good line of text number %d\n" % n + bad for n in range(50)))
+    recipe = build(data=file, size=16)
+    before = recipe.skipped()
+    loader = DataLoader(recipe.dataset, batch_size=2, num_workers=2, multiprocessing_context="fork")
+    batches = list(loader)
+    after = recipe.skipped()
+    assert after > before
+    expected = [default_collate([recipe.dataset[n] for n in (2 * i, 2 * i + 1)]) for i in range(2)]
+    for batch, wanted in zip(batches, expected, strict=False):
+        assert all(torch.equal(batch[key], wanted[key]) for key in wanted)
+    assert recipe.skipped() > after
+    counted = _tokens.TextLines(file)
+    assert len(list(counted.lines_from(0))) == 50
+    assert counted.skipped() == 50
+
+
+def save_tokenizer(path: Path, words: list[str]) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106 - no password
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(path))
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[MASK]", "[CLS]", "[SEP]"]
+
+
+def test_a_tokenizer_beside_the_text_is_used(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("red green blue\n" * 40)
+    save_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL, "red", "green", "blue"])
+    for data in (tmp_path, tmp_path / "text.txt"):
+        recipe = build(data=data, size=32)
+        assert recipe.config["tokenizer"] == "tokenizer.json"
+        tokens = original(recipe.dataset[0])
+        assert tokens[0] == 3
+        assert tokens[-1] == 4
+        first = tokens[1 : tokens.index(4)]
+        assert first[0] == 5
+        assert all((b - a) % 3 == 1 for a, b in pairwise(first))
+
+
+def test_without_the_package_tokenizers_words_are_hashed(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "text.txt").write_text("red green blue\n")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"tokenizer\.json: it is no tokenizer"):
+        build(data=tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    tokenizer = _tokens.find_tokenizer(tmp_path, 104, 512)
+    assert tokenizer.name == "hashed words"
+    assert tokenizer.encode("Red, red!") == [tokenizer.encode(word)[0] for word in ("red", ",", "red", "!")]
+    assert all(104 <= token < 512 for token in tokenizer.encode(TEXT))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("red green blue\n")
+    save_tokenizer(tmp_path / "tokenizer.json", ["[UNK]", "red"])
+    with pytest.raises(UsageError, match=r"tokenizer\.json: the tokenizer has no token \[CLS\]"):
+        build(data=tmp_path)
+    save_tokenizer(tmp_path / "tokenizer.json", [*SPECIAL, *(f"w{n}" for n in range(600))])
+    with pytest.raises(UsageError, match="the tokenizer has 605 tokens, the model 512"):
+        build(data=tmp_path)
+
+
+def test_data_that_hold_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.txt: it cannot be read: No such file"):
+        build(data=tmp_path / "missing.txt")
+    with pytest.raises(UsageError, match="there is no text in it"):
+        build(data=tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\n" * 30)
+    with pytest.raises(UsageError, match="there is no text in it"):
+        build(data=tmp_path)
+    (tmp_path / "a.txt").write_text("word")
+    assert all(len(original(build(data=tmp_path, seed=seed).dataset[0])) in (4, 5) for seed in range(6))
+
+
+def test_the_rate_rises_to_its_height_and_biases_and_norms_do_not_decay() -> None:
+    training = _hf_training.AdamWWithWarmUp(1e-4, decay=0.01, warm_up=4)
+    model = bert.build_model("tiny")
+    optimizer = training.make(model)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for updates in range(1, 7):
+        training.after_update(model, updates)
+        rates.append(optimizer.param_groups[1]["lr"])
+    assert rates == pytest.approx([2.5e-5, 5e-5, 7.5e-5, 1e-4, 1e-4, 1e-4, 1e-4])
+    kept = {
+        parameter
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if isinstance(module, nn.LayerNorm) or name == "bias"
+    }
+    decays = {each: group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
+    assert set(decays) == set(model.parameters())
+    assert all(decay == (0.0 if each in kept else 0.01) for each, decay in decays.items())
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="unknown variant of bert 'bse'; choose one of: base, large, tiny"):
+        build(variant="bse")
+    with pytest.raises(UsageError, match="a sequence of 5 tokens; choose a size of at least 16"):
+        build(size=5)
+    assert build(size=100).model.config.max_position_embeddings == 100
+
+
+def test_without_transformers_the_error_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingDependencyError, match=re.escape("pip install 'tracekit[hf]'")):
+        build()

@@ -1,0 +1,44 @@
+"""Peak arithmetic of accelerators: the vendors' dense figures, in 10¹² floating-point operations a second.
+
+Sources: NVIDIA's data sheets of each product (figures without sparsity; SXM boards unless the name says PCIe), AMD's data
+sheets of MI250X (per card) and MI300X. A board that is not listed has no peak here; none is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracekit.manifest import Precision
+
+__all__ = ["peak_tflops"]
+
+_FP32, _TF32, _HALF = 0, 1, 2
+_COLUMN: Final[dict[Precision, int]] = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
+_PEAKS: Final[tuple[tuple[str, tuple[float | None, float | None, float | None]], ...]] = (
+    (r"H100.*PCIe", (51.2, 378.0, 756.0)),
+    (r"H[12]00", (66.9, 494.7, 989.4)),
+    (r"A100", (19.5, 156.0, 312.0)),
+    (r"V100", (15.7, None, 125.0)),
+    (r"L40S", (91.6, 183.0, 362.0)),
+    (r"\bL4\b", (30.3, 60.0, 121.0)),
+    (r"\bA10\b", (31.2, 62.5, 125.0)),
+    (r"\bT4\b", (8.1, None, 65.0)),
+    (r"MI300X", (163.4, 653.7, 1307.4)),
+    (r"MI250X", (47.9, None, 383.0)),
+)
+_NO_BF16: Final = re.compile(r"V100|\bT4\b")
+
+
+def peak_tflops(device_name: str, precision: Precision) -> float | None:
+    """The peak of a device, found by its name, for matrix products in this precision; None when it is not listed.
+
+    >>> peak_tflops("NVIDIA A100-SXM4-80GB", "bf16"), peak_tflops("Tesla V100-SXM2-16GB", "bf16")
+    (312.0, None)
+    """
+    if precision == "bf16" and _NO_BF16.search(device_name):
+        return None
+    for pattern, peaks in _PEAKS:
+        if re.search(pattern, device_name):
+            return peaks[_COLUMN[precision]]
+    return None
