@@ -10,7 +10,7 @@ import torch
 
 from tracekit.errors import UsageError
 
-__all__ = ["StepClock", "device_name", "resolve_device", "synchronize"]
+__all__ = ["StepClock", "ToolWindow", "device_name", "resolve_device", "synchronize"]
 
 
 def resolve_device(name: str) -> torch.device:
@@ -92,3 +92,24 @@ class StepClock:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+
+class ToolWindow:
+    """The part of a run that a CUDA tool such as nsys collects, where it was told to wait for it (cudaProfilerApi)."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def toggle(self) -> None:
+        """Begin it; the second time, end it."""
+        if self._open:
+            self.close()
+        else:
+            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+            self._open = True
+
+    def close(self) -> None:
+        """End it, if it was begun."""
+        if self._open:
+            self._open = False
+            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]

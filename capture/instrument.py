@@ -60,7 +60,7 @@ def _describe(
         parent=parent,
         name=name,
         range_name=layer_range_name(name),
-        type=type(original).__name__,
+        type=_type_name(original),
         parameters=sum(p.numel() for p in original.parameters(recurse=compiled)),
     )
     found.append((layer, module))
@@ -68,6 +68,14 @@ def _describe(
         return
     for child_name, child in module.named_children():
         _describe(child, f"{name}.{child_name}" if name else child_name, layer.id, found, seen)
+
+
+def _type_name(module: nn.Module) -> str:
+    """The name of the module's class, not of the one that sharding (FSDP2) derives from it."""
+    bases = {base.__name__: base for base in type(module).__bases__}
+    if bases.pop("FSDPModule", None) is not None and bases:
+        return next(iter(bases))
+    return type(module).__name__
 
 
 def _shapes(value: object, most: int = 8) -> list[list[int]]:
@@ -184,7 +192,8 @@ class Instrumentation:
     def _leave(self, layer: Layer) -> None:
         stack = self._open.stack
         # A global pre-hook that raises skips `enter` but not `leave`: then there is nothing of ours to close.
-        if not any(call.layer is layer for call in stack):
+        # The first test is for speed: nearly always the call on top is the one that ends.
+        if not (stack and stack[-1].layer is layer) and not any(call.layer is layer for call in stack):
             return
         while stack:
             call = stack.pop()

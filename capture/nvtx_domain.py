@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 __all__ = ["DOMAIN", "NvtxDomain"]
@@ -36,15 +35,22 @@ class NvtxDomain:
 
     def range(self, name: str, category: str) -> AbstractContextManager[object]:
         """A push/pop range on the calling thread; what describes it is made once a name."""
-        return self._pushed(name, category) if self.active else nullcontext()
-
-    @contextmanager
-    def _pushed(self, name: str, category: str) -> Iterator[None]:
+        if self._domain is None:
+            return nullcontext()
         key = name, category
         if key not in self._attributes:
             self._attributes[key] = self._domain.get_event_attributes(message=name, category=category)
-        self._domain.push_range(self._attributes[key])
-        try:
-            yield
-        finally:
-            self._domain.pop_range()
+        return _Pushed(self._domain, self._attributes[key])
+
+
+class _Pushed:
+    __slots__ = ("_attributes", "_domain")
+
+    def __init__(self, domain: Any, attributes: Any) -> None:
+        self._domain, self._attributes = domain, attributes
+
+    def __enter__(self) -> None:
+        self._domain.push_range(self._attributes)
+
+    def __exit__(self, *_: object) -> None:
+        self._domain.pop_range()

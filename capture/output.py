@@ -20,7 +20,15 @@ from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 if TYPE_CHECKING:  # it imports torch, and this module
     from tracekit.capture.session import Recorded
 
-__all__ = ["TRACE_FILE", "pack_trace", "prepare_folder", "trace_file", "write_capture", "write_trace"]
+__all__ = [
+    "TRACE_FILE",
+    "pack_trace",
+    "prepare_folder",
+    "trace_file",
+    "without_paths",
+    "write_capture",
+    "write_trace",
+]
 
 TRACE_FILE = "trace.json.gz"
 
@@ -31,6 +39,16 @@ _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the pa
 # know it by, and do not tell whose machine it was.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 _CHUNK = 1 << 20
+_FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
+
+
+def without_paths(text: str) -> str:
+    """The text with the folders of absolute paths left out, as they tell whose machine it was.
+
+    >>> without_paths("/home/me/net.py: cannot open '/data/x/train.txt'; use a/b/c")
+    "net.py: cannot open 'train.txt'; use a/b/c"
+    """
+    return _FOLDERS.sub("", text)
 
 
 def trace_file(level: Level, rank: int, ranks: int) -> str:
@@ -68,9 +86,9 @@ def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = 
         scratch = Path(scratch_name)
         names = [MANIFEST_FILE]
         if recorded is not None and run is not None and run.trace is not None:
+            names.insert(0, run.trace)
             run = msgspec.structs.replace(run, trace_defect=_export(scratch, run.trace, recorded))
             manifest = msgspec.structs.replace(manifest, runs=[*manifest.runs[:-1], run])
-            names.insert(0, str(run.trace))
         (scratch / MANIFEST_FILE).write_bytes(manifest.to_json())
         for name in names:
             (scratch / name).replace(folder / name)

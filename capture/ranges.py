@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
 import torch
@@ -117,20 +117,29 @@ class WithNvtx:
 
     def step(self, number: int) -> Range:
         """Both ranges."""
-        return _both(self._domain.range(step_range_name(number), "step"), self._marks.step(number))
+        return _Both(self._domain.range(step_range_name(number), "step"), self._marks.step(number))
 
     def phase(self, phase: Phase) -> Range:
         """Both ranges."""
-        return _both(self._domain.range(phase_range_name(phase), "phase"), self._marks.phase(phase))
+        return _Both(self._domain.range(phase_range_name(phase), "phase"), self._marks.phase(phase))
 
     def layer(self, layer: Layer) -> Range:
         """Both ranges."""
-        return _both(self._domain.range(layer.range_name, "layer"), self._marks.layer(layer))
+        return _Both(self._domain.range(layer.range_name, "layer"), self._marks.layer(layer))
 
 
-@contextmanager
-def _both(outer: Range, inner: Range) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(outer)
-        stack.enter_context(inner)
-        yield
+class _Both:
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, outer: Range, inner: Range) -> None:
+        self._outer, self._inner = outer, inner
+
+    def __enter__(self) -> None:
+        self._outer.__enter__()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._inner.__exit__(*error)
+        finally:
+            self._outer.__exit__(*error)

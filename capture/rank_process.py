@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Final, NoReturn
 
 import msgspec
 import torch
 import torch.distributed as dist
 
 from tracekit.capture.plan import Plan
+from tracekit.capture.ranks import Failure, error_file
 from tracekit.capture.recorder import record
-from tracekit.errors import OutOfMemoryError, TracekitError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.manifest import Manifest
 
 __all__ = ["main"]
+
+_LONGEST_TEXT: Final = 200
+_INTERRUPTED: Final = 130
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Record one rank: `arguments` are the plan as JSON, the capture's folder, the scratch folder and the rank.
 
-    Leaves `rankN.json`, the manifest with this rank's runs, or one line in `memoryN`, when a step does not fit the
-    memory, or in `errorN`, in the scratch folder.
+    Leaves `rankN.json`, the manifest with this rank's runs, or `errorN.json`, a `Failure`, in the scratch folder.
     """
     plan = msgspec.json.decode(arguments[0], type=Plan)
     folder, scratch, rank = Path(arguments[1]), Path(arguments[2]), int(arguments[3])
-    signal.signal(signal.SIGTERM, _interrupt)
-    if plan.settings.device == "cuda":
-        if torch.cuda.device_count() < plan.settings.ranks:
-            _fail(scratch, rank, f"{plan.settings.ranks} ranks need as many GPUs; lower --ranks")
-        torch.cuda.set_device(rank)
-    dist.init_process_group("nccl" if plan.settings.device == "cuda" else "gloo")
+    for kind in _ENDING:
+        signal.signal(kind, _interrupt)
     try:
+        _join(plan, rank)
         manifest = record(plan, folder, _teller(scratch, rank), rank=rank, keep=_keeper(scratch, rank))
         _keeper(scratch, rank)(manifest)
-    except OutOfMemoryError as error:
-        _fail(scratch, rank, str(error), kind="memory")
     except TracekitError as error:
-        _fail(scratch, rank, str(error))
+        _fail(scratch, rank, Failure(type(error).__name__, str(error), _traceback(error.__cause__)))
     except KeyboardInterrupt:
-        sys.exit(130)
-    finally:
-        dist.destroy_process_group()
+        _leave(_INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the parent raises it again, as it cannot see it otherwise
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
+        _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))
+    dist.destroy_process_group()
+
+
+def _join(plan: Plan, rank: int) -> None:
+    """Meet the other ranks."""
+    on_gpu = plan.settings.device == "cuda"
+    if on_gpu:
+        if torch.cuda.device_count() < plan.settings.ranks:
+            raise UsageError(f"{plan.settings.ranks} ranks need as many GPUs", remedy="lower --ranks")
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
 
 
 def _keeper(scratch: Path, rank: int) -> Callable[[Manifest], None]:
@@ -65,10 +79,25 @@ def _teller(scratch: Path, rank: int) -> Callable[[str], None]:
     return tell
 
 
-def _fail(scratch: Path, rank: int, text: str, *, kind: str = "error") -> None:
-    (scratch / f"{kind}{rank}").write_text(text, "utf-8")
-    sys.exit(1)
+def _fail(scratch: Path, rank: int, failure: Failure) -> NoReturn:
+    temporary = scratch / f".error{rank}.json"
+    temporary.write_bytes(msgspec.json.encode(failure))
+    temporary.replace(error_file(scratch, rank))
+    _leave(1)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit at once. What was finished is written; taking leave of the other ranks would wait for those that hang."""
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _traceback(error: BaseException | None) -> str:
+    return "" if error is None else "".join(traceback.format_exception(error))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Stop, and only once: a Ctrl-C reaches every process, and then the parent asks as well."""
+    for kind in _ENDING:
+        signal.signal(kind, signal.SIG_IGN)
     raise KeyboardInterrupt

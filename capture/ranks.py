@@ -15,12 +15,13 @@ from typing import Final
 
 import msgspec
 
-from tracekit.capture.output import write_capture
+from tracekit import errors
+from tracekit.capture.output import without_paths, write_capture
 from tracekit.capture.plan import Plan
-from tracekit.errors import OutOfMemoryError, TracekitError, UsageError
+from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.manifest import Manifest
 
-__all__ = ["record_ranks"]
+__all__ = ["Failure", "error_file", "record_ranks"]
 
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
@@ -28,34 +29,58 @@ _SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
 _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.rank_process import main; main(sys.argv[2:])"
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, a traceback or ""."""
+
+    kind: str
+    text: str
+    traceback: str = ""
+
+
+def error_file(scratch: Path, rank: int) -> Path:
+    """Where a rank writes down why it failed."""
+    return scratch / f"error{rank}.json"
+
+
 def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Manifest:
     """Run the plan on its ranks and return the manifest of all their runs, which is written into `folder`.
 
-    Raises the error of the first rank that failed, once the others are stopped; OutOfMemoryError when a step of any
+    Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
     rank did not fit the memory. What was finished on all ranks stays.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as scratch_name:
         scratch = Path(scratch_name)
         port = _free_port()
-        processes = [_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks)]
-        failed: int | None = None
+        processes: list[subprocess.Popen[bytes]] = []
+        error: TracekitError | None = None
         try:
+            processes += (_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks))
             failed = _wait(processes, scratch, progress)
             codes = [process.poll() for process in processes]
+            error = None if failed is None else _error_of(failed, codes, scratch)
+        except KeyboardInterrupt:
+            _keep_finished(processes, scratch, plan, folder, stopped="interrupted")
+            raise
         finally:
             _stop(processes)
-            manifest = _merged(scratch, plan)
-            if manifest is not None:
-                if failed is not None or not _complete(manifest, plan):
-                    manifest = msgspec.structs.replace(
-                        manifest, stopped=manifest.stopped or "a rank stopped early"
-                    )
-                manifest = write_capture(folder, manifest)
-        if failed is not None:
-            raise _error_of(failed, codes, scratch)
+        why = None if error is None else without_paths(str(error))
+        manifest = _keep_finished(processes, scratch, plan, folder, stopped=why)
+    if error is not None:
+        raise error
     if manifest is None:
         raise TracekitError("the ranks ended without a result")
     return manifest
+
+
+def _keep_finished(
+    processes: list[subprocess.Popen[bytes]], scratch: Path, plan: Plan, folder: Path, *, stopped: str | None
+) -> Manifest | None:
+    """End the ranks and write the manifest of what all of them have finished; None when that is nothing."""
+    _stop(processes)
+    manifest = _merged(scratch, plan)
+    if manifest is None or (stopped and not manifest.runs):
+        return None
+    return write_capture(folder, msgspec.structs.replace(manifest, stopped=stopped))
 
 
 def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
@@ -83,7 +108,7 @@ def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> sub
 def _wait(
     processes: list[subprocess.Popen[bytes]], scratch: Path, progress: Callable[[str], None]
 ) -> int | None:
-    """Wait for all ranks, telling what the first one does; returns the first that failed, None when all went well."""
+    """Wait for all ranks, telling what the first one does; returns the one that failed first, None when all went well."""
     told = 0
     while True:
         codes = [process.poll() for process in processes]
@@ -91,12 +116,21 @@ def _wait(
         for line in lines[told:]:
             progress(line)
         told = len(lines)
-        for rank, code in enumerate(codes):
-            if code:
-                return rank
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            return min(failed, key=lambda rank: _failed_at(scratch, rank))
         if all(code == 0 for code in codes):
             return None
         time.sleep(_POLL_SECONDS)
+
+
+def _failed_at(scratch: Path, rank: int) -> int:
+    """When a rank wrote down its error. One fails, and the others fail because they miss it a moment later.
+
+    A rank that wrote none was killed, which no other rank's error can have caused: it comes first.
+    """
+    path = error_file(scratch, rank)
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _lines(path: Path) -> list[str]:
@@ -137,26 +171,36 @@ def _merged(scratch: Path, plan: Plan) -> Manifest | None:
     return msgspec.structs.replace(parts[0], runs=runs, skipped_samples=skipped)
 
 
-def _complete(manifest: Manifest, plan: Plan) -> bool:
-    recorded = {run.level for run in manifest.runs}
-    return all(level in recorded for level in plan.levels if level != "metrics")
-
-
 def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
     # The rank that ran out of memory takes others with it, which may be seen to end first.
     for rank, code in enumerate(codes):
-        full = scratch / f"memory{rank}"
-        if full.exists():
-            return OutOfMemoryError(f"rank {rank}: {full.read_text('utf-8').strip()}")
+        failure = _failure(scratch, rank)
+        if failure is not None and failure.kind == OutOfMemoryError.__name__:
+            return _raised(rank, failure)
         if code == -_SIGKILL:
             return OutOfMemoryError(
                 f"rank {rank}: the system killed it, as it does when memory runs out",
                 remedy="lower --batch, --size or --ranks",
             )
-    path = scratch / f"error{failed}"
-    if path.exists():
-        return UsageError(f"rank {failed}: {path.read_text('utf-8').strip()}")
-    return TracekitError(f"rank {failed}: it was killed, or crashed")
+    failure = _failure(scratch, failed)
+    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: it was killed, or crashed")
+
+
+def _failure(scratch: Path, rank: int) -> Failure | None:
+    path = error_file(scratch, rank)
+    return msgspec.json.decode(path.read_bytes(), type=Failure) if path.exists() else None
+
+
+def _raised(rank: int, failure: Failure) -> TracekitError:
+    """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
+    kind = getattr(errors, failure.kind, TracekitError)
+    error: TracekitError = kind(f"rank {rank}: {failure.text}")
+    error.__cause__ = _InAnotherProcess(failure.traceback) if failure.traceback else None
+    return error
+
+
+class _InAnotherProcess(Exception):  # noqa: N818 - it carries the text of an error, and is none itself
+    """The traceback of a rank, so that it is shown where that of a single process would be."""
 
 
 def _free_port() -> int:

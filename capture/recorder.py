@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,14 +10,14 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture import workloads
 from tracekit.capture.device import resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
+from tracekit.capture.flops import flop_counter
 from tracekit.capture.instrument import describe_layers
 from tracekit.capture.names import PhaseRange, no_phase
-from tracekit.capture.output import trace_file, write_capture, write_trace
+from tracekit.capture.output import trace_file, without_paths, write_capture, write_trace
 from tracekit.capture.plan import Plan
 from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
@@ -81,7 +82,7 @@ class _Capture:
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
         self.manifest = Manifest(
-            workload=plan.workload,
+            workload=Path(plan.workload).name if ".py:" in plan.workload else plan.workload,
             task=recipe.task if recipe else "",
             settings=plan.settings,
             options=plan.options,
@@ -110,8 +111,9 @@ class _Capture:
     def stop(self, error: BaseException) -> None:
         """Say in the manifest, where there is one already, why it is not whole."""
         if self.manifest.runs and self._keep is None:
-            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split())
-            self.manifest = msgspec.structs.replace(self.manifest, stopped=why[:200])
+            text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(text.split())
+            self.manifest = msgspec.structs.replace(self.manifest, stopped=without_paths(why)[:200])
             write_capture(self.folder, self.manifest)
 
     def _run_level(self, level: Level) -> None:
@@ -148,8 +150,7 @@ class _Capture:
         """Of one step. Compiled blocks hide their operators, so that there is nothing to count."""
         if self.plan.settings.compile:
             return
-        counter = FlopCounterMode(display=False)
-        with counter:
+        with flop_counter() as counter:
             train_step(self.workload, self._batches, no_phase)
         synchronize(self.device)
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
@@ -209,16 +210,17 @@ def _own_errors(plan: Plan) -> Iterator[None]:
     """Turn what a step raises into an error that says whose it is."""
     try:
         yield
-    except (TracekitError, KeyboardInterrupt, SystemExit):
+    except (TracekitError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
         text = str(error)
         if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(w in text for w in _NO_MEMORY):
             raise OutOfMemoryError(
                 f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
                 remedy="lower --batch or --size, or add --checkpoint-activations",
             ) from error
-        if isinstance(error, OSError) or workloads.is_built_in(plan.workload):
+        disk_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        if disk_full or workloads.is_built_in(plan.workload):
             raise
         raise WorkloadError(
             f"{plan.workload} raised {type(error).__name__}: {' '.join(text.split())[:200]}"

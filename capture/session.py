@@ -24,11 +24,12 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from tracekit.capture.device import StepClock, resolve_device, synchronize
+from tracekit.capture.device import StepClock, ToolWindow, resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
 from tracekit.capture.instrument import Instrumentation
 from tracekit.capture.layer_table import LayerTable
 from tracekit.capture.names import Phase
+from tracekit.capture.nsys import collects, under_nsys
 from tracekit.capture.output import TRACE_FILE, prepare_folder, write_capture
 from tracekit.capture.ranges import Marks, NoMarks, ProfilerMarks, WithNvtx
 from tracekit.capture.timed import TimedMarks
@@ -58,9 +59,10 @@ class Session:
         profiler: profile | None = None,
         instrumentation: Instrumentation | None = None,
         timed: TimedMarks | None = None,
+        window: ToolWindow | None = None,
     ) -> None:
         self._profiler, self._instrumentation, self._timed = profiler, instrumentation, timed
-        self._device = device
+        self._device, self._window = device, window
         self._marks = marks
         self._clock = StepClock(device)
         self._first = options.wait + options.warmup
@@ -92,6 +94,8 @@ class Session:
             # Work queued before the first recorded step must not run into it, and the work of the last one must
             # be over before recording ends. In between the host runs ahead as it always does.
             synchronize(self._device)
+            if self._window is not None:
+                self._window.toggle()
         recorded = self._first <= following < self._total
         if self._instrumentation is not None:
             self._instrumentation.step = following if recorded else None
@@ -118,8 +122,10 @@ class Session:
             )
 
     def close(self) -> None:
-        """End the range of a step that was not ended."""
+        """End the range of a step that was not ended, and what a tool still collects."""
         self._range.close()
+        if self._window is not None:
+            self._window.close()
 
 
 @contextmanager
@@ -134,12 +140,20 @@ def recording(
     plain: Marks = timed or (
         ProfilerMarks(shapes_recorded=options.record_shapes) if level == "MLG" else NoMarks()
     )
-    marks = WithNvtx.if_attached(plain)
+    # Below our own nsys the level M runs bare: its steps would stand in the profile a second time.
+    marks = plain if level == "M" and under_nsys() else WithNvtx.if_attached(plain)
+    window = ToolWindow() if collects(level, device.type) else None
     with ExitStack() as stack:
         instrumentation = stack.enter_context(Instrumentation(model, marks)) if level != "M" else None
         profiler = stack.enter_context(_profiler(options, device)) if level == "MLG" else None
         live = Session(
-            device, options, marks, profiler=profiler, instrumentation=instrumentation, timed=timed
+            device,
+            options,
+            marks,
+            profiler=profiler,
+            instrumentation=instrumentation,
+            timed=timed,
+            window=window,
         )
         stack.callback(live.close)
         yield live

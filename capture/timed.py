@@ -1,6 +1,6 @@
 """Ranges by the host's clock, without a profiler: what the level ML records.
 
-They cost less than a microsecond each, so that the latency of a layer is that of a run that nothing else disturbs. On
+They cost about a microsecond each, so that the latency of a layer is that of a run that little else disturbs. On
 a GPU they tell when the host called a layer, not when the device ran it.
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +24,40 @@ _PROCESS = 0
 
 
 class TimedMarks:
-    """Collects ranges while `recording` is set, and writes them as a trace."""
+    """Collects ranges while `recording` is set, and writes them as a trace.
+
+    `rows` are the ranges that have ended: name, start, end (ns of the host's clock), thread, arguments.
+    """
 
     kind: RangeKind = "timed"
 
     def __init__(self) -> None:
         self.recording = False
-        self._rows: list[tuple[str, int, int, int, dict[str, Any] | None]] = []
+        self.rows: list[tuple[str, int, int, int, dict[str, Any] | None]] = []
+        self._arguments: dict[int, dict[str, Any]] = {}
 
     def step(self, number: int) -> Range:
         """A range named as the profiler names steps."""
-        return self._range(step_range_name(number), None)
+        return _Timed(self, step_range_name(number), None)
 
     def phase(self, phase: Phase) -> Range:
         """A range named after the phase."""
-        return self._range(phase_range_name(phase), None)
+        return _Timed(self, phase_range_name(phase), None)
 
     def layer(self, layer: Layer) -> Range:
         """A range named after the layer, with the same arguments as in a profile."""
-        arguments = {
-            "layer": printable(layer.name or ROOT_LAYER),
-            "layer_id": layer.id,
-            "module": printable(layer.type),
-        }
-        return self._range(layer.range_name, arguments)
-
-    @contextmanager
-    def _range(self, name: str, arguments: dict[str, Any] | None) -> Iterator[None]:
-        start = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            if self.recording:
-                end = time.perf_counter_ns()
-                self._rows.append((name, start, end, threading.get_native_id(), arguments))
+        arguments = self._arguments.get(layer.id)
+        if arguments is None:
+            arguments = self._arguments[layer.id] = {
+                "layer": printable(layer.name or ROOT_LAYER),
+                "layer_id": layer.id,
+                "module": printable(layer.type),
+            }
+        return _Timed(self, layer.range_name, arguments)
 
     def export(self, path: str) -> None:
         """Write the ranges as Chrome-format JSON; times are µs with three decimals, that is exact ns."""
-        rows = sorted(self._rows, key=lambda row: (row[1], -row[2]))
+        rows = sorted(self.rows, key=lambda row: (row[1], -row[2]))
         first = rows[0][1] if rows else 0
         events = [
             {
@@ -79,6 +73,25 @@ class TimedMarks:
             for name, start, end, thread, arguments in rows
         ]
         Path(path).write_bytes(msgspec.json.encode({"schemaVersion": 1, "traceEvents": events}))
+
+
+class _Timed:
+    """One range; a class with slots costs a third of a generator, and there is one for each call of each module."""
+
+    __slots__ = ("_arguments", "_marks", "_name", "_start")
+
+    def __init__(self, marks: TimedMarks, name: str, arguments: dict[str, Any] | None) -> None:
+        self._marks, self._name, self._arguments = marks, name, arguments
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        if self._marks.recording:
+            end = time.perf_counter_ns()
+            self._marks.rows.append(
+                (self._name, self._start, end, threading.get_native_id(), self._arguments)
+            )
 
 
 def _microseconds(ns: int) -> msgspec.Raw:

@@ -105,7 +105,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
     rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that
     of the folder in which the capture ran. `layer_ranges` is `structured` when the ranges carry arguments, `plain`
-    when only names. `stopped` says why the capture ended before all its levels; None when it did not.
+    when only names. `stopped` says why the capture ended before all its levels; None when it did not. `nsys` is the file
+    name of the Nsight Systems profile beside it; None when there is none.
     """
 
     schema_version: int = MANIFEST_VERSION
@@ -131,6 +132,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layer_ranges: str
     runs: list[Run]
     stopped: str | None = None
+    nsys: str | None = None
 
     def to_json(self) -> bytes:
         """Return the manifest as indented UTF-8 JSON with a final newline."""

@@ -8,6 +8,7 @@ import os
 from io import BytesIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from pretended_runs import pretend, python, refuse, saying, succeed, swept
 
@@ -198,12 +199,14 @@ def test_trimmed_mean_is_what_the_rows_hold(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_error_of_a_rank_out_of_memory_comes_before_those_that_it_causes(tmp_path: Path) -> None:
     assert type(ranks._error_of(0, [1, 1], tmp_path)) is TracekitError
-    (tmp_path / "error0").write_text("the other side closed the connection")
+    closed = ranks.Failure("UsageError", "the other side closed the connection")
+    ranks.error_file(tmp_path, 0).write_bytes(msgspec.json.encode(closed))
     assert str(ranks._error_of(0, [1, 1], tmp_path)) == "rank 0: the other side closed the connection"
     killed = ranks._error_of(0, [1, -9], tmp_path)
     assert isinstance(killed, OutOfMemoryError)
     assert str(killed).startswith("rank 1: the system killed it")
-    (tmp_path / "memory1").write_text("a step does not fit")
+    unfit = ranks.Failure("OutOfMemoryError", "a step does not fit")
+    ranks.error_file(tmp_path, 1).write_bytes(msgspec.json.encode(unfit))
     full = ranks._error_of(0, [1, 1], tmp_path)
     assert isinstance(full, OutOfMemoryError)
     assert str(full) == "rank 1: a step does not fit"

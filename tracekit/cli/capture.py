@@ -19,6 +19,7 @@ __all__ = ["capture"]
 
 
 def capture(
+    context: typer.Context,
     workload: flags.WorkloadName = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
@@ -46,6 +47,7 @@ def capture(
     shapes: flags.Shapes = True,
     memory: flags.MemoryFlag = True,
     stack: flags.Stack = False,
+    nsys: flags.Nsys = False,
     list_: flags.ListFlag = False,
 ) -> None:
     """Train a model for a few steps and record it; writes traces and a manifest."""
@@ -54,6 +56,12 @@ def capture(
         return
     if not workload:
         raise UsageError("no workload is given", remedy="see tracekit capture --list")
+    folder = output or _default_folder(workload)
+    if nsys:
+        from tracekit.cli.capture_nsys import capture_under_nsys
+
+        capture_under_nsys(context, folder, flags.levels_of(levels), device)
+        return
     from tracekit.manifest import CaptureOptions, Settings
 
     settings = Settings(
@@ -77,7 +85,7 @@ def capture(
     options = CaptureOptions(
         steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
     )
-    _run(workload, output or _default_folder(workload), settings, options, levels, data)
+    _run(workload, folder, settings, options, levels, data)
 
 
 def _run(
@@ -88,18 +96,22 @@ def _run(
     levels: str,
     data: Path | None,
 ) -> None:
+    from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
+    from tracekit.manifest import MANIFEST_FILE
 
+    before = _written_at(folder / MANIFEST_FILE)
     try:
-        result = run(
-            workload,
-            folder,
-            settings=settings,
-            options=options,
-            levels=flags.levels_of(levels),
-            data=data,
-            progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
-        )
+        with noted():
+            result = run(
+                workload,
+                folder,
+                settings=settings,
+                options=options,
+                levels=flags.levels_of(levels),
+                data=data,
+                progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
+            )
     except WorkloadError as error:
         if error.__cause__ is not None:
             import traceback
@@ -108,7 +120,8 @@ def _run(
             traceback.print_exception(error.__cause__)
         raise
     except KeyboardInterrupt:
-        _say_what_is_left(folder)
+        if _written_at(folder / MANIFEST_FILE) != before:
+            _say_what_is_left(folder)
         raise
     _print_result(result)
 
@@ -126,10 +139,13 @@ def _print_result(result: CaptureResult) -> None:
 def _say_what_is_left(folder: Path) -> None:
     from tracekit.manifest import MANIFEST_FILE, read_manifest
 
-    path = folder / MANIFEST_FILE
-    if path.exists():
-        done = ", ".join(dict.fromkeys(run.level for run in read_manifest(path).runs))
-        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+    done = ", ".join(dict.fromkeys(run.level for run in read_manifest(folder / MANIFEST_FILE).runs))
+    typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+
+
+def _written_at(path: Path) -> int | None:
+    """When a file was written, so that what an earlier capture left is not taken for this one's."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _default_folder(workload: str) -> Path:

@@ -25,6 +25,7 @@ __all__ = [
     "ListFlag",
     "MaxRows",
     "MemoryFlag",
+    "Nsys",
     "ParallelFlag",
     "ParallelName",
     "PinMemory",
@@ -63,7 +64,7 @@ class ParallelName(str, Enum):
 
 def levels_of(text: str) -> tuple[Level, ...]:
     """The levels in a list with commas. Raises UsageError for one that is none."""
-    from tracekit.manifest import LEVELS
+    from tracekit.manifest import LEVELS  # msgspec takes a while, and the help needs none
 
     found: list[Level] = []
     for part in text.split(","):
@@ -141,6 +142,12 @@ MemoryFlag = Annotated[
 ]
 Stack = Annotated[
     bool, typer.Option(help="Record Python stacks (much larger traces).", rich_help_panel=_RECORD)
+]
+Nsys = Annotated[
+    bool,
+    typer.Option(
+        "--nsys", help="Record with Nsight Systems, in place of torch's profiler.", rich_help_panel=_RECORD
+    ),
 ]
 ListFlag = Annotated[
     bool,

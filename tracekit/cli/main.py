@@ -121,7 +121,11 @@ def _run(arguments: list[str]) -> int:
         text = message().strip()
         return _complain(f"{text} See '{where} --help'." if text else f"See '{where} --help'.", 2)
     # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
-    return _complain("interrupted", _INTERRUPTED) if result == _INTERRUPTED else 0
+    if result == _INTERRUPTED:
+        return _complain("interrupted", _INTERRUPTED)
+    return (
+        result if isinstance(result, int) else 0
+    )  # that of a typer.Exit, when the failure has been told already
 
 
 def _complain(text: str, code: int) -> int:

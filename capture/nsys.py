@@ -1,0 +1,159 @@
+"""A capture under Nsight Systems: the program runs itself again below `nsys profile`. It imports no torch.
+
+nsys takes the place of torch's profiler, since a GPU lets only one of them listen: where the level MLG was asked for,
+ML runs, whose ranges nsys records with the kernels. On a GPU the profile holds the recorded steps of that level alone;
+on a CPU there is nothing to tell nsys by, and it holds the whole run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tracekit.capture.output import prepare_folder, write_capture
+from tracekit.errors import MissingDependencyError, TracekitError, UsageError
+from tracekit.manifest import MANIFEST_FILE, Level, read_manifest
+
+__all__ = ["PROFILE_FILE", "collects", "command", "levels_under_nsys", "noted", "profile", "under_nsys"]
+
+PROFILE_FILE: Final = "profile.nsys-rep"
+_VARIABLE: Final = "TRACEKIT_UNDER_NSYS"
+"""Names the file in which the program below nsys notes how far it came."""
+
+_BEGUN, _FINISHED = "begun", "finished"
+_GRACE_SECONDS: Final = 60
+"""What nsys is given to write its profile after a Ctrl-C."""
+
+
+def levels_under_nsys(levels: Sequence[Level]) -> tuple[Level, ...]:
+    """The levels that run when these were asked for. Raises UsageError when none of them has ranges to record.
+
+    >>> levels_under_nsys(("M", "MLG", "metrics"))
+    ('M', 'ML', 'metrics')
+    """
+    found: dict[Level, None] = {"ML" if level == "MLG" else level: None for level in levels}
+    if "ML" not in found:
+        raise UsageError("nsys has nothing to record at these levels", remedy="add MLG to --levels")
+    return tuple(found)
+
+
+def under_nsys() -> bool:
+    """Whether this process was started by `profile`, or by one that was."""
+    return _VARIABLE in os.environ
+
+
+def collects(level: Level, device_type: str) -> bool:
+    """Whether nsys is to be told when the recorded steps of this level begin and end."""
+    return under_nsys() and level == "ML" and device_type == "cuda"
+
+
+def command(nsys: str, words: Sequence[str], folder: Path, *, on_gpu: bool) -> list[str]:
+    """The command line that runs the program `words` below `nsys` and writes `PROFILE_FILE` into `folder`."""
+    window = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if on_gpu else []
+    return [
+        *(nsys, "profile", "-t", "cuda,nvtx,osrt,cudnn,cublas"),
+        *window,
+        *("--cuda-graph-trace=node", "--force-overwrite=true"),
+        *("-o", str(folder / PROFILE_FILE.removesuffix(".nsys-rep"))),
+        *words,
+    ]
+
+
+def profile(words: Sequence[str], folder: Path, *, on_gpu: bool) -> int:
+    """Run the capture `words`, which writes into `folder`, below nsys; return the exit code to leave with.
+
+    0: the profile is there, and the manifest names it. Another code: the capture has failed, and has said so itself;
+    a profile that nsys wrote all the same is named too, also after a Ctrl-C. stdout of both goes to stderr.
+
+    Raises `MissingDependencyError` when nsys is not on the PATH, and `TracekitError` when nsys itself failed.
+    """
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise MissingDependencyError(
+            "nsys is not on the PATH",
+            remedy="install Nsight Systems from https://developer.nvidia.com/nsight-systems",
+        )
+    folder = prepare_folder(folder)
+    paths = folder / MANIFEST_FILE, folder / PROFILE_FILE
+    before = [_written_at(path) for path in paths]
+    with tempfile.TemporaryDirectory(prefix=".nsys-", dir=folder) as scratch:
+        note = Path(scratch) / "outcome"
+        try:
+            code = _run(command(nsys, words, folder, on_gpu=on_gpu), note)
+        finally:
+            fresh = [_written_at(path) not in (None, old) for path, old in zip(paths, before, strict=True)]
+            if all(fresh):
+                _name_profile(folder)
+        outcome = note.read_text("utf-8") if note.exists() else ""
+    if outcome == _BEGUN:
+        return code or 1
+    _check_nsys(code, finished=outcome == _FINISHED, wrote=fresh[1])
+    return 0
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Around a capture: note for the `profile` that started this process that it has begun, and that it went well."""
+    path = os.environ.get(_VARIABLE)
+    if path is not None:
+        Path(path).write_text(_BEGUN, "utf-8")
+    yield
+    if path is not None:
+        Path(path).write_text(_FINISHED, "utf-8")
+
+
+def _check_nsys(code: int, *, finished: bool, wrote: bool) -> None:
+    if not finished:
+        raise TracekitError(
+            f"nsys ended with exit code {code} before the capture began", remedy="see what it wrote above"
+        )
+    if code:
+        raise TracekitError(
+            f"nsys ended with exit code {code} after the capture", remedy="see what it wrote above"
+        )
+    if not wrote:
+        raise TracekitError("nsys wrote no profile", remedy="see what it wrote above")
+
+
+def _run(words: list[str], note: Path) -> int:
+    """Wait for nsys and return its exit code.
+
+    It gets a group of its own, so that a Ctrl-C reaches it and the program below it once, from here: nsys takes a
+    second one as the wish to write no profile. Raises KeyboardInterrupt once nsys has ended.
+    """
+    process = subprocess.Popen(
+        words,
+        env={**os.environ, _VARIABLE: str(note)},
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(_GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
+    return code if code >= 0 else 128 - code
+
+
+def _name_profile(folder: Path) -> None:
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    write_capture(folder, msgspec.structs.replace(manifest, nsys=PROFILE_FILE))
+
+
+def _written_at(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None

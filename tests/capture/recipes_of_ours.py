@@ -1,0 +1,122 @@
+"""Workloads of a user's own, each named FILE.py:FUNCTION, for the tests: good ones and every kind of bad one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from tracekit.capture.recipe import Recipe
+from tracekit.capture.workloads import WorkloadOptions
+
+SIDE = 6
+
+
+class Points(Dataset):
+    def __len__(self) -> int:
+        return 1_000
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        random = torch.Generator().manual_seed(index)
+        return torch.randn(SIDE, generator=random), torch.randn(1, generator=random)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(SIDE, SIDE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(x)) + x
+
+
+def smooth(options: WorkloadOptions, **more: object) -> Recipe:
+    """No dropout and no batch normalisation: a sample's gradient does not depend on the others in its batch."""
+    return Recipe(
+        model=nn.Sequential(Block(), Block(), nn.Linear(SIDE, 1)).to(options.device),
+        dataset=Points(),
+        forward=lambda model, batch: model(batch[0]),
+        loss=lambda output, batch: functional.mse_loss(output, batch[1]),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        task="regression",
+        batch=options.batch or 4,
+        size=SIDE,
+        synthetic=True,
+        **more,
+    )
+
+
+def without_options() -> Recipe:
+    return smooth(WorkloadOptions(torch.device("cpu")))
+
+
+def leaves_its_parameters(options: WorkloadOptions) -> Recipe:
+    """Rank 0 writes its parameters after each update to where an environment variable says."""
+
+    def leave(model: nn.Module, updates: int) -> None:
+        named = {name.removeprefix("module."): p.detach() for name, p in model.named_parameters()}
+        # A shard is put together again by all ranks.
+        state = {name: p.full_tensor() if hasattr(p, "full_tensor") else p for name, p in named.items()}
+        if os.environ.get("RANK", "0") == "0":
+            torch.save(state, f"{os.environ['TRACEKIT_TEST_PARAMETERS']}-{updates}.pt")
+
+    return smooth(options, after_update=leave)
+
+
+def raises_in_the_factory(options: WorkloadOptions) -> Recipe:
+    raise ZeroDivisionError("in the factory")
+
+
+def reads_a_missing_file(options: WorkloadOptions) -> Recipe:
+    text = Path("/no/such/folder/of/mine.txt").read_text()
+    return smooth(options, config={"text": text})
+
+
+def exits(options: WorkloadOptions) -> Recipe:
+    sys.exit(0)
+
+
+def raises_in_a_step(options: WorkloadOptions) -> Recipe:
+    return smooth(options, after_update=_fail_after(2))
+
+
+def raises_while_profiled(options: WorkloadOptions) -> Recipe:
+    """With one step and one warm-up, the updates 1 to 3 are the level M's."""
+    return smooth(options, after_update=_fail_after(4))
+
+
+def raises_on_the_second_rank(options: WorkloadOptions) -> Recipe:
+    return smooth(options, after_update=_fail_after(4, rank="1"))
+
+
+def is_killed_on_the_second_rank(options: WorkloadOptions) -> Recipe:
+    def die(model: nn.Module, updates: int) -> None:
+        if os.environ.get("RANK") == "1":
+            os._exit(3)
+
+    return smooth(options, after_update=die)
+
+
+def is_slow_while_profiled(options: WorkloadOptions) -> Recipe:
+    """Says that it is there, and waits to be interrupted."""
+
+    def wait(model: nn.Module, updates: int) -> None:
+        if updates >= 4:
+            Path(os.environ["TRACEKIT_TEST_READY"]).touch()
+            time.sleep(30)
+
+    return smooth(options, after_update=wait)
+
+
+def _fail_after(last: int, rank: str | None = None):
+    def fail(model: nn.Module, updates: int) -> None:
+        if updates == last and rank in (None, os.environ.get("RANK")):
+            raise ValueError('step "four" is\none too many')
+
+    return fail
