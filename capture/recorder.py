@@ -22,7 +22,7 @@ from tracekit.capture.plan import Plan
 from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.session import Recorded, recording
+from tracekit.capture.sessions import Recorded, recording
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError

@@ -102,7 +102,10 @@ class MaskedZipfTokens(Dataset[Pair]):
         random = torch.Generator().manual_seed(self.seed * _EPOCH + index)
         # Token 0 is the mask, so words begin at 1.
         words = torch.multinomial(self.shares, self.length, replacement=True, generator=random) + 1
-        masked = torch.rand(self.length, generator=random) < _MASKED_SHARE
+        chance = torch.rand(self.length, generator=random)
+        masked = (chance < _MASKED_SHARE) | (
+            chance == chance.min()
+        )  # of nothing masked there is no mean loss
         return words.masked_fill(masked, _MASK_TOKEN), words.masked_fill(~masked, _IGNORED)
 
 

@@ -14,7 +14,7 @@ from tracekit.capture import output
 from tracekit.capture.names import no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.session import session
+from tracekit.capture.sessions import session
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.errors import UsageError
@@ -274,3 +274,20 @@ def test_the_files_are_readable_by_whom_the_umask_lets(tmp_path: Path) -> None:
         "trace.json.gz": "0o644",
         "manifest.json": "0o644",
     }
+
+
+def test_the_package_offers_the_session_itself_and_phases_may_be_left_out(tmp_path: Path) -> None:
+    import tracekit
+    import tracekit.capture
+
+    model = tiny()
+    with tracekit.capture.session(str(tmp_path / "mine"), model=model, samples_per_step=2) as s:
+        for _ in range(8):  # more than are recorded
+            model(torch.ones(2, 3)).sum().backward()
+            s.step()
+    trace = tracekit.read(tmp_path / "mine")
+    assert trace.manifest is not None
+    assert trace.manifest.samples_per_step == 2
+    assert trace.host.filter(trace.host["kind"] == "step").height == 3
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tracekit.capture.nothing  # noqa: B018

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from tracekit.capture import nsys, session
+from tracekit.capture import nsys, sessions
 from tracekit.capture.device import ToolWindow
 from tracekit.capture.run import run
-from tracekit.capture.session import Session, recording
+from tracekit.capture.sessions import Session, recording
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
 from tracekit.manifest import CaptureOptions, Settings, read_manifest
@@ -202,7 +202,7 @@ def told(monkeypatch) -> list[str]:
     events: list[str] = []
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: events.append("start"))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: events.append("stop"))
-    monkeypatch.setattr(session, "collects", lambda level, _device: level == "ML")
+    monkeypatch.setattr(sessions, "collects", lambda level, _device: level == "ML")
     return events
 
 

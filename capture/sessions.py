@@ -1,6 +1,6 @@
 """Recording a training loop of your own: `with session(folder, model=model) as s:` around the loop.
 
-    with session(Path("runs/mine"), model=model, steps=3) as s:
+    with session("runs/mine", model=model) as s:
         for batch in loader:
             with s.phase("forward"):
                 loss = model(batch).mean()
@@ -10,11 +10,13 @@
             if s.done:
                 break
 
-The files are written when the block ends. If it ends by an exception, nothing is written.
+Phases may be left out, and so may the break: steps after the last recorded one run as they are. The files are written
+when the block ends. If it ends by an exception, nothing is written.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -165,7 +167,7 @@ def recording(
 
 @contextmanager
 def session(
-    out_dir: Path,
+    out_dir: str | os.PathLike[str],
     *,
     model: nn.Module,
     options: CaptureOptions | None = None,
