@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # it imports torch, and this module
     from tracekit.capture.sessions import Recorded
 
 __all__ = [
+    "SCRATCH_PREFIX",
     "TRACE_FILE",
     "pack_trace",
     "prepare_folder",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 TRACE_FILE = "trace.json.gz"
+SCRATCH_PREFIX = ".capture-"
+"""Of folders in which files lie until they are whole."""
 
 
 _EVENTS = b'"traceEvents"'
@@ -82,7 +85,7 @@ def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = 
     `TracekitError` when the profiler wrote a file without events.
     """
     run = manifest.runs[-1] if manifest.runs else None
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".capture-") as scratch_name:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
         scratch = Path(scratch_name)
         names = [MANIFEST_FILE]
         if recorded is not None and run is not None and run.trace is not None:
@@ -99,7 +102,7 @@ def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
     """Write the trace of a run alone, whole or not at all; return the run with what was found in the trace."""
     if run.trace is None:
         return run
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".capture-") as scratch_name:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
         run = msgspec.structs.replace(run, trace_defect=_export(Path(scratch_name), run.trace, recorded))
         (Path(scratch_name) / str(run.trace)).replace(folder / str(run.trace))
     return run

@@ -43,8 +43,6 @@ def main(arguments: Sequence[str]) -> None:
         _keeper(scratch, rank)(manifest)
     except TracekitError as error:
         _fail(scratch, rank, Failure(type(error).__name__, str(error), _traceback(error.__cause__)))
-    except KeyboardInterrupt:
-        _leave(_INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the parent raises it again, as it cannot see it otherwise
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
         _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))
@@ -96,8 +94,6 @@ def _traceback(error: BaseException | None) -> str:
     return "" if error is None else "".join(traceback.format_exception(error))
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Stop, and only once: a Ctrl-C reaches every process, and then the parent asks as well."""
-    for kind in _ENDING:
-        signal.signal(kind, signal.SIG_IGN)
-    raise KeyboardInterrupt
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Stop at once: what was finished is kept, and an exception may come up in the middle of torch, which prints it."""
+    _leave(_INTERRUPTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from tracekit import errors
-from tracekit.capture.output import without_paths, write_capture
+from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
 from tracekit.capture.plan import Plan
 from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.manifest import Manifest
@@ -77,6 +78,8 @@ def _keep_finished(
 ) -> Manifest | None:
     """End the ranks and write the manifest of what all of them have finished; None when that is nothing."""
     _stop(processes)
+    for unfinished in folder.glob(f"{SCRATCH_PREFIX}*"):
+        shutil.rmtree(unfinished)  # of ranks that were stopped while they wrote
     manifest = _merged(scratch, plan)
     if manifest is None or (stopped and not manifest.runs):
         return None
