@@ -27,6 +27,9 @@ from tracekit.trace import Trace
 __all__ = ["NO_PHASE", "Workload", "workload"]
 
 NO_PHASE = "(no phase)"
+_FELT = 1.05
+"""A few steps tell no smaller difference from chance."""
+
 _PHASE_COLUMNS = {
     "phase": pl.String,
     "count": pl.Int64,
@@ -184,16 +187,39 @@ def _answer(
 ) -> str:
     if manifest is None:
         return "The trace has no manifest beside it."
-    text = manifest.workload
+    text = f"{manifest.workload} ({', '.join(_traits(manifest))})" if _traits(manifest) else manifest.workload
     if step_ns:
         recorded = "" if manifest.step_times_ns("M") else ", with the profiler"
         text += f" takes {format_ns(step_ns)} a step{recorded}"
     if rate is not None:
         text += f": {_rate(rate)} samples a second"
     if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
-        text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a step"
+        text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step"
     slower = manifest.overhead()
-    return f"{text}." if slower is None else f"{text}. Recorded, a step takes {slower:.2f} times as long."
+    if slower is None:
+        return f"{text}."
+    times = f"{slower:.2f} times as long" if slower >= _FELT else "about as long"
+    return f"{text}. Recorded, a step takes {times}."
+
+
+def _traits(manifest: Manifest) -> list[str]:
+    """What must be known of a run before its figures are compared with others."""
+    settings = manifest.settings
+    if settings is None:
+        return []
+    batch = None
+    if manifest.samples_per_step is not None:
+        batch = manifest.samples_per_step // (settings.ranks * settings.accumulate)
+    traits = {
+        "tiny": settings.tiny,
+        f"batch {batch}": batch is not None,
+        f"{settings.accumulate} batches a step": settings.accumulate > 1,
+        settings.precision: True,
+        "compiled": settings.compile,
+        f"{settings.ranks} ranks": settings.ranks > 1,
+        "made-up data": manifest.synthetic is True,
+    }
+    return [trait for trait, holds in traits.items() if holds]
 
 
 def _rate(value: float) -> str:

@@ -7,7 +7,8 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # it imports torch, and this module
 __all__ = [
     "SCRATCH_PREFIX",
     "TRACE_FILE",
+    "forget_older_traces",
+    "new_folder",
     "pack_trace",
     "prepare_folder",
     "trace_file",
@@ -42,6 +45,7 @@ _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the pa
 # know it by, and do not tell whose machine it was.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 _CHUNK = 1 << 20
+_OWN_TRACE = re.compile(r"trace(-ML)?(-rank\d+)?\.json\.gz")
 _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
 
 
@@ -76,6 +80,30 @@ def prepare_folder(folder: Path) -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError("cannot write there (no permission)", path=folder)
     return folder
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """`folder`, made where it is missing, and removed again when the block fails and leaves it empty.
+
+    Raises `UsageError` when it cannot be written to.
+    """
+    was_there = folder.exists()
+    try:
+        yield prepare_folder(folder)
+    except BaseException:
+        if not was_there:
+            with suppress(OSError):  # there is something in it, or it was never made
+                folder.rmdir()
+        raise
+
+
+def forget_older_traces(folder: Path, manifest: Manifest) -> None:
+    """Remove the traces of an earlier capture in the same folder, which the manifest no longer names."""
+    named = {run.trace for run in manifest.runs}
+    for file in folder.iterdir():
+        if _OWN_TRACE.fullmatch(file.name) and file.name not in named:
+            file.unlink()
 
 
 def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = None) -> Manifest:

@@ -192,6 +192,11 @@ def _build(plan: Plan, device: torch.device) -> Workload:
     built = factory.load()(options)
     if isinstance(built, Recipe):
         return Training(built, settings, device)
+    if not all(hasattr(built, name) for name in ("model", "config", "batches", "step")):
+        raise UsageError(
+            f"{plan.workload} returned {type(built).__name__}, which is no workload",
+            remedy="return a tracekit.capture.Recipe",
+        )
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:
         raise UsageError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.capture import workloads
-from tracekit.capture.output import prepare_folder
+from tracekit.capture.output import forget_older_traces, new_folder
 from tracekit.capture.plan import DEFAULT_LEVELS, Plan
 from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings
@@ -77,14 +77,21 @@ def run(
         raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
     if data is not None and not Path(data).exists():
         raise UsageError("there are no data there", path=data, remedy="give a file or folder that exists")
-    folder = prepare_folder(Path(out))
-    # Kineto reads it when torch is loaded; without it each recording prints two lines about itself.
+    # Read when torch is loaded: without them each recording prints lines about itself, and a warning of the allocator
+    # that memory was in use before.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    tell = progress or (lambda _line: None)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    with new_folder(Path(out)) as folder:
+        manifest = _record(plan, folder, progress or (lambda _line: None))
+        forget_older_traces(folder, manifest)
+    return CaptureResult(folder, manifest)
+
+
+def _record(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Manifest:
     if plan.settings.ranks > 1:
         from tracekit.capture.ranks import record_ranks  # noqa: PLC0415 - it starts processes of its own
 
-        return CaptureResult(folder, record_ranks(plan, folder, tell))
+        return record_ranks(plan, folder, tell)
     from tracekit.capture.recorder import record  # noqa: PLC0415 - the import that brings torch
 
-    return CaptureResult(folder, record(plan, folder, tell))
+    return record(plan, folder, tell)

@@ -32,7 +32,7 @@ from tracekit.capture.instrument import Instrumentation
 from tracekit.capture.layer_table import LayerTable
 from tracekit.capture.names import Phase
 from tracekit.capture.nsys import collects, under_nsys
-from tracekit.capture.output import TRACE_FILE, prepare_folder, write_capture
+from tracekit.capture.output import TRACE_FILE, forget_older_traces, new_folder, write_capture
 from tracekit.capture.ranges import Marks, NoMarks, ProfilerMarks, WithNvtx
 from tracekit.capture.timed import TimedMarks
 from tracekit.errors import UsageError
@@ -189,26 +189,27 @@ def session(
     options = options or CaptureOptions()
     check_options(options)
     where = resolve_device(device)
-    folder = prepare_folder(Path(out_dir))
     parameters = sum(p.numel() for p in model.parameters())
-    with recording("MLG", model, where, options) as live:
-        yield live
-    if live.recorded is None:  # pragma: no cover - `recording` has set it
-        raise AssertionError("the recording ended without its results")
-    run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
-    manifest = Manifest(
-        workload=workload,
-        options=options,
-        config=dict(config or {}),
-        seed=seed,
-        parameters=parameters,
-        layers=len(live.recorded.layers.layers),
-        samples_per_step=samples_per_step,
-        layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
-        runs=[run],
-        **describe_machine(where),
-    )
-    live.manifest = write_capture(folder, manifest, live.recorded)
+    with new_folder(Path(out_dir)) as folder:
+        with recording("MLG", model, where, options) as live:
+            yield live
+        if live.recorded is None:  # pragma: no cover - `recording` has set it
+            raise AssertionError("the recording ended without its results")
+        run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
+        manifest = Manifest(
+            workload=workload,
+            options=options,
+            config=dict(config or {}),
+            seed=seed,
+            parameters=parameters,
+            layers=len(live.recorded.layers.layers),
+            samples_per_step=samples_per_step,
+            layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
+            runs=[run],
+            **describe_machine(where),
+        )
+        live.manifest = write_capture(folder, manifest, live.recorded)
+        forget_older_traces(folder, live.manifest)
 
 
 def check_options(options: CaptureOptions) -> None:

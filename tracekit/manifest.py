@@ -100,7 +100,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was run. `schema_version` rises when a field changes its meaning.
 
-    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings.
+    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample was unusable.
     `parameters` counts every parameter of the model once. `samples_per_step` counts over all ranks.
     `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
     rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that
@@ -172,9 +172,9 @@ def traces_in(folder: Path) -> list[Path]:
     runs = [run for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace is not None]
     best = [run for run in runs if run.level == "MLG"] or runs
     if not best:
-        raise UnreadableTraceError(
-            "the capture has no trace", path=folder, remedy="capture with --levels MLG"
-        )
+        stopped = read_manifest(folder / MANIFEST_FILE).stopped
+        fault = "the capture has no trace" + (f": it was stopped ({stopped})" if stopped else "")
+        raise UnreadableTraceError(fault, path=folder, remedy="capture with --levels MLG")
     return [folder / str(run.trace) for run in sorted(best, key=lambda run: run.rank)]
 
 

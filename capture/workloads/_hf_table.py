@@ -53,5 +53,5 @@ def find(name: str) -> HfEntry:
         return entry
     close = difflib.get_close_matches(wanted, [*ENTRIES, *_BY_CLASS], n=5, cutoff=0.5)
     close = list(dict.fromkeys(each if each in ENTRIES else _BY_CLASS[each].name for each in close))
-    choice = f"did you mean {', '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
+    choice = f"did you mean {', '.join(close)}?" if close else "see tracekit capture --list"
     raise UsageError(f"unknown architecture {name!r}", remedy=choice)

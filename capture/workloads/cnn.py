@@ -91,7 +91,7 @@ class SyntheticImages(Dataset[Pair]):
 
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 16 images of 64×64 pixels a step, trained by SGD with momentum."""
-    batch, side = options.batch or 16, options.size or 64
+    batch, side = options.batch or (4 if options.tiny else 16), options.size or (32 if options.tiny else 64)
     return Recipe(
         model=ResidualNet().to(options.device),
         dataset=SyntheticImages(side, options.seed),

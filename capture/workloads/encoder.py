@@ -115,7 +115,7 @@ def _loss(scores: torch.Tensor, pair: Pair) -> torch.Tensor:
 
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 8 sequences of 64 tokens a step, trained by AdamW."""
-    batch, length = options.batch or 8, options.size or 64
+    batch, length = options.batch or (4 if options.tiny else 8), options.size or (32 if options.tiny else 64)
     return Recipe(
         model=Encoder(length).to(options.device),
         dataset=MaskedZipfTokens(length, options.seed),

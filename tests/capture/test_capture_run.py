@@ -157,3 +157,28 @@ def test_packing_the_same_trace_twice_gives_the_same_bytes(tmp_path: Path) -> No
         pack_trace(source, tmp_path / name, {})
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert b"in.json" not in (tmp_path / "one").read_bytes()
+
+
+def test_a_second_capture_replaces_the_first_with_all_its_traces(tmp_path: Path) -> None:
+    few = CaptureOptions(steps=1)
+    small = Settings(batch=1, size=8)
+    run("cnn", tmp_path, settings=small, options=few, levels=("ML", "MLG"))
+    (tmp_path / "trace-of-mine.json.gz").write_bytes(b"")
+    run("cnn", tmp_path, settings=small, options=few, levels=("M", "ML"))
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"manifest.json", "trace-ML.json.gz", "trace-of-mine.json.gz"}
+
+
+def test_a_capture_that_fails_at_once_leaves_no_empty_folder(tmp_path: Path) -> None:
+    for name, options in (("resnet50:19", None), ("cnn", CaptureOptions(steps=1))):
+        settings = Settings(device="nowhere") if options else None
+        with pytest.raises(UsageError):
+            run(name, tmp_path / "new", settings=settings, options=options)
+        assert not (tmp_path / "new").exists()
+
+
+def test_what_is_no_workload_is_told_so(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("def build(options):\n    return None\n")
+    with pytest.raises(UsageError, match="returned NoneType, which is no workload"):
+        run(f"{mine}:build", tmp_path / "out")

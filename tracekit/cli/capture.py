@@ -133,7 +133,8 @@ def _print_result(result: CaptureResult) -> None:
         if run.trace_defect:
             typer.echo(f"warning: {run.trace}: {run.trace_defect}", err=True)
     if result.manifest.skipped_samples:
-        typer.echo(f"warning: {result.manifest.skipped_samples} samples could not be used", err=True)
+        times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
+        typer.echo(f"warning: {times} a sample could not be used, and another took its place", err=True)
 
 
 def _say_what_is_left(folder: Path) -> None:

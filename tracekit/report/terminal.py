@@ -27,7 +27,7 @@ FINDINGS: Final = 3
 """Findings of one section in the report; the sections' own commands show all."""
 
 OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
-    "workload": (("phases", 5),),
+    "workload": (("phases", 4),),
     "breakdown": (("devices", 8),),
     "steps": (("table", 5),),
     "idle": (("streams", 4),),

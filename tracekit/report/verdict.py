@@ -58,9 +58,12 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     if replayed:
         return _of_counters(scope, replayed, findings)
     if not scope.overlapping.height or scope.duration <= 0:
+        ranges = scope.trace.host.filter(pl.col("kind") == "module").height
         return Verdict(
             "nothing ran",
-            "The trace holds no device activity and no operator.",
+            "The trace holds ranges only, no device activity and no operator: it tells times of the host."
+            if ranges
+            else "The trace holds no device activity and no operator.",
             advice=(general("nothing ran", 0),),
         )
     if scope.on_cpu:
