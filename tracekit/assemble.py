@@ -102,7 +102,9 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
         inward,
         pl.col("external_id").fill_null(0),
     ]
-    host = host[host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()]
+    order = host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
+    # Column by column, so that there is never a sorted and an unsorted copy of everything.
+    host = pl.DataFrame([host.drop_in_place(name).gather(order) for name in host.columns])
     return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
 
 
@@ -159,20 +161,12 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     numbered = device.select("activity_id", "correlation", "external_id", "start").filter(
         pl.col("correlation").is_not_null() & (pl.col("correlation") != 0)
     )
-    pairs = numbered.join(calls, on="correlation", how="inner")
-    counts = pairs.group_by("activity_id").agg(pl.col("launch_process").n_unique().alias("n"))
-    health.count(
-        "ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file"
+    pairs = numbered.join(calls, on="correlation", how="inner").with_columns(
+        (pl.col("launch_start") <= pl.col("start")).alias("before")
     )
-    best = (
-        pairs.with_columns(
-            (pl.col("external_id") == pl.col("launch_external_id")).fill_null(value=False).alias("same_op"),
-            (pl.col("launch_start") <= pl.col("start")).alias("before"),
-        )
-        .sort(["same_op", "before", "launch_start"])
-        .unique("activity_id", keep="last", maintain_order=True)
-        .select("activity_id", "launch_id", "launch_process", "before")
-    )
+    if calls["correlation"].n_unique() < calls.height:
+        pairs = _likeliest(pairs, health)
+    best = pairs.select("activity_id", "launch_id", "launch_process", "before")
     late = best.filter(~pl.col("before"))
     health.count(
         "activity_before_launch", late.height, "a device activity starts before its launch call does"
@@ -185,6 +179,21 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
         unlinked = linked.filter(pl.col("launch_id").is_null())
         health.count("unlinked_activity", unlinked.height, _example(unlinked))
     return linked.select(DEVICE_SCHEMA.keys())
+
+
+def _likeliest(pairs: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    """One pair per activity, of those that several processes offer."""
+    counts = pairs.group_by("activity_id").agg(pl.col("launch_process").n_unique().alias("n"))
+    health.count(
+        "ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file"
+    )
+    return (
+        pairs.with_columns(
+            (pl.col("external_id") == pl.col("launch_external_id")).fill_null(value=False).alias("same_op")
+        )
+        .sort(["same_op", "before", "launch_start"])
+        .unique("activity_id", keep="last", maintain_order=True)
+    )
 
 
 def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:

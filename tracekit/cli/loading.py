@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "manifest_digests"]
 
+_LARGE_BYTES: Final = 128 << 20
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
 
@@ -56,6 +58,7 @@ def manifest_digests(paths: Sequence[Path]) -> list[str | None]:
 
 def digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
     """The digest of each file's content, one after the other; None for what is not to be cached."""
+    _give_memory_back(paths)
     if no_cache:
         return [None] * len(paths)
     with ThreadPoolExecutor(1) as beside:
@@ -65,6 +68,16 @@ def digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
             # Hashing releases the interpreter, so that it hides the import of Polars, which is needed most times.
             import tracekit.api  # noqa: F401
         return [it.result() if it else None for it in hashing]
+
+
+def _give_memory_back(paths: Sequence[Path]) -> None:
+    """Of large files, let Polars' allocator return freed memory at once: a fifth less of it, for a tenth more time.
+
+    The allocator reads this when Polars is imported, and not later.
+    """
+    large = sum(path.stat().st_size for path in paths if _is_regular(path)) > _LARGE_BYTES
+    if large and "polars" not in sys.modules:
+        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
 
 
 def limits_of(*, no_size_limit: bool, max_events: int) -> Limits:
