@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._cpu_activities import cpu_activities
@@ -20,7 +21,7 @@ from tracekit.facts.kineto import STEP_PREFIX
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
 
-__all__ = ["Scope", "Window", "select", "step_spans", "step_table"]
+__all__ = ["Scope", "Window", "launch_times", "select", "step_spans", "step_table"]
 
 Window = Literal["steps", "trace"]
 
@@ -193,15 +194,18 @@ def _label(trace: Trace, steps: pl.DataFrame, *, by_step: bool, found: bool) -> 
     return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}"
 
 
+def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """When each activity was launched, in ns from the trace's origin; its own start where no launch is known."""
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    called, own = trace.host["start"].to_numpy(), rows["start"].to_numpy()
+    return np.where(launch >= 0, called[np.maximum(launch, 0)], own) if called.size else own
+
+
 def _step_of(rows: pl.DataFrame, trace: Trace, steps: pl.DataFrame) -> pl.Series:
     """The step in which each activity was launched (in which it started, if its launch is unknown); null for none."""
     if not steps.height or not rows.height:
         return pl.Series([None] * rows.height, dtype=pl.Int64)
-    launch = rows["launch_id"].to_numpy() if not rows["launch_id"].null_count() else None
-    filled = rows["launch_id"].fill_null(-1).to_numpy() if launch is None else launch
-    host_start = trace.host["start"].to_numpy()
-    own = rows["start"].to_numpy()
-    at = np.where(filled >= 0, host_start[np.maximum(filled, 0)], own) if host_start.size else own
+    at = launch_times(trace, rows)
     index = np.searchsorted(steps["start"].to_numpy(), at, side="right") - 1
     inside = (index >= 0) & (at < steps["end"].to_numpy()[np.maximum(index, 0)])
     numbers = steps["step"].gather(np.maximum(index, 0))

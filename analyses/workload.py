@@ -16,7 +16,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, launch_times, select
 from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
@@ -165,10 +165,7 @@ def _phases(scope: Scope) -> pl.DataFrame | None:
 def _device_time(scope: Scope, ranges: pl.DataFrame) -> dict[str, int]:
     """The time of the activities by the phase in which they were launched, on whatever thread."""
     rows = scope.activities.filter(pl.col("step").is_not_null())
-    host_start = scope.trace.host["start"].to_numpy()
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
-    own = rows["start"].to_numpy()
-    at = np.where(launch >= 0, host_start[np.maximum(launch, 0)], own) if host_start.size else own
+    at = launch_times(scope.trace, rows)
     start = ranges["start"].to_numpy()
     index = np.searchsorted(start, at, side="right") - 1
     inside = (index >= 0) & (at < (start + ranges["duration"].to_numpy())[np.maximum(index, 0)])

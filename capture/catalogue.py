@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture import workloads
+from tracekit.capture.flops import flop_counter
 from tracekit.capture.listing import CATALOGUE, Entry
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
@@ -77,7 +77,7 @@ def count(name: str, variant: str) -> Entry:
 def _counted(recipe: Recipe, batch: Any) -> int | None:
     """The FLOPs of a forward pass, in the first way that asks for no value of a tensor; None when there is none."""
     for attempt in _ways(recipe.model, batch):
-        with suppress(*_NOT_COUNTED), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with suppress(*_NOT_COUNTED), torch.no_grad(), flop_counter() as counter:
             recipe.forward(recipe.model, attempt)
             return counter.get_total_flops() or None
     return None

@@ -117,7 +117,7 @@ class Adapter:
             dataset=GeneratedSamples(SyntheticImages(side), options.seed),
             forward=forward,
             loss=loss,
-            optimizer=training.make,
+            optimizer=training.optimizer,
             after_update=training.after_update,
             task="image classification",
             batch=options.batch or (2 if options.tiny else 32),

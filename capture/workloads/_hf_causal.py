@@ -104,7 +104,7 @@ def causal_recipe(
         dataset=GeneratedSamples(synthetic, options.seed) if text is None else text,
         forward=forward,
         loss=loss,
-        optimizer=training.make,
+        optimizer=training.optimizer,
         after_update=training.after_update,
         clip_norm=1.0,
         task="language modelling",

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from tracekit.capture.workloads._imagenet import DEVIATION, MEAN
+from tracekit.capture.workloads._schedule import ScheduledOptimizer, linear_warmup
 from tracekit.capture.workloads._tokens import sample_generator
 from tracekit.errors import MissingDependencyError, UsageError
 
@@ -37,8 +39,6 @@ EPOCH: Final = 50_000
 """The number of samples of a data set that is made up."""
 
 IMAGE_CLASSES: Final = 1_000
-_MEAN = (0.485, 0.456, 0.406)  # of ImageNet's red, green and blue
-_DEVIATION = (0.229, 0.224, 0.225)
 _HF_REMEDY = "pip install 'tracekit[hf]'"
 
 _Nest = TypeVar("_Nest")
@@ -103,43 +103,30 @@ def ambient(batch: _Nest) -> _Nest:
     return batch
 
 
-class AdamWWithWarmUp:
+class AdamWWithWarmUp(ScheduledOptimizer):
     """AdamW whose learning rate rises linearly to `rate` over the first `warm_up` updates.
 
     Weights of two dimensions and more decay, biases and the scales of norms do not.
     """
 
     def __init__(self, rate: float, *, decay: float = 0.01, warm_up: int = 0) -> None:
-        self.rate = rate
-        self.decay = decay
+        super().__init__(self._made, linear_warmup(rate, max(warm_up, 1)))
+        self.rate, self.decay = rate, decay
         self.warm_up = warm_up
-        self._optimizer: torch.optim.Optimizer | None = None
 
     @classmethod
     def of(cls, rate: float, decay: float, *, tiny: bool) -> AdamWWithWarmUp:
         """Return one that warms up over 100 updates, or for a tiny model over 4 to a rate that suits it."""
         return cls(1e-2, decay=decay, warm_up=4) if tiny else cls(rate, decay=decay, warm_up=100)
 
-    def make(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer of `model`, at the rate of the first update."""
+    def _made(self, model: nn.Module, rate: float) -> torch.optim.Optimizer:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         groups = [
             {"params": [each for each in trained if each.dim() > 1], "weight_decay": self.decay},
             {"params": [each for each in trained if each.dim() <= 1], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        self._optimizer = torch.optim.AdamW(groups, lr=self.rate_of(0))
-        return self._optimizer
-
-    def rate_of(self, updates: int) -> float:
-        """Return the learning rate of the update that comes after `updates` others."""
-        return self.rate * min(1.0, (updates + 1) / self.warm_up) if self.warm_up else self.rate
-
-    def after_update(self, model: nn.Module, updates: int) -> None:  # noqa: ARG002 - of `Recipe`
-        """Set the learning rate of the next update, after `updates`."""
-        if self._optimizer is not None and updates <= self.warm_up:
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.rate_of(updates)
+        return torch.optim.AdamW(groups, lr=rate)
 
 
 class GeneratedSamples(Dataset[Any]):
@@ -177,8 +164,8 @@ class SyntheticImages:
 
 @lru_cache(maxsize=4)
 def _scale_and_shift(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    deviation = torch.tensor(_DEVIATION, device=device).view(1, 3, 1, 1)
-    mean = torch.tensor(_MEAN, device=device).view(1, 3, 1, 1)
+    deviation = torch.tensor(DEVIATION, device=device).view(1, 3, 1, 1)
+    mean = torch.tensor(MEAN, device=device).view(1, 3, 1, 1)
     return 1 / (255 * deviation), mean / deviation
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset
 
+from tracekit.capture.workloads._imagenet import DEVIATION, MEAN
 from tracekit.capture.workloads._random import sample_generator
 from tracekit.capture.workloads._skipped import SkipCounter
 from tracekit.errors import UsageError
@@ -38,8 +39,8 @@ class Normalise(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
-        scale = 1 / (torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255)
+        mean = torch.tensor(MEAN).view(3, 1, 1) * 255
+        scale = 1 / (torch.tensor(DEVIATION).view(3, 1, 1) * 255)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("scale", scale, persistent=False)
 

@@ -18,7 +18,7 @@ class SkipCounter:
     """
 
     def __init__(self) -> None:
-        self._slots = torch.zeros(_SLOTS, dtype=torch.int64)
+        self._slots = torch.zeros(_SLOTS, dtype=torch.int64, device="cpu")
         self._slots.share_memory_()  # type: ignore[no-untyped-call]
 
     def add(self, count: int = 1) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import torch
-from torch.utils.data import get_worker_info
 
+from tracekit.capture.workloads._skipped import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
@@ -38,7 +38,6 @@ _SHORT_SHARE = 0.1
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _LONGEST_LINE = 1 << 16
 _LONGEST_SEARCH = 1 << 26
-_WORKER_SLOTS = 257
 
 
 def sample_generator(seed: int, index: int) -> torch.Generator:
@@ -207,9 +206,7 @@ class TextLines:
             raise UsageError(
                 "there is no text in it", path=path, remedy="name a text file or a folder of .txt"
             )
-        # One slot for each loader process and one for this: no lock, and any start method will do.
-        self._skipped = torch.zeros(_WORKER_SLOTS, dtype=torch.int64, device="cpu")
-        self._skipped.share_memory_()  # type: ignore[no-untyped-call]
+        self._skipped = SkipCounter()
 
     @property
     def size(self) -> int:
@@ -218,7 +215,7 @@ class TextLines:
 
     def skipped(self) -> int:
         """Return how many lines were no UTF-8 so far, over all loader processes."""
-        return int(self._skipped.sum())
+        return self._skipped()
 
     def lines_from(self, place: int) -> Iterator[str]:
         """Yield the lines that are not blank, from the first that begins at byte `place` or after, once round.
@@ -257,8 +254,7 @@ class TextLines:
         try:
             return codecs.getincrementaldecoder("utf-8")().decode(piece, final=not cut).strip()
         except UnicodeDecodeError:
-            worker = get_worker_info()
-            self._skipped[0 if worker is None else 1 + worker.id % (_WORKER_SLOTS - 1)] += 1
+            self._skipped.add()
             return ""
 
 

@@ -226,7 +226,7 @@ def build(options: WorkloadOptions) -> Recipe:
         dataset=GeneratedSamples(SyntheticPairs(pairs), options.seed) if text is None else text,
         forward=forward,
         loss=loss,
-        optimizer=training.make,
+        optimizer=training.optimizer,
         after_update=training.after_update,
         task="masked language modelling",
         batch=batch,

@@ -99,7 +99,7 @@ def build(options: WorkloadOptions) -> Recipe:
         dataset=GeneratedSamples(SyntheticImages(side), options.seed),
         forward=forward,
         loss=loss,
-        optimizer=training.make,
+        optimizer=training.optimizer,
         after_update=training.after_update,
         clip_norm=1.0,
         task="image classification",

@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracekit.manifest import Precision
-
 __all__ = ["peak_tflops"]
 
 _FP32, _TF32, _HALF = 0, 1, 2
-_COLUMN: Final[dict[Precision, int]] = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
+_COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
 _PEAKS: Final[tuple[tuple[str, tuple[float | None, float | None, float | None]], ...]] = (
     (r"H100.*PCIe", (51.2, 378.0, 756.0)),
     (r"H[12]00", (66.9, 494.7, 989.4)),
@@ -30,8 +28,9 @@ _PEAKS: Final[tuple[tuple[str, tuple[float | None, float | None, float | None]],
 _NO_BF16: Final = re.compile(r"V100|\bT4\b")
 
 
-def peak_tflops(device_name: str, precision: Precision) -> float | None:
-    """The peak of a device, found by its name, for matrix products in this precision; None when it is not listed.
+def peak_tflops(device_name: str, precision: str) -> float | None:
+    """The peak of a device, found by its name, for matrix products in this precision (fp32, tf32, bf16, fp16); None when it is
+    not listed.
 
     >>> peak_tflops("NVIDIA A100-SXM4-80GB", "bf16"), peak_tflops("Tesla V100-SXM2-16GB", "bf16")
     (312.0, None)

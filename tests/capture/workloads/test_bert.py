@@ -280,7 +280,7 @@ def test_data_that_hold_no_text_are_refused(tmp_path: Path) -> None:
 def test_the_rate_rises_to_its_height_and_biases_and_norms_do_not_decay() -> None:
     training = _hf_training.AdamWWithWarmUp(1e-4, decay=0.01, warm_up=4)
     model = bert.build_model("tiny")
-    optimizer = training.make(model)
+    optimizer = training.optimizer(model)
     rates = [optimizer.param_groups[0]["lr"]]
     for updates in range(1, 7):
         training.after_update(model, updates)
