@@ -44,6 +44,7 @@ class Scope:
     activities: pl.DataFrame
     overlapping: pl.DataFrame
     on_cpu: bool
+    kept: dict[str, object] = field(default_factory=dict, repr=False)  # what several analyses share, by name
     _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
 
     @property

@@ -16,10 +16,10 @@ from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
-from tracekit.spans import Nesting, nest
+from tracekit.spans import Nesting, nest, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
 
-__all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise"]
+__all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise", "thread_codes"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
@@ -63,10 +63,10 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 def nesting_of(host: pl.DataFrame) -> Nesting:
     """The nesting of a sorted host frame; rows are span ids."""
     start = host["start"].to_numpy()
-    return nest(_thread_codes(host), start, start + host["duration"].to_numpy())
+    return nest(thread_codes(host), start, start + host["duration"].to_numpy())
 
 
-def _thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """A number per (process, thread), rising with the order of the sorted frame."""
     process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
     change = np.ones(host.height, dtype=np.int64)
@@ -224,8 +224,8 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     is_op = (kind == "op").to_numpy()
     stepping = _any_name(host, OPTIMIZER_RANGE, kind.is_in(["op", "annotation"]))
     launch = device["launch_id"].fill_null(-1).to_numpy()
-    op = _ancestor_of(nesting.nearest_ancestor(is_op), launch)
-    optimizer = _ancestor_of(nesting.nearest_ancestor(stepping.to_numpy()), launch)
+    op = take(nesting.nearest_ancestor(is_op), launch)
+    optimizer = take(nesting.nearest_ancestor(stepping.to_numpy()), launch)
     op_column = pl.Series("op_id", op)
     device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
     by_external = _by_external_id(device, host)
@@ -264,14 +264,6 @@ def _operator_names(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
 
 def _any_name(host: pl.DataFrame, pattern: str, where: pl.Series) -> pl.Series:
     return where & host["name"].cast(pl.String).str.contains(pattern).fill_null(value=False)
-
-
-def _ancestor_of(
-    ancestor: np.ndarray[tuple[int], np.dtype[np.int64]], rows: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    if not ancestor.size:
-        return np.full(rows.size, -1, dtype=np.int64)
-    return np.where(rows >= 0, ancestor[np.maximum(rows, 0)], -1)
 
 
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Nesting", "nest"]
+__all__ = ["BoolArray", "Int64Array", "Nesting", "nest", "take"]
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,18 @@ def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nes
     if ((thread_code[1:] < thread_code[:-1]) | (same & (starts[1:] < starts[:-1]))).any():
         raise ValueError("spans must be sorted by (thread, start, -end)")
     return Nesting(thread_code, starts, ends, _parents(thread_code, ends))
+
+
+def take(values: Int64Array, rows: Int64Array) -> Int64Array:
+    """`values[rows]`, and −1 where the row is −1.
+
+    >>> take(np.array([7, 8]), np.array([1, -1])).tolist()
+    [8, -1]
+    """
+    if not values.size:
+        return np.full(rows.size, -1, dtype=np.int64)
+    found: Int64Array = np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
+    return found
 
 
 def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:

@@ -1,0 +1,174 @@
+"""From a node of the backward graph to the forward operator that it is the gradient of (DEFINITIONS §5).
+
+A forward operator and its backward node bear the same autograd sequence number, which counts per forward thread.
+Operators nested in a forward operator share its number or peek at the next one, so the latest that starts before
+the node is the one. A node that adds up a gradient has no number: it runs right after the node that made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses._stack import HostStack
+from tracekit.facts.stack_names import BACKWARD_NODE
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = ["Backward", "backward_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """Arrays over the host spans.
+
+    `is_node` marks spans that run a backward node; `node` is the innermost such span around each (−1 for none),
+    itself included, and on a thread of the autograd engine, for work between two nodes, the one before.
+    `forward` is the span of the forward operator of each node (−1 where it is not in the file, and for spans that
+    are no node). `follows` marks nodes without a number whose `forward` is that of the node before.
+    """
+
+    is_node: BoolArray
+    node: Int64Array
+    forward: Int64Array
+    follows: BoolArray
+    engine_threads: Int64Array
+
+
+def backward_of(trace: Trace, stack: HostStack) -> Backward:
+    """The backward nodes of a trace, each with its forward operator."""
+    numbered = (stack.frame["forward_thread"].fill_null(0) > 0).to_numpy() & (stack.sequence >= 0)
+    is_node = stack.of_kind("op") & (numbered | stack.named(BACKWARD_NODE, "op"))
+    forward = _forward_operators(trace, stack, is_node, numbered)
+    engine = _engine_threads(stack, is_node)
+    is_node |= _between_nodes(stack, is_node, engine)
+    follows = is_node & ~numbered
+    source = _last_numbered(stack, is_node, numbered)
+    forward = np.where(follows, take(forward, source), forward)
+    return Backward(is_node, stack.nesting.nearest_ancestor(is_node), forward, follows, engine)
+
+
+def _engine_threads(stack: HostStack, is_node: BoolArray) -> Int64Array:
+    """Threads that run backward nodes and nothing of the user's: no step, no range, no forward operator."""
+    forwards = stack.of_kind("step", "annotation", "module") | (
+        stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
+    )
+    others = np.zeros(0, dtype=np.int64)
+    if forwards.any():
+        inside = stack.nesting.nearest_ancestor(is_node)
+        others = np.unique(stack.thread[forwards & (inside < 0)])
+    found: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
+    return found
+
+
+def _between_nodes(stack: HostStack, is_node: BoolArray, engine: Int64Array) -> BoolArray:
+    """Outermost operators of the engine's threads that lie in no node; old profiles record no span of the engine."""
+    if not engine.size:
+        return np.zeros(stack.size, dtype=bool)
+    outermost = stack.of_kind("op") & (stack.nesting.parent < 0)
+    return outermost & np.isin(stack.thread, engine) & ~is_node
+
+
+def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray) -> Int64Array:
+    """For each node without a number the last one with a number before it, beside it on its thread.
+
+    Where there is none beside it, the one around it; else −1.
+    """
+    found = np.full(stack.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(is_node)
+    if not rows.size:
+        return found
+    carrier = is_node & numbered
+    around = take(stack.nesting.nearest_ancestor(carrier), rows)
+    parent = take(stack.nesting.nearest_ancestor(is_node, include_self=False), rows)
+    frame = pl.DataFrame(
+        {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
+    ).with_columns(pl.when("carries").then("row").alias("row"))
+    frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
+    before = frame["before"].fill_null(-1).to_numpy()
+    own = np.where(before >= 0, before, around)
+    # AccumulateGrad inside its span of the engine: the span has what comes before, the inner one inherits it.
+    found[rows] = own
+    missing = rows[(own < 0) & (parent >= 0)]
+    found[missing] = found[take(stack.nesting.nearest_ancestor(is_node, include_self=False), missing)]
+    return found
+
+
+def _forward_operators(trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray) -> Int64Array:
+    forward = np.full(stack.size, -1, dtype=np.int64)
+    asked = np.flatnonzero(is_node & numbered)
+    offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
+    if not asked.size or not offered.size:
+        return forward
+    nodes = pl.DataFrame(
+        {
+            "row": asked,
+            "process": stack.process[asked],
+            "number": stack.frame["forward_thread"][asked],
+            "sequence": stack.sequence[asked],
+            "start": stack.start[asked],
+        }
+    )
+    ops = pl.DataFrame(
+        {
+            "found": offered,
+            "process": stack.process[offered],
+            "thread": stack.thread[offered],
+            "sequence": stack.sequence[offered],
+            "start": stack.start[offered],
+        }
+    )
+    threads = _thread_of_number(trace, stack, nodes, ops)
+    known = nodes.join(threads, on=["process", "number"], how="inner")
+    matched = known.sort("start").join_asof(
+        ops.drop("process").sort("start", maintain_order=True),
+        on="start",
+        by=["thread", "sequence"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    matched = matched.filter(pl.col("found").is_not_null())
+    forward[matched["row"].to_numpy()] = matched["found"].to_numpy()
+    return forward
+
+
+def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """`process`, `number` (the profiler's own number of a forward thread) and `thread`, the thread it means.
+
+    The flows from forward to backward say so; without them it is the thread whose operators bear the most of the
+    numbers of those nodes.
+    """
+    votes = _votes_of_flows(trace, stack, nodes)
+    if votes is None:
+        pairs = nodes.select("process", "number", "sequence").unique()
+        votes = pairs.join(
+            ops.select("process", "thread", "sequence").unique(), on=["process", "sequence"]
+        ).select("process", "number", "thread")
+    counted = votes.group_by("process", "number", "thread").len()
+    return (
+        counted.sort("len", "thread", descending=[True, False])
+        .unique(["process", "number"], keep="first", maintain_order=True)
+        .select("process", "number", "thread")
+    )
+
+
+def _votes_of_flows(trace: Trace, stack: HostStack, nodes: pl.DataFrame) -> pl.DataFrame | None:
+    if trace.flows is None or not trace.flows.height:
+        return None
+    target = stack.code_of(trace.flows["target_process"], trace.flows["target_thread"])
+    source = stack.code_of(trace.flows["source_process"], trace.flows["source_thread"])
+    landed = stack.nesting.innermost_at(target, trace.flows["target_time"].to_numpy())
+    landed = take(stack.nesting.nearest_ancestor(_marked(stack, nodes["row"].to_numpy())), landed)
+    frame = pl.DataFrame({"row": landed, "thread": source}).filter(
+        (pl.col("row") >= 0) & (pl.col("thread") >= 0)
+    )
+    votes = frame.join(nodes.select("row", "process", "number"), on="row", how="inner")
+    return votes.select("process", "number", "thread") if votes.height else None
+
+
+def _marked(stack: HostStack, rows: Int64Array) -> BoolArray:
+    marked = np.zeros(stack.size, dtype=bool)
+    marked[rows] = True
+    return marked

@@ -1,0 +1,331 @@
+"""Which layer is open at a time on a thread: spans of layers from every source that a profile may have.
+
+The sources, in the order in which they are asked (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
+(`with_stack`); ranges that a person named, when they enclose at least one launch on their thread (without a
+device, one operator), FSDP's hooks around a module, and regions that torch.compile compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tracekit.analyses._stack import HostStack
+from tracekit.facts.capture_names import LAYER_PREFIX
+from tracekit.facts.kineto import MODULE_PREFIX
+from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
+from tracekit.spans import Int64Array, Nesting, nest, take
+from tracekit.trace import Trace
+
+__all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
+
+SOURCES = ("capture", "module", "range", "compiled", "phase", "graph")
+"""Where a layer is known from; `phase` and `graph` layers stand for work that is in no layer."""
+
+ROOT = "<root>"
+
+_DEEPEST = 128
+"""Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
+
+LAYER_SCHEMA = {
+    "layer_id": pl.Int64,  # the row number
+    "parent_layer_id": pl.Int64,  # null for a root
+    "path": pl.String,  # qualified name
+    "name": pl.String,  # the last part of it
+    "type": pl.String,  # class of the module; null where the profile does not tell
+    "source": pl.String,
+    "depth": pl.Int64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSource:
+    """The spans of one source: nested by thread, each with the layer that it is a call of."""
+
+    name: str
+    nesting: Nesting
+    layer: Int64Array
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each (thread, time) the innermost open layer and the start of its span; −1 for none."""
+        row = self.nesting.innermost_at(thread, time)
+        return take(self.layer, row), take(self.nesting.start, row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layers:
+    """`table` has the columns of LAYER_SCHEMA; `sources` are in the order in which they are asked."""
+
+    table: pl.DataFrame
+    sources: tuple[LayerSource, ...]
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
+        layer = np.full(thread.size, -1, dtype=np.int64)
+        source, start = layer.copy(), layer.copy()
+        for number, each in enumerate(self.sources):
+            open_ = np.flatnonzero(layer < 0)
+            if not open_.size:
+                break
+            found, since = each.at(thread[open_], time[open_])
+            hit = found >= 0
+            layer[open_[hit]], start[open_[hit]], source[open_[hit]] = found[hit], since[hit], number
+        return layer, source, start
+
+    def id_of(self, path: str, source: str) -> int:
+        """The number of a layer of `table`; −1 for none."""
+        found = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
+        return int(found[0]) if found.len() else -1
+
+
+def layers_of(trace: Trace, stack: HostStack, pseudo: list[tuple[str, str]]) -> Layers:
+    """All layers of a trace. `pseudo` are (path, source) of rows that stand for work in no layer."""
+    found = [
+        each
+        for each in (
+            _captured(trace, stack),
+            _modules(stack),
+            _ranges(trace, stack),
+            _compiled(stack),
+        )
+        if each is not None
+    ]
+    rows: list[tuple[str, str, str | None, str | None]] = []  # path, source, parent's path, type
+    for _, _, table, source in found:
+        rows += [(path, source, parent, type_) for path, parent, type_ in table.rows()]
+    rows += [(path, source, None, None) for path, source in pseudo]
+    table = _numbered(rows)
+    numbers = {(path, source): number for number, path, source in table["layer_id", "path", "source"].rows()}
+    sources = []
+    for nesting, paths, tree, source in found:
+        known = pl.Series([numbers[path, source] for path in tree["path"]], dtype=pl.Int64)
+        frame = pl.DataFrame({"path": tree["path"], "layer": known})
+        layer = paths.to_frame("path").join(frame, on="path", how="left", maintain_order="left")["layer"]
+        sources.append(LayerSource(source, nesting, layer.to_numpy()))
+    return Layers(table, tuple(sources))
+
+
+_Found = tuple[Nesting, pl.Series, pl.DataFrame, str]
+"""Spans, the path of each, the tree (`path`, `parent`, `type`; parents are in it), and the source."""
+
+
+def _captured(trace: Trace, stack: HostStack) -> _Found | None:
+    """Ranges of a capture; their tree is that of the qualified names, with the containers that are never called."""
+    rows = np.flatnonzero(stack.frame["layer"].is_not_null().to_numpy())
+    if not rows.size:
+        return None
+    spans = stack.frame["layer", "module_type"][rows].with_columns(pl.all().cast(pl.String))
+    exact = _layer_table(trace)
+    if exact is not None:  # the profiler cannot write every name into a range
+        spans = spans.join(exact, left_on="layer", right_on="printed", how="left", maintain_order="left")
+        spans = spans.select(
+            pl.coalesce("path", "layer").alias("path"), pl.coalesce("type", "module_type").alias("type")
+        )
+    else:
+        spans = spans.rename({"layer": "path", "module_type": "type"})
+    types = dict(spans.unique("path").rows())
+    if exact is not None:
+        types = {**dict(exact["path", "type"].rows()), **types}
+    tree = _dotted_tree(types, rooted=ROOT in types)
+    return _subset(stack, rows), spans["path"], tree, "capture"
+
+
+def _layer_table(trace: Trace) -> pl.DataFrame | None:
+    """`printed` (the name in the range), `path`, `type` of every module of the table that the capture wrote."""
+    if trace.meta.layers is None:
+        return None
+    try:
+        table = msgspec.json.decode(trace.meta.layers, type=_Table)
+    except msgspec.DecodeError:
+        return None  # the reader has said so in the trace's health
+    return pl.DataFrame(
+        [(one.range_name.removeprefix(LAYER_PREFIX), one.name or ROOT, one.type) for one in table.layers],
+        schema={"printed": pl.String, "path": pl.String, "type": pl.String},
+        orient="row",
+    ).unique("printed", keep="first", maintain_order=True)
+
+
+class _Row(msgspec.Struct):
+    name: str
+    range_name: str
+    type: str
+
+
+class _Table(msgspec.Struct):
+    layers: list[_Row]
+
+
+def _dotted_tree(types: dict[str, str | None], *, rooted: bool) -> pl.DataFrame:
+    paths: dict[str, str | None] = {}
+    for path in types:
+        part = path
+        while part and part not in paths:
+            above = part.rpartition(".")[0] if part != ROOT else ""
+            paths[part] = above or (ROOT if rooted and part != ROOT else None)
+            part = above
+    return _tree([(path, parent, types.get(path)) for path, parent in paths.items()])
+
+
+def _tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:
+    schema = {"path": pl.String, "parent": pl.String, "type": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _modules(stack: HostStack) -> _Found | None:
+    """`nn.Module` frames; a path is made of the names of the frames around each other."""
+    wanted = stack.of_kind("module") & stack.frame["layer"].is_null().to_numpy()
+    if not wanted.any():
+        return None
+    rows = np.flatnonzero(wanted)
+    names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
+    nesting = _subset(stack, rows)
+    paths, tree = _nested_paths(nesting, names, ".")
+    types = tree.with_columns(
+        pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
+    )
+    return nesting, paths, types, "module"
+
+
+def _ranges(trace: Trace, stack: HostStack) -> _Found | None:
+    rows, names = _named_ranges(trace, stack), pl.Series([], dtype=pl.String)
+    if rows.size:
+        names = stack.frame["name"][rows].cast(pl.String)
+    sharded = _fsdp(stack)
+    if not rows.size and sharded is None:
+        return None
+    thread, start, end = stack.thread[rows], stack.start[rows], stack.end[rows]
+    if sharded is not None:
+        thread, start, end = (
+            np.concatenate([a, b]) for a, b in zip((thread, start, end), sharded[:3], strict=True)
+        )
+        names = pl.concat([names, sharded[3]])
+        order = np.lexsort((-end, start, thread))
+        thread, start, end, names = thread[order], start[order], end[order], names[order]
+    nesting = nest(thread, start, end)
+    paths, tree = _nested_paths(nesting, names, "/")
+    return nesting, paths, tree, "range"
+
+
+def _named_ranges(trace: Trace, stack: HostStack) -> Int64Array:
+    """Annotations that are not a tool's own and enclose work on their thread."""
+    candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
+    if not candidate.any():
+        return np.empty(0, dtype=np.int64)
+    work = stack.of_kind("op")
+    if trace.has_device:
+        work = np.zeros(stack.size, dtype=bool)
+        work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    rows = np.flatnonzero(candidate)
+    before = np.concatenate([[0], np.cumsum(work)])
+    last = rows + _spans_below(stack, rows)
+    return rows[before[last] > before[rows + 1]] if rows.size else rows
+
+
+def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
+    """How many rows from each span on start before it ends, on its thread; itself included."""
+    bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
+    found = np.empty(rows.size, dtype=np.int64)
+    for code in np.unique(stack.thread[rows]).tolist():
+        mine = np.flatnonzero(stack.thread[rows] == code)
+        low, high = np.searchsorted(stack.thread, [code, code + 1])
+        found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
+    return np.maximum(np.minimum(found, bounds) - rows, 1)
+
+
+def _fsdp(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:
+    """The stretch between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
+    hooks = np.flatnonzero(stack.named(FSDP_FORWARD, "annotation", "op"))
+    if not hooks.size:
+        return None
+    frame = pl.DataFrame(
+        {
+            "name": stack.frame["name"][hooks].cast(pl.String),
+            "thread": stack.thread[hooks],
+            "start": stack.start[hooks],
+            "end": stack.end[hooks],
+        }
+    ).with_columns(
+        pl.col("name").str.extract(FSDP_FORWARD, 1).alias("side"),
+        pl.col("name").str.extract(FSDP_FORWARD, 2).fill_null("FSDP").alias("layer"),
+    )
+    frame = frame.with_columns(pl.int_range(pl.len()).over("thread", "layer", "side").alias("turn"))
+    pre, post = (frame.filter(pl.col("side") == side) for side in ("pre", "post"))
+    pairs = pre.join(post, on=["thread", "layer", "turn"], suffix="_post").filter(
+        pl.col("start_post") >= pl.col("end")
+    )
+    if not pairs.height:
+        return None
+    ends = pairs["start_post"].to_numpy()
+    return pairs["thread"].to_numpy(), pairs["end"].to_numpy(), ends, pairs["layer"]
+
+
+def _compiled(stack: HostStack) -> _Found | None:
+    rows = np.flatnonzero(stack.named(COMPILED_REGION, "op", "annotation"))
+    if not rows.size:
+        return None
+    names = stack.frame["name"][rows].cast(pl.String)
+    nesting = _subset(stack, rows)
+    paths, tree = _nested_paths(nesting, names, "/")
+    return nesting, paths, tree, "compiled"
+
+
+def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
+    """The nesting of some spans among themselves."""
+    return nest(stack.thread[rows], stack.start[rows], stack.end[rows])
+
+
+def _nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[pl.Series, pl.DataFrame]:
+    """The path of each span, and the tree of all paths; one round per level of nesting."""
+    depth = nesting.depth()
+    path = pl.Series("path", names, dtype=pl.String)
+    seen: dict[str, str | None] = {}
+    for level in range(int(depth.max()) + 1):
+        rows = np.flatnonzero(depth == level)
+        own = path[rows]
+        if level >= _DEEPEST:
+            path = path.scatter(rows, path[nesting.parent[rows]])
+        elif level:
+            above = path[nesting.parent[rows]]
+            own = above + separator + own
+            path = path.scatter(rows, own)
+            pairs = pl.DataFrame({"path": own, "parent": above}).unique(maintain_order=True)
+            seen.update(dict(pairs.rows()))
+        else:
+            seen.update(dict.fromkeys(own.unique(maintain_order=True)))
+    return path, _tree([(one, parent, None) for one, parent in seen.items()])
+
+
+def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFrame:
+    """The layer table: parents by number, depths."""
+    number = {(path, source): index for index, (path, source, _, _) in enumerate(rows)}
+    depths: dict[tuple[str, str], int] = {}
+    parents = {(path, source): (parent, source) for path, source, parent, _ in rows if parent is not None}
+    for path, source, _, _ in rows:
+        chain = [(path, source)]
+        while chain[-1] not in depths and chain[-1] in parents:
+            chain.append(parents[chain[-1]])
+        depths.setdefault(chain[-1], 0)
+        for above, below in zip(reversed(chain), list(reversed(chain))[1:], strict=False):
+            depths[below] = depths[above] + 1
+    made = [
+        (
+            index,
+            number[parents[path, source]] if (path, source) in parents else None,
+            path,
+            _last_part(path, parent),
+            type_,
+            source,
+            depths[path, source],
+        )
+        for index, (path, source, parent, type_) in enumerate(rows)
+    ]
+    return pl.DataFrame(made, schema=LAYER_SCHEMA, orient="row")
+
+
+def _last_part(path: str, parent: str | None) -> str:
+    if parent is None or parent == ROOT:
+        return path
+    return path[len(parent) + 1 :]

@@ -1,0 +1,96 @@
+"""The host side of a trace as arrays: the nesting of its spans, and which of them bear which names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.assemble import thread_codes
+from tracekit.spans import BoolArray, Int64Array, Nesting, take
+from tracekit.trace import HOST_KINDS, Trace
+
+__all__ = ["HostStack", "ancestor_of", "host_stack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStack:
+    """Row number = `span_id`. `thread` numbers the pairs (process, thread) in the order of the frame."""
+
+    frame: pl.DataFrame
+    nesting: Nesting
+    kind: npt.NDArray[np.uint32]
+    process: Int64Array
+    sequence: Int64Array  # −1 where there is none
+
+    @property
+    def thread(self) -> Int64Array:
+        """The number of each span's thread."""
+        return self.nesting.thread
+
+    @property
+    def start(self) -> Int64Array:
+        """Each span's start in ns."""
+        return self.nesting.start
+
+    @property
+    def end(self) -> Int64Array:
+        """Each span's end in ns."""
+        return self.nesting.end
+
+    @property
+    def size(self) -> int:
+        """How many spans there are."""
+        return int(self.start.size)
+
+    def of_kind(self, *kinds: str) -> BoolArray:
+        """Which spans are of one of these kinds."""
+        codes = [HOST_KINDS.index(kind) for kind in kinds]
+        return np.isin(self.kind, codes)
+
+    def named(self, pattern: str, *kinds: str) -> BoolArray:
+        """Which spans of these kinds (of all, when none is given) have a name that matches."""
+        names = self.frame.select("name").unique()
+        text = names["name"].cast(pl.String)
+        wanted = names.filter(text.str.contains(pattern)).select("name", pl.lit(value=True).alias("found"))
+        if not wanted.height:
+            return np.zeros(self.size, dtype=bool)
+        found = self.frame.select("name").join(wanted, on="name", how="left", maintain_order="left")["found"]
+        matches: BoolArray = found.fill_null(value=False).to_numpy()
+        return matches & self.of_kind(*kinds) if kinds else matches
+
+    def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
+        """The number of each thread (process, thread), −1 for one without spans."""
+        known = self.frame.select("process_id", "thread_id").with_columns(pl.Series("code", self.thread))
+        known = known.unique(["process_id", "thread_id"], keep="first")
+        asked = pl.DataFrame(
+            {"process_id": np.asarray(process, np.int64), "thread_id": np.asarray(thread, np.int64)}
+        )
+        joined = asked.join(known, on=["process_id", "thread_id"], how="left", maintain_order="left")
+        return joined["code"].fill_null(-1).to_numpy()
+
+
+def host_stack(trace: Trace) -> HostStack:
+    """The spans of a trace; their nesting is that which the frame already holds."""
+    host = trace.host
+    start = host["start"].to_numpy()
+    nesting = Nesting(
+        thread_codes(host),
+        start,
+        start + host["duration"].to_numpy(),
+        host["parent_id"].fill_null(-1).to_numpy(),
+    )
+    return HostStack(
+        frame=host,
+        nesting=nesting,
+        kind=host["kind"].to_physical().cast(pl.UInt32).to_numpy(),
+        process=host["process_id"].to_numpy(),
+        sequence=host["sequence"].fill_null(-1).to_numpy(),
+    )
+
+
+def ancestor_of(nesting: Nesting, wanted: BoolArray, rows: Int64Array) -> Int64Array:
+    """The nearest span, from each row upwards and itself included, for which `wanted` is true; −1 for none."""
+    return take(nesting.nearest_ancestor(wanted), rows)

@@ -1,0 +1,357 @@
+"""From every device activity to its launch, operators, layer and phase (DEFINITIONS §5).
+
+An activity belongs where its launch call lies: the operators around the launch, the layer whose span is open at
+the launch's start on the launch's thread, and the phase of the training step. Work of the backward pass belongs to
+the layer of the forward operator with the same sequence number. Each row says by which `method` its layer is known:
+
+* `capture`, `module`, `range`, `compiled`: a span of this source is open at the launch (`analyses._layer_spans`);
+* `sequence`: by the forward operator of the backward node; `accumulate`: a node without a number (the sum of a
+  gradient) or the engine's own work, which follows the node before it;
+* `enclosing-time`: on a thread of the autograd engine, the span open on the process's main thread at that time;
+* `phase`: in no layer, but in a phase that has a name of its own: `<loss>`, `<optimizer>`, `<data>`, `<metrics>`,
+  `<gradient reduction>`;
+* `graph`: an activity of a replayed CUDA graph in no layer: `<cuda graph>`;
+* `unattributed`: none of these.
+
+Without a device the self time of operators takes the device's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.analyses._backward import Backward, backward_of
+from tracekit.analyses._layer_spans import Layers, layers_of
+from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
+from tracekit.analyses._stack import HostStack, host_stack
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.stack_names import (
+    COMMUNICATION_LAYER,
+    DATA_LAYER,
+    GRADIENT_REDUCTION_LAYER,
+    GRAPH_LAYER,
+    HOST_TO_DEVICE,
+    PHASES,
+)
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = ["METHODS", "Attribution", "SpanPlaces", "StackModel", "attributed", "attribution", "stack_model"]
+
+METHODS = (
+    "capture",
+    "module",
+    "range",
+    "compiled",
+    "sequence",
+    "accumulate",
+    "enclosing-time",
+    "phase",
+    "graph",
+    "unattributed",
+)
+"""How the layer of an activity is known, the surest first."""
+
+_M = {name: number for number, name in enumerate(METHODS)}
+_P = {name: number for number, name in enumerate(PHASES)}
+
+ACTIVITY_COLUMNS = {
+    "activity_id": pl.Int64,
+    "op_id": pl.Int64,
+    "outer_op_id": pl.Int64,
+    "layer_id": pl.Int64,
+    "phase": pl.Enum(PHASES),
+    "method": pl.Enum(METHODS),
+    "recomputed": pl.Boolean,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanPlaces:
+    """Where host spans lie: arrays of one length. `layer` is −1 for none; `recomputed` marks forward work that
+    runs again inside the backward pass (activation checkpointing).
+    """
+
+    layer: Int64Array
+    phase: Int64Array
+    method: Int64Array
+    recomputed: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """`activities` has one row per activity of the scope, in its order, with the columns of ACTIVITY_COLUMNS:
+    `op_id` and `outer_op_id` are the innermost and the outermost operator (host.span_id).
+
+    `layers` is the tree of layers (`layer_id`, `parent_layer_id`, `path`, `name`, `type`, `source`, `depth`).
+    `coverage` has one row per method: `method`, `activities`, `duration_ns`, `share` of the summed device time.
+    `missing` names the signals that the profile lacks, each with the flag that records it.
+    """
+
+    activities: pl.DataFrame
+    layers: pl.DataFrame
+    coverage: pl.DataFrame
+    missing: tuple[str, ...]
+    model: StackModel
+
+    @property
+    def coverage_share(self) -> float | None:
+        """The part of the summed device time that has a layer or a named phase; None when nothing ran."""
+        total = int(self.coverage["duration_ns"].sum())
+        lost = int(self.coverage.filter(pl.col("method") == "unattributed")["duration_ns"].sum())
+        return (total - lost) / total if total else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackModel:
+    """What is known of the host side of a trace; `places` answers for any spans."""
+
+    stack: HostStack
+    layers: Layers
+    backward: Backward
+    phases: Phases
+
+    def places(self, rows: Int64Array) -> SpanPlaces:
+        """The layer, phase and method of host spans; rows of −1 are unattributed."""
+        n = rows.size
+        known = np.flatnonzero(rows >= 0)
+        spans = rows[known]
+        layer = np.full(n, -1, dtype=np.int64)
+        method = np.full(n, _M["unattributed"], dtype=np.int64)
+        phase = np.full(n, _P["other"], dtype=np.int64)
+        recomputed = np.zeros(n, dtype=bool)
+        found = self._spans(spans)
+        layer[known], method[known] = found.layer, found.method
+        phase[known], recomputed[known] = found.phase, found.recomputed
+        return SpanPlaces(layer, phase, method, recomputed)
+
+    def _spans(self, spans: Int64Array) -> SpanPlaces:
+        stack, backward = self.stack, self.backward
+        layer, source, since = self.layers.at(stack.thread[spans], stack.start[spans])
+        node = take(backward.node, spans)
+        in_node = node >= 0
+        # A layer inside a node runs the forward again; a node inside a layer is a backward pass of its own.
+        inside = in_node & (layer >= 0) & (since >= take(stack.start, node))
+        method = np.where(layer >= 0, _methods_of(self.layers)[source], _M["unattributed"])
+        by_node = in_node & ~inside
+        of_node, how = self._nodes(node[by_node])
+        better = np.flatnonzero(by_node)[of_node >= 0]
+        layer[better], method[better] = of_node[of_node >= 0], how[of_node >= 0]
+        phase = self.phases.at(spans, layer >= 0)
+        phase[in_node] = _P["backward"]
+        # Where the forward operator is not in the file, a range around the backward pass is still better than none.
+        layer, method = self._by_time(spans, layer, method)
+        pseudo = self.phases.pseudo_at(spans)
+        # A range around a backward node says nothing about the layer of the node.
+        within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
+        named = (pseudo >= 0) & within & ((layer < 0) | (phase == _P["optimizer"]))
+        layer[named], method[named] = pseudo[named], _M["phase"]
+        return SpanPlaces(layer, phase, method, inside)
+
+    def _nodes(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The layer of the forward operator of backward nodes, and the method."""
+        forward = take(self.backward.forward, nodes)
+        layer = np.full(nodes.size, -1, dtype=np.int64)
+        known = np.flatnonzero(forward >= 0)
+        spans = forward[known]
+        found, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
+        found = np.where(found >= 0, found, self.phases.pseudo_at(spans))
+        layer[known] = found
+        follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
+        return layer, np.where(follows, _M["accumulate"], _M["sequence"])
+
+    def _by_time(
+        self, spans: Int64Array, layer: Int64Array, method: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        lost = np.flatnonzero((layer < 0) & np.isin(self.stack.thread[spans], self.backward.engine_threads))
+        if lost.size:
+            main = self.phases.main_thread(self.stack.process[spans[lost]])
+            found, _, _ = self.layers.at(main, self.stack.start[spans[lost]])
+            hit = found >= 0
+            layer[lost[hit]], method[lost[hit]] = found[hit], _M["enclosing-time"]
+        return layer, method
+
+
+def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
+    numbers = [_M[each.name] for each in layers.sources]
+    return np.array([*numbers, _M["unattributed"]], dtype=np.int64)  # the last one is for source −1
+
+
+def stack_model(trace: Trace) -> StackModel:
+    """Everything that attribution needs of a trace's host side, computed once per trace."""
+    stack = host_stack(trace)
+    layers = layers_of(trace, stack, pseudo_layers())
+    backward = backward_of(trace, stack)
+    return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
+
+
+def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
+    """The operators, layer and phase of every activity of the scope.
+
+    >>> import tracekit
+    >>> found = attribution(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> sorted(found.activities["phase"].unique().cast(str))
+    ['backward', 'data', 'forward', 'optimizer', 'other']
+    """
+    scope = scope or select(trace)
+    kept = scope.kept.get("attribution")
+    if isinstance(kept, Attribution):
+        return kept
+    model = stack_model(trace)
+    made = _attribute(scope, model)
+    scope.kept["attribution"] = made
+    return made
+
+
+def attributed(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """The activities of the scope with `outer_op_id`, `layer_id`, `phase`, `method` and `recomputed` beside them."""
+    places = attribution(trace, scope=scope).activities
+    return scope.activities.with_columns(places["outer_op_id", "layer_id", "phase", "method", "recomputed"])
+
+
+def _attribute(scope: Scope, model: StackModel) -> Attribution:
+    rows = scope.activities
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    op = rows["op_id"].fill_null(-1).to_numpy()
+    anchor = np.where(launch >= 0, launch, op)
+    distinct, back = np.unique(anchor, return_inverse=True)
+    places = model.places(distinct)
+    layer, method = places.layer[back], places.method[back]
+    phase, recomputed = places.phase[back], places.recomputed[back]
+    layer, method, phase = _communication(scope, model, layer, method, phase)
+    layer, method, phase = _copies_to_device(scope, model, layer, method, phase)
+    layer, method = _graphs(model, launch, layer, method)
+    outer = take(_outermost_operators(model.stack), np.where(op >= 0, op, anchor))
+    made = pl.DataFrame(
+        {
+            "activity_id": rows["activity_id"],
+            "op_id": rows["op_id"],
+            "outer_op_id": outer,
+            "layer_id": layer,
+            "phase": pl.Series(phase, dtype=pl.UInt32),
+            "method": pl.Series(method, dtype=pl.UInt32),
+            "recomputed": recomputed,
+        }
+    ).with_columns(
+        pl.when(pl.col("outer_op_id") >= 0).then("outer_op_id").alias("outer_op_id"),
+        pl.when(pl.col("layer_id") >= 0).then("layer_id").alias("layer_id"),
+        _as_enum("phase", PHASES),
+        _as_enum("method", METHODS),
+    )
+    return Attribution(
+        activities=made,
+        layers=model.layers.table,
+        coverage=_coverage(made, rows),
+        missing=_missing(scope, model),
+        model=model,
+    )
+
+
+def _as_enum(column: str, names: tuple[str, ...]) -> pl.Expr:
+    return pl.col(column).replace_strict(dict(enumerate(names)), return_dtype=pl.Enum(names))
+
+
+def _communication(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Collectives of the backward pass reduce the gradients of a bucket, which holds those of many layers."""
+    talks = (scope.activities["class"] == "communication").to_numpy()
+    if not talks.any():
+        return layer, method, phase
+    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
+    away = model.phases.of_main_thread(launched)
+    during = np.where((phase == _P["other"]) & (away >= 0), away, phase)
+    reducing = talks & (during == _P["backward"])
+    alone = talks & ~reducing & (layer < 0)
+    layer = np.where(reducing, model.layers.id_of(GRADIENT_REDUCTION_LAYER, "phase"), layer)
+    layer = np.where(alone, model.layers.id_of(COMMUNICATION_LAYER, "phase"), layer)
+    method = np.where(reducing | alone, _M["phase"], method)
+    phase = np.where(reducing | (talks & (phase == _P["other"])), _P["communication"], phase)
+    return layer, method, phase
+
+
+def _copies_to_device(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """A copy to the device in no layer and under no range that tells a phase brings the batch."""
+    rows = scope.activities
+    copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != _P["backward"])
+    copies &= take(model.phases.marker, rows["launch_id"].fill_null(-1).to_numpy()) < 0
+    if not copies.any():
+        return layer, method, phase
+    copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()
+    return (
+        np.where(copies, model.layers.id_of(DATA_LAYER, "phase"), layer),
+        np.where(copies, _M["phase"], method),
+        np.where(copies, _P["data"], phase),
+    )
+
+
+def _graphs(
+    model: StackModel, launch: Int64Array, layer: Int64Array, method: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    replays = model.stack.named(GRAPH_LAUNCH, "runtime")
+    if not replays.any():
+        return layer, method
+    lost = (layer < 0) & (launch >= 0) & replays[np.maximum(launch, 0)]
+    return (
+        np.where(lost, model.layers.id_of(GRAPH_LAYER, "graph"), layer),
+        np.where(lost, _M["graph"], method),
+    )
+
+
+def _outermost_operators(stack: HostStack) -> Int64Array:
+    """For each span the outermost operator around it, itself included; −1 for none."""
+    is_op = stack.of_kind("op")
+    outer = stack.nesting.nearest_ancestor(is_op)
+    above = take(stack.nesting.nearest_ancestor(is_op, include_self=False), outer)
+    pending = np.flatnonzero(above >= 0)
+    # `above` of an operator is the operator around it; jump over pairs, so that depth costs its logarithm.
+    parent = take(stack.nesting.nearest_ancestor(is_op, include_self=False), np.arange(stack.size))
+    parent = np.where(is_op, parent, -1)
+    top = np.where(is_op & (parent < 0), np.arange(stack.size), parent)
+    while True:
+        further = take(top, top)
+        if np.array_equal(further, top):
+            break
+        top = further
+    outer[pending] = top[outer[pending]]
+    return outer
+
+
+def _coverage(made: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    total = int(rows["duration"].sum())
+    share = pl.col("duration_ns") / total if total else pl.lit(None, dtype=pl.Float64)
+    return (
+        made.select("method")
+        .with_columns(rows["duration"].alias("duration"))
+        .group_by("method")
+        .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("duration_ns"))
+        .sort("method")
+        .with_columns(share.alias("share"))
+    )
+
+
+def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
+    trace = scope.trace
+    missing = []
+    if trace.has_device and "launches" not in trace.meta.captured:
+        missing.append(
+            "no launch calls, so device work has no operator and no layer: profile with ProfilerActivity.CPU as well"
+        )
+    if not any(each.name in ("capture", "module", "range") for each in model.layers.sources):
+        missing.append(
+            "no layers: record with `tracekit capture`, or with_stack=True, or record_function around the modules"
+        )
+    nodes = model.backward.is_node
+    if nodes.any() and not (model.backward.forward >= 0).any():
+        missing.append(
+            "no sequence numbers that link backward to forward, so the backward pass has no layers:"
+            " profile the forward pass in the same window"
+        )
+    return tuple(missing)

@@ -1,0 +1,78 @@
+"""What the names of host ranges and operators say about the phase and the layer that they belong to.
+
+Every pattern is a regular expression that is applied to distinct names only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
+
+__all__ = [
+    "ACCUMULATE_NODE",
+    "BACKWARD_NODE",
+    "COMMUNICATION_LAYER",
+    "COMPILED_REGION",
+    "DATA_LAYER",
+    "ENGINE_PREFIX",
+    "FSDP_FORWARD",
+    "GRADIENT_REDUCTION_LAYER",
+    "GRAPH_LAYER",
+    "HOST_TO_DEVICE",
+    "NOT_A_LAYER",
+    "PHASES",
+    "PHASE_MARKERS",
+]
+
+PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "other")
+
+_CAPTURED = f"^{PHASE_PREFIX}"
+
+PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
+    (rf"{_CAPTURED}forward$", "forward", None),
+    (rf"{_CAPTURED}loss$", "forward", "<loss>"),
+    (rf"{_CAPTURED}backward$", "backward", "<backward>"),
+    (rf"{_CAPTURED}(optimizer|zero_grad)$", "optimizer", "<optimizer>"),
+    (rf"{_CAPTURED}(data|h2d)$", "data", "<data>"),
+    (rf"{_CAPTURED}metrics$", "other", "<metrics>"),
+    (r"^Optimizer\.(step|zero_grad)#", "optimizer", "<optimizer>"),
+    (r"^enumerate\(DataLoader\)#", "data", "<data>"),
+    (r"^DistributedDataParallel\.forward$", "forward", "<DistributedDataParallel>"),
+    (r"^torch\.distributed\.ddp\.reducer::", "backward", "<gradient reduction>"),
+    (r"(?i)^\W*(forward|fwd)([ _]?pass)?\W*$", "forward", None),
+    (r"(?i)^\W*(backward|bwd)([ _]?pass)?\W*$", "backward", None),
+    (r"(?i)^\W*optimi[sz]er([ _.]?step)?\W*$", "optimizer", "<optimizer>"),
+    (r"(?i)^\W*data[ _]?load(ing|er)?\W*$", "data", "<data>"),
+)
+"""Ranges that tell the phase: the name, the phase, and the name under which work in no layer is listed.
+
+The first rows are those of captures, the next PyTorch's own, the last what people write.
+"""
+
+COMMUNICATION_LAYER: Final = "<communication>"
+DATA_LAYER: Final = "<data>"
+GRADIENT_REDUCTION_LAYER: Final = "<gradient reduction>"
+GRAPH_LAYER: Final = "<cuda graph>"
+
+ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
+HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"
+"""Copies to the device, as CUPTI and ROCm name them."""
+
+BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w+Backward\d*$"
+"""Operators that run a node of the backward graph; since 2021 one span of the engine surrounds each."""
+
+ACCUMULATE_NODE: Final = r"torch::autograd::AccumulateGrad$"
+"""The node that adds a gradient to its parameter; it has no sequence number."""
+
+COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
+
+FSDP_FORWARD: Final = r"^FSDP::(?P<side>pre|post)_forward(?: \((?P<layer>.*)\))?$"
+"""Hooks around the forward of a sharded module: the module lies between them."""
+
+NOT_A_LAYER: Final = (
+    rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|^nccl:|^gloo:|^rccl:|^mpi:|^ucc:"
+    r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
+    r"|^DistributedDataParallel\.forward$|^Iteration Start"
+)
+"""Annotations that tools write about themselves; every other one is taken for a range of the user's."""
