@@ -12,6 +12,7 @@ them; a forward pass that is computed again is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -246,10 +247,14 @@ def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, in
     """
     rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
     return [
-        (_short(path) + (f" ({layers})" if layers > 1 else ""), time, share)
+        ((f"{layers} × " if layers > 1 else "") + _short(path), time, share)
         for path, layers, time, share in rows["pattern", "layers", "device_own_ns", "own_share"].rows()
     ]
 
 
 def _short(path: str) -> str:
-    return path if len(path) <= _LONGEST else f"…{path[1 - _LONGEST :]}"
+    """The path, or the last parts of it that are not too long."""
+    if len(path) <= _LONGEST:
+        return path
+    start = re.compile(r"[./]").search(path, len(path) - _LONGEST)
+    return f"…{path[start.start() :] if start else path[1 - _LONGEST :]}"
