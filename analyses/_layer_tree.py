@@ -116,7 +116,9 @@ def _excess(group: Int64Array, start: Int64Array, end: Int64Array) -> tuple[Int6
 
 def parent_rows(tree: pl.DataFrame) -> Int64Array:
     """For each row of a tree of layers (`layer_id`, `parent_layer_id`) the number of its parent's row, −1 for a root."""
-    place = tree.select("layer_id", pl.int_range(pl.len(), dtype=pl.Int64).alias("row")).drop_nulls("layer_id")
+    place = tree.select("layer_id", pl.int_range(pl.len(), dtype=pl.Int64).alias("row")).drop_nulls(
+        "layer_id"
+    )
     found = tree.select(pl.col("parent_layer_id").alias("layer_id")).join(
         place, on="layer_id", how="left", maintain_order="left"
     )

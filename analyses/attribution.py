@@ -41,7 +41,16 @@ from tracekit.facts.stack_names import (
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
-__all__ = ["METHODS", "UNATTRIBUTED", "Attribution", "SpanPlaces", "StackModel", "attributed", "attribution", "stack_model"]
+__all__ = [
+    "METHODS",
+    "UNATTRIBUTED",
+    "Attribution",
+    "SpanPlaces",
+    "StackModel",
+    "attributed",
+    "attribution",
+    "stack_model",
+]
 
 UNATTRIBUTED = "unattributed"
 """The method, and in tables the layer, of what belongs nowhere."""

@@ -136,7 +136,9 @@ def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> p
     return pl.DataFrame(columns)[order].with_columns(shares(total))
 
 
-def _own_sums(scope: Scope, rows: pl.DataFrame, layer: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
+def _own_sums(
+    scope: Scope, rows: pl.DataFrame, layer: Int64Array, size: int
+) -> tuple[Int64Array, Int64Array]:
     """Per layer the sums of `_SUMS` over its own activities, and when the first of them was launched."""
     time = pl.col("duration")
     frame = rows.select("duration", "phase", "class", "recomputed").with_columns(
@@ -185,7 +187,9 @@ def _columns(
         "union_ns": pl.Series(union),
         "host_ns": _or_null(inside.total, inside.known),
         "host_self_ns": _or_null(host.total, inside.known),
-        "idle_caused_ns": pl.Series([None] * union.size, dtype=pl.Int64),  # causes of idle time are not there yet
+        "idle_caused_ns": pl.Series(
+            [None] * union.size, dtype=pl.Int64
+        ),  # causes of idle time are not there yet
     }
 
 
@@ -257,4 +261,4 @@ def _short(path: str) -> str:
     if len(path) <= _LONGEST:
         return path
     start = re.compile(r"[./]").search(path, len(path) - _LONGEST)
-    return f"…{path[start.start() :] if start else path[1 - _LONGEST :]}"
+    return f"…{path[start.end() :] if start else path[1 - _LONGEST :]}"

@@ -35,8 +35,8 @@ _SHAPE = ["operator", "shapes", "dtypes"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Ops(Result):
-    """`by_operator`: per operator `calls`, `host_total_ns`, `host_self_ns`, `host_mean_ns` (total per call),
-    `device_total_ns`, `device_self_ns`, `device_mean_ns` (total per call), the `launched` activities at any depth,
+    """`by_operator`: per operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call),
+    `device_total_ns`, `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth,
     the self time by phase (`forward_ns` … `other_ns`) and its `share`: of the device's time, or without a device of
     the operators' on the host. The row without an operator has the activities launched outside any. The device's
     columns are null when no device was captured.
@@ -124,7 +124,7 @@ def _launched(trace: Trace, scope: Scope, spans: pl.DataFrame) -> tuple[Int64Arr
         op = rows["op_id"].fill_null(-1).to_numpy()  # −1 is the last row
         phase = rows["phase"].to_physical().to_numpy()
         np.add.at(found, (op, phase), rows["duration"].to_numpy())
-        np.add.at(found, (op, columns - 1), 1)
+        np.add.at(found[:, -1], op, 1)
     return found[spans["span_id"].to_numpy()], found[-1]
 
 
@@ -169,15 +169,17 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
         "calls",
         "host_total_ns",
         "host_self_ns",
-        some.then(pl.col("host_total_ns") / pl.col("calls")).alias("host_mean_ns"),
+        some.then(pl.col("host_total_ns") / pl.col("calls")).alias("mean_host_ns"),
         "device_total_ns",
         "device_self_ns",
-        some.then(pl.col("device_total_ns") / pl.col("calls")).alias("device_mean_ns"),
+        some.then(pl.col("device_total_ns") / pl.col("calls")).alias("mean_device_ns"),
         "launched",
         *(f"{phase}_ns" for phase in PHASES),
         (pl.col(order) / whole if whole else pl.lit(None, dtype=pl.Float64)).alias("share"),
     )
-    return columns.sort([order, "host_self_ns", *keys], descending=[True, True, *[False] * len(keys)], nulls_last=True)
+    return columns.sort(
+        [order, "host_self_ns", *keys], descending=[True, True, *[False] * len(keys)], nulls_last=True
+    )
 
 
 def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:

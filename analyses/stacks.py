@@ -45,8 +45,8 @@ def layer_stacks(trace: Trace, *, scope: Scope | None = None, phase: str | None 
     above = _frames_of_layers(attribution(trace, scope=scope).layers)
     named = sums.join(above, on="layer_id", how="left", maintain_order="left")
     layer = pl.coalesce("layers", pl.lit([UNATTRIBUTED]))
-    parts = [layer, "name"] if scope.on_cpu else [layer, "operator", "name"]
-    frames = pl.concat_list(*parts).list.drop_nulls()
+    operator = [] if scope.on_cpu else [pl.col("operator")]
+    frames = pl.concat_list(layer, *operator, pl.col("name")).list.drop_nulls()
     return named.select("device_id", "phase", frames.alias("frames"), "value_ns")
 
 
@@ -55,5 +55,9 @@ def _frames_of_layers(layers: pl.DataFrame) -> pl.DataFrame:
     found: dict[int, list[str]] = {}
     for layer, above, name in layers.sort("depth")["layer_id", "parent_layer_id", "name"].rows():
         found[layer] = [*found.get(above, ()), name]
-    schema = {"layer_id": pl.Int64, "layers": pl.List(pl.String)}
-    return pl.DataFrame({"layer_id": list(found), "layers": list(found.values())}, schema=schema)
+    return pl.DataFrame(
+        [
+            pl.Series("layer_id", list(found), pl.Int64),
+            pl.Series("layers", list(found.values()), pl.List(pl.String)),
+        ]
+    )

@@ -113,13 +113,14 @@ def layers(
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Which layer takes the time?"""
+    """Run `layers`, or write the stacks of layers, operators and kernels for a flame graph."""
     chosen = format_ or _stack_format(output)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     if chosen in (LayersFormat.collapsed, LayersFormat.speedscope):
         of = None if phase is None else phase.value
         _write_stacks(traces, chosen, output, rank, step, window, comm_pattern, of, limits, no_cache=no_cache)
         return
+    tables: tuple[str, ...] | None
     if by is LayersBy.tree:
         all_tables = table is not None or chosen is LayersFormat.json or _goes_to_json(format_, output)
         tables = None if all_tables else _SHOWN_OF_LAYERS
@@ -205,7 +206,7 @@ def kernels(
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Which kernels take the time?"""
+    """Run `kernels`."""
     remedy = {KernelsBy.layer: _NEED_LAYERS, KernelsBy.shape: _NEED_SHAPES}
     run_analysis(
         "kernels",
@@ -247,7 +248,7 @@ def ops(
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Which operators take the time, on host and device?"""
+    """Run `ops`."""
     shown = ("by_shape",) if by_shape else None if table else ("by_operator",)
     run_analysis(
         "ops",

@@ -139,10 +139,14 @@ _LAYER_GROUP: Final = (
     *("mean_ns", *_SHARES),
 )
 _LAYER_SHORT: Final = ("device_own_ns", "own_share", "device_ns", "layers", "calls", "host_ns")
-_LAYER_TITLES: Final = {"mean_ns": "mean of a layer", "communication_ns": "reducing gradients", "device_own_ns": "own"}
+_LAYER_TITLES: Final = {
+    "mean_ns": "mean of a layer",
+    "communication_ns": "reducing gradients",
+    "device_own_ns": "own",
+}
 _OPS: Final = (
-    *("calls", "host_total_ns", "host_self_ns", "host_mean_ns", "device_total_ns", "device_self_ns"),
-    *("device_mean_ns", "launched", *_PHASES, "share"),
+    *("calls", "host_total_ns", "host_self_ns", "mean_host_ns", "device_total_ns", "device_self_ns"),
+    *("mean_device_ns", "launched", *_PHASES, "share"),
 )
 _OPS_SHORT: Final = ("device_self_ns", "share", "device_total_ns", "calls", "host_self_ns", "host_total_ns")
 _OPS_TITLES: Final = {
@@ -229,7 +233,7 @@ TABLES: Final[dict[str, TableView]] = {
         titles=_GAP_TITLES,
     ),
     "layers.tree": TableView(
-        "Layers, the costliest first",
+        "Layers",
         ("path", "device_ns", "share", "device_own_ns", "calls", "host_ns", "type"),
         (
             *("layer_id", "parent_layer_id", "path", "parent", "name", "type", "source", "depth", "calls"),
@@ -251,7 +255,9 @@ TABLES: Final[dict[str, TableView]] = {
         titles={**_LAYER_TITLES, "pattern": "layer"},
     ),
     "layers.by_phase": TableView(
-        "By phase", ("phase", "device_ns", "share", "activities"), ("phase", "activities", "device_ns", "share")
+        "By phase",
+        ("phase", "device_ns", "share", "activities"),
+        ("phase", "activities", "device_ns", "share"),
     ),
     "layers.coverage": TableView(
         "How the layer is known",

@@ -79,4 +79,6 @@ def _clean(stacks: pl.DataFrame) -> pl.DataFrame:
     """One row per frame of each stack, in order: `row`, the number of the stack, and `frames`, its name."""
     rows = stacks.select(pl.int_range(pl.len()).alias("row"), "frames").explode("frames")
     text = pl.col("frames").str.strip_chars()
-    return clean_frame(rows).with_columns(pl.when(text == "").then(pl.lit(_NAMELESS)).otherwise(text).alias("frames"))
+    return clean_frame(rows).with_columns(
+        pl.when(text == "").then(pl.lit(_NAMELESS)).otherwise(text).alias("frames")
+    )

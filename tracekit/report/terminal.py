@@ -17,7 +17,8 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report._grid import grid
 from tracekit.report._names import bound_name
-from tracekit.report._tree import sorted_tree, tree_lines
+from tracekit.report._tree import sorted_tree
+from tracekit.report._tree_lines import tree_lines
 from tracekit.report.format import format_scalar, format_source, is_silent, missing, shown_columns
 from tracekit.report.model import Figure, Report, Section, Table, Verdict
 
