@@ -14,6 +14,9 @@ from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["depth_first", "has_same_above", "parent_rows", "rolled_up", "rolled_up_least", "union_per_node"]
 
+_NEVER = np.iinfo(np.int64).min // 2
+"""Before any time."""
+
 
 def rolled_up(values: Int64Array, parent: Int64Array, depth: Int64Array) -> Int64Array:
     """The sums over each node and all below it; `values` has one row per node, with any number of columns.
@@ -109,7 +112,8 @@ def _excess(group: Int64Array, start: Int64Array, end: Int64Array) -> tuple[Int6
     """The groups, and by how much the lengths of each exceed their union; intervals in order of start."""
     reach = pl.col("end").cum_max().shift(1).over("group")
     rows = pl.DataFrame({"group": group, "start": start, "end": end}).with_columns(reach.alias("reach"))
-    twice = (pl.min_horizontal("end", "reach") - pl.col("start")).clip(lower_bound=0).fill_null(0)
+    # The first of a group has nothing before it; `min_horizontal` would pass over that null.
+    twice = (pl.min_horizontal("end", pl.col("reach").fill_null(_NEVER)) - pl.col("start")).clip(lower_bound=0)
     sums = rows.group_by("group").agg(twice.sum().alias("twice"))
     return sums["group"].to_numpy(), sums["twice"].to_numpy()
 
