@@ -41,7 +41,8 @@ class Ops(Result):
     the operators' on the host. The row without an operator has the activities launched outside any. The device's
     columns are null when no device was captured.
 
-    `by_shape`: the same per operator, shapes and types of its inputs; None when shapes were not recorded.
+    `by_shape`: the same per operator, shapes and types of its inputs, which are null for a call without any; None when
+    shapes were not recorded.
     `calls` and `host_self_ns` are the totals.
     """
 
@@ -64,13 +65,12 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
     scope = scope or select(trace)
     calls = _calls(trace, scope)
     by_operator = _table(calls, ["operator"], scope)
-    shaped = calls.filter(pl.col("shapes").is_not_null())
     counted = calls.filter("counted")
     result = Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
         not_captured=None if calls.height else "no operators; profile with ProfilerActivity.CPU",
         by_operator=by_operator,
-        by_shape=_table(shaped, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
+        by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
         calls=counted.height,
         host_self_ns=int(counted["host_self"].sum()),
     )
