@@ -113,7 +113,9 @@ def _excess(group: Int64Array, start: Int64Array, end: Int64Array) -> tuple[Int6
     reach = pl.col("end").cum_max().shift(1).over("group")
     rows = pl.DataFrame({"group": group, "start": start, "end": end}).with_columns(reach.alias("reach"))
     # The first of a group has nothing before it; `min_horizontal` would pass over that null.
-    twice = (pl.min_horizontal("end", pl.col("reach").fill_null(_NEVER)) - pl.col("start")).clip(lower_bound=0)
+    twice = (pl.min_horizontal("end", pl.col("reach").fill_null(_NEVER)) - pl.col("start")).clip(
+        lower_bound=0
+    )
     sums = rows.group_by("group").agg(twice.sum().alias("twice"))
     return sums["group"].to_numpy(), sums["twice"].to_numpy()
 

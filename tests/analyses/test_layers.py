@@ -258,7 +258,10 @@ def test_without_layers_phases_still_answer() -> None:
     made.span("annotation", "Optimizer.step#SGD.step", 100 * US, 200 * US)
     made.activity("sgd", 160 * US, 10 * US, launch=150 * US)
     found = layers(made.trace())
-    assert found.answer == "40.0 µs of device time in no known layer; by phase: forward 75.0 %, optimizer 25.0 %."
+    assert (
+        found.answer
+        == "40.0 µs of device time in no known layer; by phase: forward 75.0 %, optimizer 25.0 %."
+    )
     assert found.not_captured is not None
     assert "with_stack=True" in found.not_captured
     assert found.tree["path"].to_list() == ["<optimizer>", "unattributed"]

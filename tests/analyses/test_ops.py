@@ -37,7 +37,9 @@ def expected(truth: Truth, low: int, high: int, wanted: set[int]) -> dict[str | 
     found = [span for span in truth.spans if span.kind == "op"]
     table: dict[str | None, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     above = {one.index: [o for o in found if o.index != one.index and encloses(o, one)] for one in found}
-    nearest = {one: max(around, key=lambda s: (s.start_ns, -s.dur_ns)) for one, around in above.items() if around}
+    nearest = {
+        one: max(around, key=lambda s: (s.start_ns, -s.dur_ns)) for one, around in above.items() if around
+    }
     for one in found:
         if not low <= one.start_ns < high:
             continue
@@ -109,7 +111,11 @@ def test_an_operator_inside_itself() -> None:
     assert (one["device_total_ns"], one["device_self_ns"], one["launched"]) == (50 * US, 50 * US, 1)
     assert (one["mean_host_ns"], one["mean_device_ns"]) == (50 * US, 25 * US)
     assert (rows["aten::copy_"]["device_total_ns"], rows["aten::copy_"]["device_self_ns"]) == (50 * US, 0)
-    assert (rows[None]["calls"], rows[None]["device_self_ns"], rows[None]["mean_host_ns"]) == (0, 5 * US, None)
+    assert (rows[None]["calls"], rows[None]["device_self_ns"], rows[None]["mean_host_ns"]) == (
+        0,
+        5 * US,
+        None,
+    )
 
 
 def test_shapes_tell_calls_apart() -> None:
