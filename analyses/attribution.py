@@ -185,8 +185,8 @@ def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
 def stack_model(trace: Trace) -> StackModel:
     """Everything that attribution needs of a trace's host side, computed once per trace."""
     stack = host_stack(trace)
-    layers = layers_of(trace, stack, pseudo_layers())
     backward = backward_of(trace, stack)
+    layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers())
     return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
 
 
