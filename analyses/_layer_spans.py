@@ -228,7 +228,8 @@ def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Ar
         times = np.sort(stack.start[away[stack.process[away] == process]])
         first, end = (np.searchsorted(times, bound[rows]) for bound in (stack.start, stack.end))
         encloses |= (end > first) & (stack.process[rows] == process)
-    return rows[encloses]
+    kept: Int64Array = rows[encloses]
+    return kept
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:

@@ -280,8 +280,9 @@ def _copies_to_device(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """A copy to the device in no layer and under no range that tells a phase brings the batch."""
     rows = scope.activities
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
     copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != _P["backward"])
-    copies &= take(model.phases.marker, rows["launch_id"].fill_null(-1).to_numpy()) < 0
+    copies &= (launch >= 0) & (take(model.phases.marker, launch) < 0)
     if not copies.any():
         return layer, method, phase
     copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()
