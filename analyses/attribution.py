@@ -260,10 +260,12 @@ def _communication(
     scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Collectives of the backward pass reduce the gradients of a bucket, which holds those of many layers."""
-    talks = (scope.activities["class"] == "communication").to_numpy()
+    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
+    talks = (scope.activities["class"] == "communication").to_numpy() | np.isin(
+        take(model.stack.thread, launched), model.phases.collective_threads
+    )
     if not talks.any():
         return layer, method, phase
-    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
     away = model.phases.of_main_thread(launched)
     during = np.where((phase == _P["other"]) & (away >= 0), away, phase)
     reducing = talks & (during == _P["backward"])
