@@ -13,7 +13,7 @@ from tracekit.facts.fused_names import fused_operators
         ("triton_poi_fused__to_copy_1", ["_to_copy"]),
         ("triton_poi_fused_0", []),
         ("triton_poi_fused_constant_pad_nd_moe_forward_0", ["constant_pad_nd", "moe_forward"]),
-        ("triton_red_fused__unsafe_view_add_mean_mul_pow_rsqrt_1", "_unsafe_view add mean mul pow rsqrt".split()),
+        ("triton_red_fused__unsafe_view_add_mean_mul_pow_rsqrt_1", ["_unsafe_view", "add", "mean", "mul", "pow", "rsqrt"]),
         ("graph_0_cpp_fused_native_layer_norm_0", ["native_layer_norm"]),
         ("cpp_fused__softmax_div_12", ["_softmax", "div"]),
         ("triton_per_fused__softmax_backward_data_native_dropout_backward_7",
