@@ -88,7 +88,7 @@ def layers(trace: Trace, *, scope: Scope | None = None) -> Layers:
     >>> int(found.tree["device_own_ns"].sum()) == int(select(trace).activities["duration"].sum())
     True
     >>> found.tree.filter(found.tree["type"] == "Conv2d")["path"][0]
-    'features.0.conv.0'
+    'stem.0'
     """
     scope = scope or select(trace)
     known = attribution(trace, scope=scope)

@@ -25,7 +25,7 @@ def layer_stacks(trace: Trace, *, scope: Scope | None = None, phase: str | None 
     >>> import tracekit
     >>> rows = layer_stacks(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), phase="forward")
     >>> rows["frames"][0].to_list()
-    ['<root>', 'stem', '0', 'aten::conv2d']
+    ['<root>', 'aten::to']
     """
     if phase is not None and phase not in PHASES:
         raise UsageError(f"there is no phase {phase!r}", remedy=f"choose one of {', '.join(PHASES)}")
