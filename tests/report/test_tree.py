@@ -90,6 +90,23 @@ def test_lines_fit(path: Path, width: int) -> None:
     assert len(lines) == 41
 
 
+def test_wide_letters_fit() -> None:
+    lines = tree_lines(tree_of(planted({"模型" * 30: 1, "模型" * 30 + ".層" * 9: 2})), width=60, rows=9)
+    assert max(map(cell_len, lines)) <= 60
+
+
+def test_the_union_is_shown_where_it_differs() -> None:
+    made = Planted()
+    made.span("annotation", f"{LAYER_PREFIX}net", 0, MS, layer="net", module_type="Net")
+    made.activity("gemm", 10 * US, 50 * US, launch=US, stream=1)
+    assert "any running" not in tree_lines(tree_of(made.trace()), width=120, rows=9)[0]
+    made.activity("gemm", 30 * US, 50 * US, launch=9 * US, stream=2)
+    lines = tree_lines(tree_of(made.trace()), width=120, rows=9)
+    assert "any running" in lines[0]
+    assert "100 µs" in lines[1]
+    assert "70.0 µs" in lines[1]
+
+
 def test_deep_trees_fit_a_page() -> None:
     path, times = "a", {}
     for _ in range(60):

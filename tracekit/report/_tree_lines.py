@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import polars as pl
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from tracekit.report._tree import costliest
-from tracekit.report.format import format_value
+from tracekit.report.format import RIGHT_ALIGNED, format_value, shown_columns
 from tracekit.report.model import Column, Table
 from tracekit.report.text import shorten_name
 
@@ -37,8 +38,8 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
         raise TypeError(message)
     frame = costliest(table, rows)
     columns = _columns(table, frame)
-    cells = [[format_value(value, column) for value in frame[column.name]] for column in columns]
-    sizes = [max(map(cell_len, [column.title, *texts])) for column, texts in zip(columns, cells, strict=True)]
+    cells = [_cells(frame, column) for column in columns]
+    sizes = [cell_len(texts[0]) for texts in cells]
     names = [_indented(name, depth) for name, depth in frame["name", "depth"].rows()]
     longest = min(max(map(cell_len, [*names, "layer"])), GREATEST_NAME)
     with_bar = width >= LEAST_NAME + GAP + BAR + sum(size + GAP for size in sizes[:1])
@@ -48,23 +49,29 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
         count -= 1
     room = max(min(longest, width - taken - sum(size + GAP for size in sizes[:count])), 4)
     bars = _bars(table, frame) if with_bar else None
-    lines = [_line("layer", [c.title for c in columns[:count]], sizes, room, "" if with_bar else None)]
+    lines = [_line("layer", [texts[0] for texts in cells[:count]], room, "" if with_bar else None)]
     for row, name in enumerate(names):
-        figures = [texts[row] for texts in cells[:count]]
-        lines.append(_line(name, figures, sizes, room, bars[row] if bars else None))
+        figures = [texts[row + 1] for texts in cells[:count]]
+        lines.append(_line(name, figures, room, bars[row] if bars else None))
     return lines
+
+
+def _cells(frame: pl.DataFrame, column: Column) -> list[str]:
+    """The title and the values of a column, all of one width."""
+    texts = [column.title, *(format_value(value, column) for value in frame[column.name])]
+    width = max(map(cell_len, texts))
+    gaps = [" " * (width - cell_len(text)) for text in texts]
+    right = column.unit in RIGHT_ALIGNED
+    return [gap + text if right else text + gap for text, gap in zip(texts, gaps, strict=True)]
 
 
 def _columns(table: Table, frame: pl.DataFrame) -> list[Column]:
     """What the tree is measured by comes first, then the declared figures that say anything."""
     measure = table.tree.measure if table.tree else ""
     wanted = dict.fromkeys([measure, *(name for name in table.short if name not in ("path", "name"))])
-    found = [table.column(name) for name in wanted]
-    return [
-        column
-        for column in found
-        if column is not None and (column.name == measure or frame[column.name].null_count() < frame.height)
-    ]
+    shown = shown_columns(replace(table, frame=frame), list(wanted), zeros=True)
+    first = table.column(measure)
+    return shown if first is None or first in shown else [first, *shown]
 
 
 def _indented(name: str, depth: int) -> str:
@@ -86,13 +93,12 @@ def _bar(part: float) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
 
 
-def _line(name: str, figures: list[str], sizes: list[int], room: int, bar: str | None) -> str:
+def _line(name: str, figures: list[str], room: int, bar: str | None) -> str:
     lead = len(name) - len(name.lstrip(" "))
     plain = name.lstrip(" ")
     lead = min(lead, max(room - min(len(plain), LEAST_LABEL), 0))
     short = " " * lead + shorten_name(plain, room - lead)
-    parts = [short + " " * max(room - cell_len(short), 0)]
+    parts = [set_cell_size(short, room)]
     if bar is not None:
         parts.append(bar.ljust(BAR))
-    parts += [" " * (size - cell_len(text)) + text for text, size in zip(figures, sizes, strict=False)]
-    return (" " * GAP).join(parts).rstrip()
+    return (" " * GAP).join([*parts, *figures]).rstrip()

@@ -234,7 +234,7 @@ TABLES: Final[dict[str, TableView]] = {
     ),
     "layers.tree": TableView(
         "Layers",
-        ("path", "device_ns", "share", "device_own_ns", "calls", "host_ns", "type"),
+        ("path", "device_ns", "share", "device_own_ns", "calls", "host_ns", "union_ns", "type"),
         (
             *("layer_id", "parent_layer_id", "path", "parent", "name", "type", "source", "depth", "calls"),
             *("device_ns", "device_own_ns", *_PHASES, "class_compute_ns", "class_communication_ns"),
