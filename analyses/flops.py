@@ -199,7 +199,11 @@ class _Inputs:
 
     def shape(self, place: int, least: int = 1) -> list[int]:
         sizes = self.shapes[place]
-        if not isinstance(sizes, list) or len(sizes) < least or not all(type(s) is int and s >= 0 for s in sizes):
+        if (
+            not isinstance(sizes, list)
+            or len(sizes) < least
+            or not all(type(s) is int and s >= 0 for s in sizes)
+        ):
             raise ValueError
         return sizes
 
@@ -219,7 +223,9 @@ class _Inputs:
         return {"True": True, "False": False}[self.concrete[place]]
 
     def flags(self, place: int) -> list[bool]:
-        return [{"True": True, "False": False}[t.strip()] for t in self.concrete[place].strip("[]").split(",")]
+        return [
+            {"True": True, "False": False}[t.strip()] for t in self.concrete[place].strip("[]").split(",")
+        ]
 
 
 def _each(values: Shape, count: int) -> list[int]:

@@ -18,6 +18,7 @@ from tracekit.analyses.flops import counted_operators
 from tracekit.analyses.scope import launch_times
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
 from tracekit.analyses.xsp.runs import Recording, XspRun
+from tracekit.facts.stack_names import PHASES
 from tracekit.spans import Int64Array, take
 
 __all__ = ["UNATTRIBUTED", "kernel_calls", "kernel_pieces"]
@@ -53,7 +54,9 @@ def kernel_pieces(recording: Recording) -> pl.DataFrame:
     """
     rows = _placed(recording)
     forward = pl.col("method").cast(pl.String).is_in(FORWARD_METHODS)
-    return rows.select("step", pl.col("name").cast(pl.String), "layer", forward.alias("forward"), "start", "end")
+    return rows.select(
+        "step", pl.col("name").cast(pl.String), "layer", forward.alias("forward"), "start", "end"
+    )
 
 
 def kernel_calls(run: XspRun) -> pl.DataFrame:
@@ -81,7 +84,9 @@ def _placed(recording: Recording) -> pl.DataFrame:
     rows = attributed(recording.trace, recording.scope)
     paths = recording.paths(rows["layer_id"].fill_null(-1).to_numpy())
     at = launch_times(recording.trace, rows)
-    step = rows["step"] if recording.scope.steps.height else pl.Series("step", [0] * rows.height, dtype=pl.Int64)
+    step = (
+        rows["step"] if recording.scope.steps.height else pl.Series("step", [0] * rows.height, dtype=pl.Int64)
+    )
     return (
         rows.with_columns(
             paths["layer"].fill_null(UNATTRIBUTED),
@@ -178,9 +183,7 @@ _UNTIMED = {"grid": pl.String, "block": pl.String, "duration_ns": pl.Int64}
 
 
 def _phases(numbers: Int64Array) -> list[str]:
-    from tracekit.facts.stack_names import PHASES
-
-    return np.asarray(PHASES)[numbers].tolist()
+    return [PHASES[number] for number in numbers.tolist()]
 
 
 def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
@@ -191,15 +194,14 @@ def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
     rows = rows.with_columns(
         pl.Series("owner", owner),
         pl.Series("of_operator", take(counted.flops, owner)),
-        names.gather(np.where(owner >= 0, take(counted.precision, owner), -1) % names.len()).alias("precision"),
+        names.gather(np.where(owner >= 0, take(counted.precision, owner), -1) % names.len()).alias(
+            "precision"
+        ),
     )
     # Copies do no arithmetic; and of equals the first counts.
     works = ~pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"]) & (pl.col("owner") >= 0)
     rank = (
-        pl.when(works)
-        .then(pl.col("duration_ns").fill_null(0))
-        .rank("ordinal", descending=True)
-        .over("owner")
+        pl.when(works).then(pl.col("duration_ns").fill_null(0)).rank("ordinal", descending=True).over("owner")
     )
     analytic = pl.when(works).then(pl.when(rank == 1).then("of_operator").otherwise(0))
     return rows.with_columns(
