@@ -95,7 +95,7 @@ def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     mine = kernels.select(pl.col("name").cast(pl.String), "step").with_row_index("row")
     names = ranges["name"]
     if ranges.height == mine.height and bool(((names == mine["name"]) | (names == UNNAMED)).all()):
-        return ranges.select(MEASURED)
+        return ranges.select(list(MEASURED))
     mine = mine.with_columns(
         pl.len().over("name").alias("many"),
         pl.len().over("name", "step").alias("per_step"),

@@ -20,6 +20,7 @@ import polars as pl
 from tracekit.spans import Int64Array, Nesting, take
 
 __all__ = [
+    "PRECISIONS",
     "CountedOperators",
     "attention_flops",
     "convolution_backward_flops",
@@ -36,6 +37,8 @@ _MOST: Final = 2**53
 
 PRECISIONS: Final = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16", "double": "fp64"}
 """What the profiler calls a type of tensors, and the precision in whose peak it is measured."""
+
+_NAMES: Final = tuple(PRECISIONS.values())
 
 
 def matmul_flops(m: int, k: int, n: int, *, batch: int = 1, bias: bool = False) -> int:
@@ -147,7 +150,7 @@ class CountedOperators:
     flops: Int64Array
     precision: Int64Array
     owner: Int64Array
-    names: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp64")
+    names: tuple[str, ...] = _NAMES
 
 
 def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
@@ -158,13 +161,12 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
     )
     flops = np.full(host.height, -1, dtype=np.int64)
     precision = flops.copy()
-    names = CountedOperators.__dataclass_fields__["names"].default
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
     distinct = known.select(keys).unique(maintain_order=True)
     counts = [_count(*row) for row in distinct.with_columns(pl.all().cast(pl.String)).rows()]
     told = distinct.with_columns(
         pl.Series("flops", [count for count, _ in counts], dtype=pl.Int64),
-        pl.Series("precision", [names.index(p) if p in names else -1 for _, p in counts], dtype=pl.Int64),
+        pl.Series("precision", [_NAMES.index(p) if p in _NAMES else -1 for _, p in counts], dtype=pl.Int64),
     )
     rows = known.join(told, on=keys, how="left", nulls_equal=True).filter(pl.col("flops").is_not_null())
     spans = rows["span_id"].to_numpy()

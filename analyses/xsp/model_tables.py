@@ -34,7 +34,7 @@ def model_information(runs: Sequence[XspRun]) -> XspTable:
     if all(run.latency_ns is None for run in runs):
         return lacking("A1", "M")
     best, is_open = optimal_batch(_timed(runs))
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "run": run.label,
             "workload": run.manifest.workload if run.manifest else None,
