@@ -30,9 +30,7 @@ def steps_of(rows: Iterable[Any]) -> list[int]:
 def union(intervals: list[tuple[int, int]]) -> int:
     cuts = sorted({t for pair in intervals for t in pair})
     return sum(
-        high - low
-        for low, high in pairwise(cuts)
-        if any(a <= low and high <= b for a, b in intervals)
+        high - low for low, high in pairwise(cuts) if any(a <= low and high <= b for a, b in intervals)
     )
 
 
@@ -191,7 +189,8 @@ def by_name(recorded: Recorded) -> list[Row]:
     """A10."""
     names = {k.name for k in recorded.kernels}
     rows = [
-        {"name": name, **work([k for k in recorded.kernels if k.name == name], "fp32", None)} for name in names
+        {"name": name, **work([k for k in recorded.kernels if k.name == name], "fp32", None)}
+        for name in names
     ]
     return sorted(with_share(rows, "sum_ns"), key=lambda row: (-row["sum_ns"], -row["kernels"], row["name"]))
 
