@@ -77,7 +77,7 @@ _GROUP = ("kernels", "sum_ns", "gpu_ns")
 MISSING: Final = {
     "M": "the latency of the model needs level M: tracekit capture … --levels M",
     "ML": "the latency of layers needs level ML: tracekit capture … --levels ML",
-    "MLG": "kernels need level MLG: tracekit capture … --levels MLG",
+    "MLG": "kernels and their times need level MLG: tracekit capture … --levels MLG",
     "layers": (
         "the trace has no layers: tracekit capture records them; else profile with with_stack=True, or put"
         " torch.profiler.record_function around each"
