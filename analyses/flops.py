@@ -1,4 +1,4 @@
-"""Floating-point operations of matrix products, convolutions and attention, from recorded shapes (DEFINITIONS §7).
+"""Floating-point operations of matrix products, convolutions and attention, from recorded shapes.
 
 2 × multiply-adds; a bias adds one operation for each element of the output. Every other operator has no count here,
 and neither has one whose shapes, or whose scalar arguments where they matter, were not recorded: None, never 0.

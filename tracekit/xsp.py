@@ -98,7 +98,7 @@ def xsp(
 
     >>> tables = xsp(["sample_traces/cnn_cpu"], analyses=["A10"])
     >>> tables["A10"].frame["name"][0]
-    'aten::mkldnn_convolution'
+    'aten::convolution_backward'
     """
     files = find_runs([Path(path) for path in paths], rank=rank)
     return xsp_of(files, tracekit.read, analyses=analyses, counters=counters, batch=batch, step=step)
