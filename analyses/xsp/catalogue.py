@@ -1,7 +1,7 @@
 """The 15 analyses of XSP by its numbers: what each asks, which levels it needs, and its columns.
 
-After Table I of Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and Analysis of Machine Learning
-Models on GPUs" (IPDPS 2020). `overhead` is the paper's check on its own ladder, which it does not number.
+After Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and Analysis of Machine Learning Models on GPUs"
+(IPDPS 2020). `overhead` is no analysis of the paper's list: it shows what the ladder of levels is for.
 """
 
 from __future__ import annotations
