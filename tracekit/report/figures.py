@@ -184,7 +184,7 @@ def _icicle(axes: Axes, data: dict[str, Any]) -> None:
     for node in nodes:
         letters = int(LETTERS * node["value"] / total)
         if letters >= LEAST_LETTERS:
-            label = _plain(shorten_name(node["label"], letters))
+            label = plain(shorten_name(node["label"], letters))
             middle = node["start"] + node["value"] / 2
             axes.text(middle, node["depth"], label, ha="center", va="center", fontsize=6.5, color="white")
     axes.set_xlim(0, total)
