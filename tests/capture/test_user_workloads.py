@@ -1,10 +1,5 @@
 """Workloads named FILE.py:FUNCTION: what goes wrong in them is shown as theirs, and what was finished stays."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -89,38 +84,6 @@ def test_levels_that_were_finished_before_an_error_stay(tmp_path: Path) -> None:
     assert [one.level for one in manifest.runs] == ["M"]
     assert manifest.stopped == 'ValueError: step "four" is one too many'
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def interrupted(tmp_path: Path, *more: str) -> tuple[int, str]:
-    """The exit code and stderr of a program that is sent SIGINT, as by Ctrl-C, while it is being profiled."""
-    ready = tmp_path / "ready"
-    words = ["capture", f"{OURS}:is_slow_while_profiled", "-o", str(tmp_path / "out"), *SHORT, *more]
-    program = subprocess.Popen(
-        [sys.executable, "-m", "tracekit", *words],
-        env={**os.environ, "TRACEKIT_TEST_READY": str(ready)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not ready.exists() and program.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(program.pid, signal.SIGINT)  # as a terminal does it: the program and all that it started
-    _, text = program.communicate(timeout=60)
-    return program.returncode, text
-
-
-@pytest.mark.parametrize("more", [(), ("--ranks", "2")])
-def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, more: tuple[str, ...]) -> None:
-    code, text = interrupted(tmp_path, *more)
-    assert code == 130, text
-    assert text.splitlines()[-1] == "tracekit: error: interrupted"
-    assert f"finished levels (M) are in {tmp_path / 'out'}" in text
-    assert "Traceback" not in text
-    manifest = read_manifest(tmp_path / "out" / "manifest.json")
-    assert {one.level for one in manifest.runs} == {"M"}
-    assert manifest.stopped == "interrupted"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
 
 
 def test_an_older_manifest_is_not_taken_for_what_was_finished(tmp_path: Path, monkeypatch, capsys) -> None:

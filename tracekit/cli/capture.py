@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import capture_options as flags
+from tracekit.cli.ending import ended_by_signals
 from tracekit.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
-    from tracekit.manifest import CaptureOptions, Settings
+    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = ["capture"]
 
@@ -60,7 +61,8 @@ def capture(
     if nsys:
         from tracekit.cli.capture_nsys import capture_under_nsys
 
-        capture_under_nsys(context, folder, flags.levels_of(levels), device)
+        with ended_by_signals():
+            capture_under_nsys(context, folder, flags.levels_of(levels), device)
         return
     from tracekit.manifest import CaptureOptions, Settings
 
@@ -85,7 +87,9 @@ def capture(
     options = CaptureOptions(
         steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
     )
-    _run(workload, folder, settings, options, levels, data)
+    with ended_by_signals():
+        result = _run(workload, folder, settings, options, flags.levels_of(levels), data)
+    _print_result(result)
 
 
 def _run(
@@ -93,9 +97,9 @@ def _run(
     folder: Path,
     settings: Settings,
     options: CaptureOptions,
-    levels: str,
+    levels: tuple[Level, ...],
     data: Path | None,
-) -> None:
+) -> CaptureResult:
     from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
@@ -103,12 +107,12 @@ def _run(
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
-            result = run(
+            return run(
                 workload,
                 folder,
                 settings=settings,
                 options=options,
-                levels=flags.levels_of(levels),
+                levels=levels,
                 data=data,
                 progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
             )
@@ -123,7 +127,6 @@ def _run(
         if _written_at(folder / MANIFEST_FILE) != before:
             _say_what_is_left(folder)
         raise
-    _print_result(result)
 
 
 def _print_result(result: CaptureResult) -> None:
