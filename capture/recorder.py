@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import torch
@@ -29,6 +30,9 @@ from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, Workloa
 from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["record", "train_step"]
+
+_QUIET_SECONDS: Final = 10
+"""A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
 
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
@@ -78,6 +82,7 @@ class _Capture:
     ) -> None:
         self._keep = keep
         self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
+        self._told_at = 0.0
         self._batches: Iterator[Any] = workload.batches()
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
@@ -102,11 +107,12 @@ class _Capture:
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
             progress(_announced(level, self.plan.options.steps))
+            self._told_at = time.monotonic()
             if level == "metrics":
                 self._count_flops()
                 self._write(None)
             else:
-                self._run_level(level)
+                self._run_level(level, progress)
 
     def stop(self, error: BaseException) -> None:
         """Say in the manifest, where there is one already, why it is not whole."""
@@ -116,7 +122,7 @@ class _Capture:
             self.manifest = msgspec.structs.replace(self.manifest, stopped=without_paths(why)[:200])
             write_capture(self.folder, self.manifest)
 
-    def _run_level(self, level: Level) -> None:
+    def _run_level(self, level: Level, progress: Callable[[str], None]) -> None:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -125,6 +131,7 @@ class _Capture:
             while not live.done:
                 losses.append(train_step(self.workload, self._batches, live.phase))
                 live.step()
+                self._tell_of_slow_steps(len(losses), progress)
         steps = self.plan.options.steps
         run = Run(
             level=level,
@@ -138,6 +145,13 @@ class _Capture:
             run = write_trace(self.folder, run, live.recorded)
         self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
         self._write(live.recorded)
+
+    def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
+        now, options = time.monotonic(), self.plan.options
+        total = options.wait + options.warmup + options.steps
+        if now - self._told_at >= _QUIET_SECONDS and done < total:
+            self._told_at = now
+            progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 
     def _write(self, recorded: Recorded | None) -> None:
         self.manifest = msgspec.structs.replace(self.manifest, skipped_samples=self._skipped())

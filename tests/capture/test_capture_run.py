@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tracekit.capture import output, workloads
+from tracekit.capture import output, recorder, workloads
 from tracekit.capture.device import resolve_device
 from tracekit.capture.output import pack_trace
 from tracekit.capture.run import run
@@ -54,6 +54,28 @@ def test_an_installed_package_can_add_a_workload(tmp_path: Path, monkeypatch) ->
         "recording 1 steps",
         "counting the FLOPs of a step",
     ]
+
+
+def test_slow_steps_say_how_far_they_are(tmp_path: Path, monkeypatch) -> None:
+    lines: list[str] = []
+    for quiet in (1000, 0):
+        monkeypatch.setattr(recorder, "_QUIET_SECONDS", quiet)
+        options = CaptureOptions(steps=2, warmup=1)
+        lines.append("--")
+        small = Settings(batch=1, size=8)
+        run("cnn", tmp_path, settings=small, options=options, levels=("M",), progress=lines.append)
+    assert lines == [
+        *("--", "building cnn", "timing 2 steps without the profiler"),
+        *("--", "building cnn", "timing 2 steps without the profiler"),
+        *(f"{done} of 3 steps are done, 1 of them warm-up" for done in (1, 2)),
+    ]
+
+
+def test_progress_is_plain_lines_where_stderr_is_no_terminal(tmp_path: Path) -> None:
+    words = ["capture", "cnn", "-o", str(tmp_path / "out"), "--steps", "1", "--levels", "M", "--size", "8"]
+    done = subprocess.run([sys.executable, "-m", "tracekit", *words], capture_output=True, check=True)
+    assert done.stderr.splitlines() == [b"building cnn", b"timing 1 steps without the profiler"]
+    assert done.stdout.decode().splitlines() == [str(tmp_path / "out" / "manifest.json")]
 
 
 def test_without_torch_the_error_says_what_to_install(tmp_path: Path, monkeypatch) -> None:

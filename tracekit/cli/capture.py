@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +113,7 @@ def _run(
                 options=options,
                 levels=levels,
                 data=data,
-                progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
+                progress=_tell,
             )
     except WorkloadError as error:
         if error.__cause__ is not None:
@@ -127,6 +126,11 @@ def _run(
         if _written_at(folder / MANIFEST_FILE) != before:
             _say_what_is_left(folder)
         raise
+
+
+def _tell(line: str) -> None:
+    # A file's name may hold what moves a terminal's cursor.
+    typer.echo("".join(letter if letter.isprintable() else "?" for letter in line), err=True)
 
 
 def _print_result(result: CaptureResult) -> None:
