@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from tracekit.cli import capture_options as flags
 from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.output import terminal_width
 from tracekit.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
@@ -167,4 +169,4 @@ def _default_folder(workload: str) -> Path:
 def _print_list() -> None:
     from tracekit.capture.listing import listing
 
-    typer.echo(listing())
+    typer.echo(listing(terminal_width() if sys.stdout.isatty() else None))
