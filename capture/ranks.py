@@ -19,7 +19,7 @@ import msgspec
 from tracekit import errors
 from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
 from tracekit.capture.plan import Plan
-from tracekit.errors import OutOfMemoryError, TracekitError
+from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
 from tracekit.manifest import Manifest
 
 __all__ = ["Failure", "error_file", "record_ranks"]
@@ -31,11 +31,15 @@ _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from t
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, a traceback or ""."""
+    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, tracebacks or "".
+
+    `own_part` is that of a WorkloadError.
+    """
 
     kind: str
     text: str
     traceback: str = ""
+    own_part: str = ""
 
 
 def error_file(scratch: Path, rank: int) -> Path:
@@ -198,6 +202,8 @@ def _raised(rank: int, failure: Failure) -> TracekitError:
     """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
     kind = getattr(errors, failure.kind, TracekitError)
     error: TracekitError = kind(f"rank {rank}: {failure.text}")
+    if isinstance(error, WorkloadError):
+        error.traceback = failure.own_part
     error.__cause__ = _InAnotherProcess(failure.traceback) if failure.traceback else None
     return error
 

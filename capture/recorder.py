@@ -24,6 +24,7 @@ from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.sessions import Recorded, recording
+from tracekit.capture.tracebacks import own_part, own_text
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
@@ -34,6 +35,7 @@ __all__ = ["record", "train_step"]
 _QUIET_SECONDS: Final = 10
 """A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
 
+_LONGEST_TEXT: Final = 200
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
@@ -241,6 +243,8 @@ def _own_errors(plan: Plan) -> Iterator[None]:
         disk_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         if disk_full or workloads.is_built_in(plan.workload):
             raise
+        base = plan.workload.partition(".py:")[0]
+        file = Path(f"{base}.py") if base != plan.workload else None
         raise WorkloadError(
-            f"{plan.workload} raised {type(error).__name__}: {' '.join(text.split())[:200]}"
+            f"{plan.workload} raised {own_text(error)[:_LONGEST_TEXT]}", traceback=own_part(error, file)
         ) from error

@@ -38,9 +38,9 @@ class Block(nn.Module):
 
 def smooth(options: WorkloadOptions, **more: object) -> Recipe:
     """No dropout and no batch normalisation: a sample's gradient does not depend on the others in its batch."""
+    more.setdefault("dataset", Points())
     return Recipe(
         model=nn.Sequential(Block(), Block(), nn.Linear(SIDE, 1)).to(options.device),
-        dataset=Points(),
         forward=lambda model, batch: model(batch[0]),
         loss=lambda output, batch: functional.mse_loss(output, batch[1]),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
@@ -80,6 +80,15 @@ def reads_a_missing_file(options: WorkloadOptions) -> Recipe:
 
 def exits(options: WorkloadOptions) -> Recipe:
     sys.exit(0)
+
+
+class Missing(Points):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise LookupError("no such point")
+
+
+def raises_in_its_data(options: WorkloadOptions) -> Recipe:
+    return smooth(options, dataset=Missing())
 
 
 def raises_in_a_step(options: WorkloadOptions) -> Recipe:

@@ -1,10 +1,15 @@
 """Workloads named FILE.py:FUNCTION: what goes wrong in them is shown as theirs, and what was finished stays."""
 
+import re
+import runpy
+import traceback
 from pathlib import Path
 
 import pytest
 
+from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
+from tracekit.capture.tracebacks import own_part
 from tracekit.cli.main import main
 from tracekit.errors import UsageError, WorkloadError
 from tracekit.manifest import CaptureOptions, read_manifest
@@ -57,11 +62,61 @@ def test_an_error_of_theirs_is_a_traceback_and_one_line(
 ) -> None:
     assert capture(function, tmp_path) == 1
     text = capsys.readouterr().err
-    assert "\nTraceback" in text
-    assert f'{OURS}", line ' in text
+    files = re.findall(r'^  File "(.*)", line ', text, re.MULTILINE)
+    assert files[0] == str(OURS), "no frame above the user's own"
+    assert not [file for file in files if file.endswith(("recorder.py", "training.py"))]
     last = text.splitlines()[-1]
     assert last.startswith(f"tracekit: error: {OURS}:{function} raised {kind}")
     assert not (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1"), ("--workers", "1")])
+def test_frames_begin_in_the_users_file_wherever_it_ran(tmp_path: Path, capfd, more: tuple[str, ...]) -> None:
+    assert capture("raises_in_its_data", tmp_path, *more) == 1
+    lines = capfd.readouterr().err.splitlines()
+    begin = lines.index("Traceback (most recent call last):")
+    assert lines[begin + 1].startswith(f'  File "{OURS}", line ')
+    assert lines[-1].startswith("tracekit: error: ")
+    assert "raised LookupError: no such point" in lines[-1]
+    assert sum(line.startswith("Traceback") for line in lines) == 1
+
+
+def test_debug_shows_all_frames(tmp_path: Path) -> None:
+    words = ["capture", f"{OURS}:raises_in_its_data", "-o", str(tmp_path), *SHORT, "--debug"]
+    with pytest.raises(WorkloadError) as caught:
+        main(words)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "recorder.py" in text
+    assert f'{OURS}", line ' in text
+
+
+def test_each_error_of_a_chain_is_cut(tmp_path: Path) -> None:
+    net = tmp_path / "net.py"
+    net.write_text("""
+def inner(): raise ValueError("bad")
+def outer():
+    try: inner()
+    except ValueError as error: raise KeyError("worse") from error
+""")
+    there = runpy.run_path(str(net))
+    with pytest.raises(KeyError) as caught:
+        there["outer"]()
+    cut = own_part(caught.value, net)
+    assert [line for line in cut.splitlines() if "File" in line] == [
+        f'  File "{net}", line 4, in outer',
+        f'  File "{net}", line 2, in inner',
+        f'  File "{net}", line 5, in outer',
+    ]
+    assert Path(__file__).name in own_part(
+        caught.value, None
+    )  # it begins at the first frame that is not tracekit's
+
+
+def test_what_only_tracekit_saw_has_no_traceback() -> None:
+    with pytest.raises(UsageError) as caught:
+        Plan(workload="cnn", levels=()).check()
+    caught.value.__traceback__ = caught.tb.tb_next
+    assert own_part(caught.value, None) == ""
 
 
 @pytest.mark.parametrize("content", ["1 / 0\n", "def build(:\n", "raise SystemExit(0)\n"])

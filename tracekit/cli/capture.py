@@ -11,7 +11,7 @@ import typer
 from tracekit.cli import capture_options as flags
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.output import terminal_width
-from tracekit.errors import UsageError, WorkloadError
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
@@ -117,13 +117,6 @@ def _run(
                 data=data,
                 progress=_tell,
             )
-    except WorkloadError as error:
-        if error.__cause__ is not None:
-            import traceback
-
-            # It is the user's own code: where it failed is what he needs to see, before our one line.
-            traceback.print_exception(error.__cause__)
-        raise
     except KeyboardInterrupt:
         if _written_at(folder / MANIFEST_FILE) != before:
             _say_what_is_left(folder)
