@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, Final
 
 import msgspec
 import torch
 
-from tracekit.capture import workloads
+from tracekit.capture import counters, workloads
 from tracekit.capture.device import resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
 from tracekit.capture.flops import flop_counter
 from tracekit.capture.instrument import describe_layers
 from tracekit.capture.names import PhaseRange, no_phase
-from tracekit.capture.output import trace_file, without_paths, write_capture, write_trace
+from tracekit.capture.output import SCRATCH_PREFIX, trace_file, without_paths, write_capture, write_trace
 from tracekit.capture.plan import Plan
 from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
@@ -113,6 +116,8 @@ class _Capture:
             if level == "metrics":
                 self._count_flops()
                 self._write(None)
+                if counters.has_counters(self.device):
+                    self._measure_counters()
             else:
                 self._run_level(level, progress)
 
@@ -170,6 +175,26 @@ class _Capture:
             train_step(self.workload, self._batches, no_phase)
         synchronize(self.device)
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
+
+    def _measure_counters(self) -> None:
+        """Of one step, into a trace of its own; the manifest says why when there are none."""
+        settings = self.plan.settings
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=SCRATCH_PREFIX) as scratch:
+            exported = Path(scratch) / "counters.json"
+            why = counters.measure(
+                lambda: train_step(self.workload, self._batches, no_phase),
+                self.device,
+                exported,
+                ranks=settings.ranks,
+            )
+            if why is not None:
+                self.manifest = msgspec.structs.replace(self.manifest, counters_missing=without_paths(why))
+                self._write(None)
+                return
+            name = trace_file("metrics", self.rank, settings.ranks)
+            run = Run(level="metrics", rank=self.rank, trace=name, step_times_ns=[])
+            self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
+            self._write(Recorded(partial(copyfile, exported)))
 
 
 def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) -> torch.Tensor:

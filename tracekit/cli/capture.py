@@ -134,6 +134,8 @@ def _print_result(result: CaptureResult) -> None:
     for run in result.manifest.runs:
         if run.trace_defect:
             typer.echo(f"warning: {run.trace}: {run.trace_defect}", err=True)
+    if result.manifest.counters_missing:
+        typer.echo(f"warning: no hardware counters: {result.manifest.counters_missing}", err=True)
     if result.manifest.skipped_samples:
         times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
         typer.echo(f"warning: {times} a sample could not be used, and another took its place", err=True)
