@@ -100,7 +100,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was run. `schema_version` rises when a field changes its meaning.
 
-    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample was unusable.
+    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample that was drawn was unusable, one drawn twice as two.
     `parameters` counts every parameter of the model once. `samples_per_step` counts over all ranks.
     `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
     rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that

@@ -138,7 +138,11 @@ def _print_result(result: CaptureResult) -> None:
         typer.echo(f"warning: no hardware counters: {result.manifest.counters_missing}", err=True)
     if result.manifest.skipped_samples:
         times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
-        typer.echo(f"warning: {times} a sample could not be used, and another took its place", err=True)
+        typer.echo(
+            f"warning: {times} a sample could not be used, and another took its place "
+            "(one that is drawn again counts again)",
+            err=True,
+        )
 
 
 def _say_what_is_left(folder: Path) -> None:
