@@ -139,6 +139,11 @@ def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
 def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
     exported = scratch / "exported.json"
     recorded.export(str(exported))
+    if not exported.exists():
+        # The profiler does not tell when it could not write.
+        raise UsageError(
+            "the profiler could not write its trace", remedy="make room on the disk, or write elsewhere"
+        )
     layers = recorded.layers
     added = {} if layers is None else {LAYER_METADATA_KEY: msgspec.json.encode(layers)}
     return pack_trace(exported, scratch / name, added)

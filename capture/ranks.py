@@ -53,7 +53,8 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
     Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
     rank did not fit the memory. What was finished on all ranks stays.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as scratch_name:
+    # Not in `folder`: when its disk is full, the ranks must still be able to say so.
+    with tempfile.TemporaryDirectory(prefix="tracekit-ranks-") as scratch_name:
         scratch = Path(scratch_name)
         port = _free_port()
         processes: list[subprocess.Popen[bytes]] = []
@@ -190,7 +191,14 @@ def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitEr
                 remedy="lower --batch, --size or --ranks",
             )
     failure = _failure(scratch, failed)
-    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: it was killed, or crashed")
+    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: {_ended(codes[failed])}")
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        names = {member.value: member.name for member in signal.Signals}
+        return f"it crashed ({names.get(-code, f'signal {-code}')})"
+    return f"it ended with exit code {code} and no word"
 
 
 def _failure(scratch: Path, rank: int) -> Failure | None:

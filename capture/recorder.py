@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shutil import copyfile
@@ -27,19 +25,16 @@ from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.sessions import Recorded, recording
-from tracekit.capture.tracebacks import own_part, own_text
+from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
-from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["record", "train_step"]
 
 _QUIET_SECONDS: Final = 10
 """A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
-
-_LONGEST_TEXT: Final = 200
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 def record(
@@ -62,7 +57,7 @@ def record(
     device = resolve_device(_own_device(settings, rank))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    with tensor_cores(device, settings.precision), _own_errors(plan):
+    with tensor_cores(device, settings.precision), own_errors(plan):
         progress(f"building {plan.workload}")
         torch.manual_seed(settings.seed)
         workload = _build(plan, device)
@@ -150,8 +145,7 @@ class _Capture:
         )
         if self._keep is not None and live.recorded is not None:
             run = write_trace(self.folder, run, live.recorded)
-        self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
-        self._write(live.recorded)
+        self._add(run, live.recorded)
 
     def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
         now, options = time.monotonic(), self.plan.options
@@ -159,6 +153,16 @@ class _Capture:
         if now - self._told_at >= _QUIET_SECONDS and done < total:
             self._told_at = now
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
+
+    def _add(self, run: Run, recorded: Recorded | None) -> None:
+        """Write the run; where that fails, the manifest goes on without it, as its trace is not there."""
+        before = self.manifest
+        self.manifest = msgspec.structs.replace(before, runs=[*before.runs, run])
+        try:
+            self._write(recorded)
+        except BaseException:
+            self.manifest = before
+            raise
 
     def _write(self, recorded: Recorded | None) -> None:
         self.manifest = msgspec.structs.replace(self.manifest, skipped_samples=self._skipped())
@@ -193,8 +197,7 @@ class _Capture:
                 return
             name = trace_file("metrics", self.rank, settings.ranks)
             run = Run(level="metrics", rank=self.rank, trace=name, step_times_ns=[])
-            self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
-            self._write(Recorded(partial(copyfile, exported)))
+            self._add(run, Recorded(partial(copyfile, exported)))
 
 
 def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) -> torch.Tensor:
@@ -249,27 +252,3 @@ def _build(plan: Plan, device: torch.device) -> Workload:
 
 _OF_THE_LOOP = ("precision", "compile", "channels_last", "accumulate", "checkpoint_activations", "ranks")
 """Settings that only the shared loop can follow."""
-
-
-@contextmanager
-def _own_errors(plan: Plan) -> Iterator[None]:
-    """Turn what a step raises into an error that says whose it is."""
-    try:
-        yield
-    except (TracekitError, KeyboardInterrupt):
-        raise
-    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
-        text = str(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(w in text for w in _NO_MEMORY):
-            raise OutOfMemoryError(
-                f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
-                remedy="lower --batch or --size, or add --checkpoint-activations",
-            ) from error
-        disk_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        if disk_full or workloads.is_built_in(plan.workload):
-            raise
-        base = plan.workload.partition(".py:")[0]
-        file = Path(f"{base}.py") if base != plan.workload else None
-        raise WorkloadError(
-            f"{plan.workload} raised {own_text(error)[:_LONGEST_TEXT]}", traceback=own_part(error, file)
-        ) from error
