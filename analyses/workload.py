@@ -3,7 +3,8 @@
 It needs a capture's manifest (`tracekit capture` writes it beside the trace). The step time is that of the run without
 any recording (level M), so that neither the profiler nor the ranges count; without such a run it is that of the
 profiled steps. Throughput is samples of a step, over all ranks, over the median step time. Model FLOPs utilisation is
-the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision.
+the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision
+(docs/definitions.md §10).
 """
 
 from __future__ import annotations
