@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,10 @@ _LOADER_ENDED: Final = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
     r"(?:is killed by signal: (?P<signal>[^.]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)"
 )
+
+
+_RECEIVING: Final = frozenset({"reductions.py", "resource_sharer.py", "connection.py", "queues.py"})
+_HEARD_SECONDS: Final = 1
 
 
 @contextmanager
@@ -72,7 +78,26 @@ def _known(error: BaseException, plan: Plan) -> TracekitError | None:
             f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
             remedy="lower --batch or --size, or add --checkpoint-activations",
         )
+    if plan.settings.workers and isinstance(error, OSError | EOFError) and _while_receiving(error):
+        return _of_lost_loader()
     return _of_loader([found for text in _texts(error) if (found := _LOADER_ENDED.search(text))])
+
+
+def _while_receiving(error: BaseException) -> bool:
+    """Whether it came up while a batch was taken from a loader process, which then is no longer there to hand it over."""
+    files = (Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(file.name in _RECEIVING and file.parent.name == "multiprocessing" for file in files)
+
+
+def _of_lost_loader() -> TracekitError | None:
+    """Torch raises how a loader ended, whenever it hears of that: a moment later."""
+    try:
+        time.sleep(_HEARD_SECONDS)
+    except RuntimeError as told:
+        found = _LOADER_ENDED.search(str(told))
+        if found is not None:
+            return _of_loader([found])
+    return TracekitError("a loader process ended", remedy="--workers 0 shows where")
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:

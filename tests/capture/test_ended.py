@@ -81,6 +81,13 @@ def test_a_scheduler_s_signal_ends_the_ranks_too(
     assert none_is_left(tmp_path)
 
 
+def test_a_signal_that_loaders_get_as_well_is_not_their_failure(tmp_path: Path) -> None:
+    program = started(tmp_path, "--workers", "2")
+    os.killpg(program.pid, signal.SIGTERM)  # as a scheduler does that knows the group
+    check(program, tmp_path, 143, "ended by SIGTERM")
+    assert none_is_left(tmp_path)
+
+
 def test_a_scheduler_s_signal_ends_nsys_too(tmp_path: Path) -> None:
     stand_in = tmp_path / "bin" / "nsys"
     stand_in.parent.mkdir()
@@ -95,9 +102,10 @@ def test_a_scheduler_s_signal_ends_nsys_too(tmp_path: Path) -> None:
 
 
 def test_signals_are_as_they_were_behind_the_block() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before, of_children = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD)
     with pytest.raises(EndedBySignalError, match="ended by SIGTERM"), ended_by_signals():
         signal.raise_signal(signal.SIGTERM)
+    signal.signal(signal.SIGCHLD, of_children)
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
         raise KeyboardInterrupt
     assert signal.getsignal(signal.SIGTERM) == before

@@ -1,6 +1,7 @@
 """What the machine does to a capture is one line: a full disk, loaders and ranks that are killed, no shared memory."""
 
 import signal
+from multiprocessing import connection
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def capture(
     with pytest.raises(SystemExit) as left:
         main(words)
     lines = capfd.readouterr().err.splitlines()
-    told = ("building ", "timing ", "recording ")
+    told = ("building ", "timing ", "recording ", "finished levels (M) are in ")
     return int(left.value.code or 0), [line for line in lines if not line.startswith(told)]
 
 
@@ -118,6 +119,29 @@ def test_texts_of_torch(text: str, kind: type[TracekitError], line: str) -> None
     with pytest.raises(kind, match=line) as caught, own_errors(Plan(workload="cnn")):
         raise RuntimeError(text)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("heard", "kind", "line"),
+    [
+        (None, TracekitError, "a loader process ended; --workers 0"),
+        ("DataLoader worker (pid 3) is killed by signal: Killed. ", OutOfMemoryError, "killed a loader"),
+    ],
+)
+def test_a_loader_that_is_gone_before_torch_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: str | None, kind: type[TracekitError], line: str
+) -> None:
+    def hear(_seconds: float) -> None:
+        if heard is not None:
+            raise RuntimeError(heard)
+
+    monkeypatch.setattr("tracekit.capture.step_errors.time.sleep", hear)
+    gone = str(tmp_path / "gone")
+    plan = Plan(workload="cnn", settings=Settings(workers=1))
+    with pytest.raises(kind, match=line), own_errors(plan):
+        connection.Client(gone, family="AF_UNIX")
+    with pytest.raises(FileNotFoundError), own_errors(Plan(workload="cnn")):  # no loader is there to be lost
+        connection.Client(gone, family="AF_UNIX")
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:

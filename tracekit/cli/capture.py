@@ -117,7 +117,7 @@ def _run(
                 data=data,
                 progress=_tell,
             )
-    except KeyboardInterrupt:
+    except BaseException:
         if _written_at(folder / MANIFEST_FILE) != before:
             _say_what_is_left(folder)
         raise
@@ -149,7 +149,8 @@ def _say_what_is_left(folder: Path) -> None:
     from tracekit.manifest import MANIFEST_FILE, read_manifest
 
     done = ", ".join(dict.fromkeys(run.level for run in read_manifest(folder / MANIFEST_FILE).runs))
-    typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+    if done:
+        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
 
 
 def _written_at(path: Path) -> int | None:

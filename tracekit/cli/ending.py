@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from tracekit.errors import TracekitError
 
@@ -37,6 +37,7 @@ def ended_by_signals() -> Iterator[None]:
     A signal that is being ignored, as SIGHUP below nohup, stays so.
     """
     first: int | None = None
+    replaced: dict[int, Any] = {}
     deaf_until = 0.0
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -44,19 +45,23 @@ def ended_by_signals() -> Iterator[None]:
         if time.monotonic() < deaf_until:
             return
         first, deaf_until = number, time.monotonic() + _DEAF_SECONDS
+        if hasattr(signal, "SIGCHLD") and callable(signal.getsignal(signal.SIGCHLD)):
+            # torch raises an error for a loader that ends, and the same signal may have ended it. It would do so while
+            # the program exits, too, so this stays.
+            signal.signal(signal.SIGCHLD, lambda *_: None)
         raise KeyboardInterrupt
 
     numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     try:
-        for number in heard:
-            signal.signal(number, interrupt)
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                replaced[number] = signal.signal(number, interrupt)
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception):
         if first is None:
             raise
+        # Whatever went wrong then did so because of the signal: a loader that got it too, a rank that was ended.
         raise EndedBySignalError(first) from None
     finally:
-        for number in heard:
-            signal.signal(number, before[number])
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
