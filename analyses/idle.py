@@ -47,8 +47,8 @@ class Idle(Result):
 
     by_cause: pl.DataFrame
     by_layer: pl.DataFrame
-    by_operator: pl.DataFrame
-    by_frame: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
     device_gaps: pl.DataFrame
     streams: pl.DataFrame
     gaps: pl.DataFrame

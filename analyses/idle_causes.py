@@ -41,7 +41,8 @@ class IdleCauses(Result):
 
     `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
     `by_operator`, `by_frame`: `layer` / `operator` / `frame` (null: in none) and `cause`, over all devices, with
-    `total_ns` and `share` of the idle time. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
+    `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no frame of the
+    user's is known. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
     `cause_ns` of that, `operator`, `layer`, `frame` of the largest piece of that cause, what ended it (`name`,
     `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
     """
@@ -49,8 +50,8 @@ class IdleCauses(Result):
     pieces: pl.DataFrame
     by_cause: pl.DataFrame
     by_layer: pl.DataFrame
-    by_operator: pl.DataFrame
-    by_frame: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
     gaps: pl.DataFrame
     layers: pl.DataFrame
     idle_ns: int
@@ -81,8 +82,8 @@ def idle_causes(
         pieces=pieces,
         by_cause=_by_cause(scope, pieces),
         by_layer=_grouped(named, "layer"),
-        by_operator=_grouped(named, "operator"),
-        by_frame=_grouped(named, "frame"),
+        by_operator=None if scope.on_cpu else _grouped(named, "operator"),
+        by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
         gaps=_longest(scope, gaps, named, top),
         layers=found.layers,
         idle_ns=int(pieces["duration_ns"].sum()),

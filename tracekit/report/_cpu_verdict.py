@@ -10,6 +10,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.report._advice import Owned, choose, general, python_advice
+from tracekit.report._idle_words import where
 from tracekit.report._names import category_name
 from tracekit.report.model import Cost, Verdict
 
@@ -18,6 +19,15 @@ __all__ = ["on_cpu"]
 COSTS: Final = 3
 OUTSIDE: Final = "outside any operator"
 OTHERS: Final = "operators of other steps"
+PATTERN_SHARE: Final = 0.3
+"""A finding from this share of the window on is what the run is about."""
+
+_PATTERNS: Final = {
+    "data_loading": "data loading",
+    "short_operators": "the dispatch of tiny operators and the Python between them",
+    "value_reads": "reading values of tensors with .item() and its kin",
+}
+"""What the headline says instead of a finding's title."""
 
 
 def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]) -> Verdict:
@@ -37,7 +47,7 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
     python = costs[0].label == OUTSIDE
     return Verdict(
         bound="cpu",
-        headline=_headline(costs, basis),
+        headline=_pattern(findings, results, basis) or _headline(costs, basis),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
             findings,
@@ -48,6 +58,19 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
         ),
         notes=tuple(_notes(total, selected, busy)),
         basis_ns=basis,
+    )
+
+
+def _pattern(findings: Sequence[Owned], results: Mapping[str, Result], basis: int) -> str | None:
+    """The headline when one finding explains much of the time better than the operators' categories do."""
+    known = [owned.finding for owned in findings if owned.finding.id in _PATTERNS]
+    worst = max(known, key=lambda finding: finding.ns_at_stake or 0, default=None)
+    if worst is None or (worst.ns_at_stake or 0) < PATTERN_SHARE * basis:
+        return None
+    place = where(results, "data_loading") if worst.id == "data_loading" else ""
+    return (
+        f"No device was captured. Of {format_ns(basis)} (the window) on the processors, "
+        f"{format_share((worst.ns_at_stake or 0) / basis)} went to {_PATTERNS[worst.id]}{place}."
     )
 
 
