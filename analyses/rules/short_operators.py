@@ -1,6 +1,6 @@
 """Without a device: operators so short that starting them takes the time.
 
-Looks at the outermost operators below `SHORT_NS`, without those that read a value (`value_reads`), and the Python between operators
+Looks at the outermost operators below `SHORT_NS`, without those that read a value (`value_reads`) or load data, and the Python between operators
 (the cause python of `analyses.idle_causes` in stretches below `NEAR_NS`). At stake is the sum of the two.
 """
 
@@ -14,6 +14,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.rules._idle import caused_idle
 from tracekit.analyses.rules._severity import bounded, by_share
 from tracekit.facts.idle_names import VALUE_OPERATOR
+from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Finding
 
@@ -69,9 +70,12 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
 
 
 def _outermost(scope: Scope) -> pl.DataFrame:
-    """The outermost operators of the scope, without those that read a value: `name`, `duration` in ns."""
-    stack = attribution(scope.trace, scope=scope).model.stack
+    """The outermost operators of the scope, without those that read a value or load data: `name`, `duration`."""
+    model = attribution(scope.trace, scope=scope).model
+    stack = model.stack
     above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
     above[stack.named(VALUE_OPERATOR, "op")] = 0
     rows = scope.host("op").select("span_id", pl.col("name").cast(pl.String), "duration")
-    return rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
+    rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
+    phase = model.places(rows["span_id"].to_numpy()).phase
+    return rows.filter(pl.Series(phase != PHASES.index("data")))

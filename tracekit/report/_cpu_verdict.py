@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import polars as pl
+
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
@@ -18,6 +20,7 @@ __all__ = ["on_cpu"]
 
 COSTS: Final = 3
 OUTSIDE: Final = "outside any operator"
+LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
 PATTERN_SHARE: Final = 0.3
 """A finding from this share of the window on is what the run is about."""
@@ -42,7 +45,10 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
         Cost(_name(category), own := round(selected * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    costs += [Cost(OUTSIDE, idle, idle / basis), Cost(OTHERS, busy - selected, (busy - selected) / basis)]
+    loading = min(_loading(results), idle)
+    outside = idle - loading
+    costs += [Cost(OUTSIDE, outside, outside / basis), Cost(LOADING, loading, loading / basis)]
+    costs += [Cost(OTHERS, busy - selected, (busy - selected) / basis)]
     costs.sort(key=lambda cost: -cost.ns)
     python = costs[0].label == OUTSIDE
     return Verdict(
@@ -54,11 +60,17 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
             "cpu",
             basis,
             fallback=general("cpu", 0),
-            first=[python_advice(idle)] if python else [],
+            first=[python_advice(outside)] if python else [],
         ),
         notes=tuple(_notes(total, selected, busy)),
         basis_ns=basis,
     )
+
+
+def _loading(results: Mapping[str, Result]) -> int:
+    """The time in which no operator ran and data was loaded, in ns."""
+    causes = results["idle"].tables()["by_cause"]
+    return int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
 
 
 def _pattern(findings: Sequence[Owned], results: Mapping[str, Result], basis: int) -> str | None:
@@ -80,7 +92,7 @@ def _name(category: str) -> str:
 
 def _headline(costs: list[Cost], basis: int) -> str:
     outside = next(cost for cost in costs if cost.label == OUTSIDE)
-    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, OTHERS)), None)
+    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, LOADING, OTHERS)), None)
     start = f"No device was captured. Of {format_ns(basis)} (the window) on the processors"
     own = f"{largest.label} {format_share(largest.share)}" if largest else ""
     if costs[0] is outside:
