@@ -77,7 +77,7 @@ BUILT_IN: Final = (
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
     Analysis(
         "idle",
-        "Why was the device idle, and what did each stream wait for?",
+        "Why was the device idle?",
         "tracekit.analyses.idle:idle",
         views=(
             View(

@@ -194,7 +194,7 @@ _CPU_WORDS: Final = {
 
 _CPU_QUESTIONS: Final = {
     "breakdown": "Where did the processors' time go?",
-    "idle": "What ran while no operator did, and how long did each thread wait between operators?",
+    "idle": "What ran while no operator did?",
     "kernels": "Which operators take the time?",
 }
 

@@ -33,7 +33,7 @@ MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
     "workload": ("phases", "levels"),
     "breakdown": ("devices",),
     "steps": ("table",),
-    "idle": ("streams",),
+    "idle": ("by_cause",),
     "kernels": ("by_category", "by_name"),
     "launches": ("by_name",),
     "overlap": ("collectives",),
