@@ -14,6 +14,7 @@ from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.sweep import characterize, sweep
+from tracekit.cli.xsp import xsp
 from tracekit.errors import UsageError
 
 __all__ = ["register"]
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command()(capture)
     app.command()(sweep)
     app.command()(characterize)
+    app.command()(xsp)
 
 
 def third_party(

@@ -20,7 +20,7 @@ from tracekit.report.format import format_cell
 from tracekit.report.model import Figure, Report
 from tracekit.report.text import shorten_name
 
-__all__ = ["FORMATS", "FigureFormat", "encode", "write"]
+__all__ = ["FORMATS", "FigureFormat", "canvas_for", "encode", "encode_canvas", "plain", "write"]
 
 FigureFormat = Literal["svg", "png", "pdf"]
 FORMATS: Final[tuple[FigureFormat, ...]] = ("svg", "png", "pdf")
@@ -72,14 +72,25 @@ def write(
 def encode(figure: Figure, format: FigureFormat) -> bytes:
     """One figure as the bytes of a file; the same figure always gives the same bytes."""
     draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {"stack": _stack, "bars": _bars, "line": _line}
-    canvas = Canvas(figsize=(WIDTH, _height(figure)), layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = canvas_for(_height(figure))
     axes = canvas.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw[figure.kind](axes, figure.data)
-    axes.set_title(_plain(figure.title), loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(plain(figure.title), loc="left", fontsize=11, fontweight="bold")
     if figure.kind != "bars":
         canvas.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return encode_canvas(canvas, format)
+
+
+def canvas_for(height: float) -> Canvas:
+    """An empty page of this height in inches, as wide as all figures."""
+    canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    return canvas
+
+
+def encode_canvas(canvas: Canvas, format: FigureFormat) -> bytes:
+    """A drawn page as the bytes of a file; the same page always gives the same bytes."""
     stream = BytesIO()
     # no dates and no random ids, so that a figure changes only with its data
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[format]
@@ -99,13 +110,13 @@ def _height(figure: Figure) -> float:
     return 2.8 if figure.kind == "line" else min(1.5 + 0.28 * len(rows), 12.0)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A dollar sign would begin a formula."""
     return text.replace("$", r"\$")
 
 
 def _label(text: str) -> str:
-    return _plain(shorten_name(text, 32))
+    return plain(shorten_name(text, 32))
 
 
 def _time_axis(axes: Axes, unit: str) -> None:
