@@ -34,7 +34,9 @@ MEASURED: dict[str, Callable[[Trace, Scope], object]] = {
 
 def main() -> None:
     """Print one line per analysis: wall and CPU seconds, best of three."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=float, default=800.0)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
