@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from tracekit.analyses.registry import BUILT_IN, Analysis, View
 from tracekit.cli import options as flags
+from tracekit.cli import stack_commands
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
@@ -20,13 +21,21 @@ from tracekit.errors import UsageError
 __all__ = ["register"]
 
 
+_WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
+    "layers": stack_commands.layers,
+    "kernels": stack_commands.kernels,
+    "ops": stack_commands.ops,
+}
+
+
 def register(app: typer.Typer) -> None:
     """Add every command to the program, in the order of its help."""
     app.command()(report)
     app.command()(info)
     app.command()(doctor)
     for analysis in BUILT_IN:
-        app.command(name=analysis.name, help=_help(analysis))(_command(analysis))
+        made = _WITH_OWN_FLAGS.get(analysis.name) or _command(analysis)
+        app.command(name=analysis.name, help=_help(analysis))(made)
     app.command(name="analysis")(third_party)
     app.command()(export)
     app.command()(capture)
