@@ -17,6 +17,7 @@ from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    from tracekit.analyses.registry import View
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
@@ -142,6 +143,7 @@ def run_analysis(
     window: WindowKind = WindowKind.steps,
     comm_pattern: Sequence[str] | None = None,
     table: str | None = None,
+    views: Sequence[View] = (),
     top: int | None = None,
     sort: str | None = None,
     format_: Format | None = None,
@@ -151,7 +153,8 @@ def run_analysis(
     no_size_limit: bool = False,
     refine: Refine | None = None,
 ) -> None:
-    """Run one analysis on each trace and write its result, or what `refine` keeps of it.
+    """Run one analysis on each trace and write its result, or what `refine` keeps of it; of `views`, when any are given,
+    only their tables.
 
     Raises UsageError for an unknown table, column or format.
     """
@@ -172,6 +175,7 @@ def run_analysis(
         window,
         comm_pattern,
         table,
+        [view.name for view in views],
         top,
         sort,
         no_size_limit,
@@ -189,7 +193,7 @@ def run_analysis(
     for trace in read:
         made = build_report(trace, window=window.value, step=step, only=[name])
         whole = made.sections[0]
-        section = _narrow(whole if refine is None else refine(whole), table, sort)
+        section = _narrow(whole if refine is None else refine(whole), views, table, sort)
         if chosen in _FOLDERS:
             if len(read) > 1:
                 raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
@@ -206,11 +210,14 @@ def run_analysis(
     out.emit(text, output)
 
 
-def _narrow(section: Section, table: str | None, sort: str | None) -> Section:
-    """The section with only the table asked for, sorted as asked for."""
+def _narrow(section: Section, views: Sequence[View], table: str | None, sort: str | None) -> Section:
+    """The section with only the tables asked for, sorted as asked for."""
     from dataclasses import replace
 
     tables = section.tables
+    if views:
+        wanted = {name for view in views for name in view.tables}
+        tables = tuple(t for t in tables if t.name in wanted)
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
         if not tables:

@@ -33,7 +33,7 @@ MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
     "workload": ("phases", "levels"),
     "breakdown": ("devices",),
     "steps": ("table",),
-    "idle": ("streams",),
+    "idle": ("by_cause",),
     "layers": ("tree",),
     "kernels": ("by_category", "by_name"),
     "ops": ("by_operator",),

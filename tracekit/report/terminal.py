@@ -32,7 +32,7 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "workload": (("phases", 4),),
     "breakdown": (("devices", 8),),
     "steps": (("table", 5),),
-    "idle": (("streams", 4),),
+    "idle": (("by_cause", 4),),
     "layers": (("tree", 8),),
     "kernels": (("by_category", 4), ("by_name", 5)),
     "launches": (("calls", 3),),
