@@ -37,7 +37,7 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
 
 
 def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
-    """The rows by `key`: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, `share` (inclusive)
+    """The rows by `key`: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that they caused, `share` (inclusive)
     and `own_share`; the most own time first. Inclusive times leave out layers inside another of their group, whose
     time that one has already.
     """
@@ -55,6 +55,7 @@ def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
             *inclusive[1:-1],
             _sum_or_null("host_ns", pl.col("outer")),
             _sum_or_null("host_self_ns"),
+            _sum_or_null("idle_caused_own_ns"),
         )
     )
     mean = (pl.col("device_ns") / pl.col("layers")).alias("mean_ns")

@@ -22,6 +22,7 @@ from tracekit.analyses._layer_host import HostTimes, host_times
 from tracekit.analyses._layer_tree import depth_first, rolled_up, rolled_up_least, union_per_node
 from tracekit.analyses._layer_views import by_group, pattern_of, shares
 from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed, attribution
+from tracekit.analyses.idle_causes import idle_causes
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, launch_times, select
@@ -61,7 +62,8 @@ class Layers(Result):
     `other_ns`) and by class (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, in which
     at least one of those activities ran; `recomputed_ns`, forward work that ran again in the backward pass;
     `activities` (inclusive); `share` and `own_share` of the summed device time. `host_ns` and `host_self_ns` are null for rows
-    without calls of their own or below; `idle_caused_ns` is null. `layer_id` and `parent_layer_id` number the layers;
+    without calls of their own or below. `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle time
+    that a span of the layer caused (`analyses.idle_causes`), null where no launch was recorded. `layer_id` and `parent_layer_id` number the layers;
     the row `unattributed` has none.
 
     `by_type` and `by_pattern` group the rows by class (`Conv2d`) and by path with `*` for numbers
@@ -130,8 +132,11 @@ def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> p
     first = rolled_up_least(np.minimum(first, host.first), parent, depth)
     spans = (rows["start"].to_numpy(), rows["end"].to_numpy())
     union = union_per_node(layer, *spans, parent, depth)
+    idle_own = _idle_caused(scope, parent.size)
+    idle = rolled_up(idle_own, parent, depth)
     columns = _columns(table, own, sums, union, host, calls, inside)
-    kept = np.flatnonzero((sums[:, -1] > 0) | (device > 0) | (inside.total > 0))
+    columns |= _idle_columns(scope, idle, idle_own)
+    kept = np.flatnonzero((sums[:, -1] > 0) | (device > 0) | (inside.total > 0) | (idle > 0))
     order = _walk(kept, parent, first)
     return pl.DataFrame(columns)[order].with_columns(shares(total))
 
@@ -187,10 +192,21 @@ def _columns(
         "union_ns": pl.Series(union),
         "host_ns": _or_null(inside.total, inside.known),
         "host_self_ns": _or_null(host.total, inside.known),
-        "idle_caused_ns": pl.Series(
-            [None] * union.size, dtype=pl.Int64
-        ),  # causes of idle time are not there yet
     }
+
+
+def _idle_caused(scope: Scope, size: int) -> Int64Array:
+    """Per layer the idle time that its own spans caused; the last row has what no layer caused."""
+    pieces = idle_causes(scope.trace, scope=scope).pieces
+    caused = np.zeros(size, dtype=np.int64)
+    np.add.at(caused, pieces["layer_id"].fill_null(size - 1).to_numpy(), pieces["duration_ns"].to_numpy())
+    return caused
+
+
+def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
+    told = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
+    known = np.full(idle.size, bool(told))
+    return {"idle_caused_ns": _or_null(idle, known), "idle_caused_own_ns": _or_null(own, known)}
 
 
 def _with(values: pl.Series, last: object) -> pl.Series:

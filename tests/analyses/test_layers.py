@@ -14,6 +14,7 @@ from planted import MS, US, Planted
 from synthetic import generate, oracle, write
 
 import tracekit
+from tracekit.analyses.idle_causes import idle_causes
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.layers import CLASSES, Layers, layers
 from tracekit.analyses.scope import Scope, select
@@ -64,6 +65,11 @@ def check_laws(trace: Trace, scope: Scope) -> Layers:
     assert int(roots["device_ns"].sum()) == total
     assert int(roots["activities"].sum()) == scope.activities.height
     assert int(layer_stacks(trace, scope=scope)["value_ns"].sum()) == total
+    idle = tree["idle_caused_own_ns"]
+    assert idle.null_count() in (0, tree.height)
+    if not idle.null_count():
+        assert int(idle.sum()) == idle_causes(trace, scope=scope).idle_ns
+        assert int(roots["idle_caused_ns"].sum()) == int(idle.sum())
     by_layer = kernels(trace, scope=scope).by_layer
     if by_layer is not None:
         times = dict(tree.group_by("path").agg(pl.col("device_own_ns").sum()).rows())

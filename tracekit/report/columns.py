@@ -139,13 +139,14 @@ _PHASES: Final = tuple(f"{name}_ns" for name in PHASES)
 _SHARES: Final = ("share", "own_share")
 _LAYER_GROUP: Final = (
     *("layers", "calls", "device_ns", "device_own_ns", *_PHASES, "recomputed_ns", "host_ns", "host_self_ns"),
-    *("mean_ns", *_SHARES),
+    *("idle_caused_own_ns", "mean_ns", *_SHARES),
 )
 _LAYER_SHORT: Final = ("device_own_ns", "own_share", "device_ns", "layers", "calls", "host_ns")
 _LAYER_TITLES: Final = {
     "mean_ns": "mean of a layer",
     "communication_ns": "reducing gradients",
     "device_own_ns": "own",
+    "idle_caused_own_ns": "idle caused",
 }
 _OPS: Final = (
     *("calls", "host_total_ns", "host_self_ns", "mean_host_ns", "device_total_ns", "device_self_ns"),
@@ -264,14 +265,28 @@ TABLES: Final[dict[str, TableView]] = {
     ),
     "layers.tree": TableView(
         "Layers",
-        ("path", "device_ns", "share", "device_own_ns", "calls", "host_ns", "union_ns", "type"),
+        (
+            "path",
+            "device_ns",
+            "share",
+            "device_own_ns",
+            "calls",
+            "host_ns",
+            "idle_caused_ns",
+            "union_ns",
+            "type",
+        ),
         (
             *("layer_id", "parent_layer_id", "path", "parent", "name", "type", "source", "depth", "calls"),
             *("device_ns", "device_own_ns", *_PHASES, "class_compute_ns", "class_communication_ns"),
             *("class_memory_ns", "recomputed_ns", "activities", "union_ns", "host_ns", "host_self_ns"),
-            *("idle_caused_ns", *_SHARES),
+            *("idle_caused_ns", "idle_caused_own_ns", *_SHARES),
         ),
-        titles={"communication_ns": "reducing gradients", "device_own_ns": "own"},
+        titles={
+            "communication_ns": "reducing gradients",
+            "device_own_ns": "own",
+            "idle_caused_ns": "idle caused",
+        },
         hidden=("layer_id", "parent_layer_id", "parent", "depth"),
         tree=True,
     ),
