@@ -305,15 +305,20 @@ class Timeline {
 
   hover(px, py) {
     const shape = this.view.at(px, py);
-    this.tip.hidden = shape < 0;
-    this.canvas.classList.toggle("over", shape >= 0);
-    if (shape < 0) return;
-    const layer = this.data.layer[shape] >= 0 && this.data.kindOf(shape) !== "layer" ? ` · ${this.layerOf(shape)}` : "";
-    this.tip.textContent = `${this.data.nameOf(shape).slice(0, 200)} · ${this.words(shape)}${layer}`;
+    const lane = px < this.view.gutter ? this.view.laneAt(py) : null;
+    this.tip.hidden = shape < 0 && !lane;
+    this.canvas.classList.toggle("over", !this.tip.hidden);
+    if (this.tip.hidden) return;
+    this.tip.textContent = lane ? lane.label : this.hint(shape);
     const { stage, width } = this.view;
     this.tip.style.left = `${Math.max(0, Math.min(px + 12, width - this.tip.offsetWidth - 6))}px`;
     const under = py + 16 + this.tip.offsetHeight < stage.clientHeight;
     this.tip.style.top = `${stage.scrollTop + (under ? py + 16 : Math.max(py - this.tip.offsetHeight - 8, 0))}px`;
+  }
+
+  hint(shape) {
+    const layer = this.data.layer[shape] >= 0 && this.data.kindOf(shape) !== "layer" ? ` · ${this.layerOf(shape)}` : "";
+    return `${this.data.nameOf(shape).slice(0, 200)} · ${this.words(shape)}${layer}`;
   }
 
   onUp(event) {
