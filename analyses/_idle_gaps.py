@@ -1,0 +1,203 @@
+"""The maximal idle gaps of each device, what ended each, and what that had to wait for on the device's side."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import NS_PER_US
+from tracekit.spans import Int64Array
+from tracekit.trace import SYNC_SCHEMA, Trace
+
+__all__ = ["device_gaps", "waits_for"]
+
+_LATEST = np.iinfo(np.int64).max
+_YOUNG_LAUNCH_NS = 10 * NS_PER_US
+"""A launch takes about as long to reach an idle device; until then it explains the wait by itself."""
+
+
+def device_gaps(scope: Scope) -> pl.DataFrame:
+    """One row per maximal gap: `gap_id`, `device_id`, `start`, `end`, and of the activity that ends it `ended_by`,
+    `stream_id`, `launch_id` and `launched` (when its launch call began); null at the end of the window.
+
+    Of several activities that end a gap at one time it is the one that was launched first.
+    """
+    parts = []
+    for device in scope.device_ids:
+        gaps = scope.intervals(device).complement(scope.start, scope.end)
+        parts.append(pl.DataFrame({"device_id": device, "start": gaps.starts, "end": gaps.ends}))
+    schema = {"device_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+    gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(schema) for part in parts]])
+    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    ends = gaps_.select("device_id", "end")
+    first = (
+        scope.overlapping.filter(pl.col("duration") > 0)
+        .select("device_id", "start", pl.col("activity_id").alias("ended_by"), "stream_id", "launch_id")
+        .join(ends, left_on=["device_id", "start"], right_on=["device_id", "end"], how="semi")
+        .join(calls, on="launch_id", how="left")
+        .sort("device_id", "start", "launched", "ended_by", nulls_last=True)
+        .unique(["device_id", "start"], keep="first", maintain_order=True)
+        .rename({"start": "end"})
+    )
+    joined = gaps_.join(first, on=["device_id", "end"], how="left", maintain_order="left")
+    return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.all())
+
+
+def waits_for(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+    """For each gap (rows of `device_gaps` whose activity was launched in time) the activity that its end waited for.
+
+    `gap_id` and `source` (activity_id), only where there is one: an activity of another stream or device that an
+    event in the stream made it wait for (`cuda_sync` rows), that ended after the stream's own last activity and at
+    most `kernel_gap_ns` before the gap's end, when the launch was not young (10 µs) then. Without such rows in the file: the activity of another stream with
+    whose end the gap began, when the one that ended the gap had been launched 10 µs, and its stream free
+    `kernel_gap_ns`, before or longer.
+    """
+    rows = _ready(scope, gaps)
+    if scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any():
+        return _by_events(scope, rows, kernel_gap_ns)
+    return _by_time(scope, rows, kernel_gap_ns)
+
+
+def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The gaps with `free` and `before`: when the stream's own last activity ended, and was launched."""
+    launched = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
+    line = (
+        scope.trace.device.select("activity_id", "device_id", "stream_id", "start", "duration", "launch_id")
+        .join(launched, on="launch_id", how="left")
+        .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
+        .select(
+            pl.col("activity_id").alias("ended_by"),
+            (pl.col("start") + pl.col("duration"))
+            .cum_max()
+            .shift(1)
+            .over("device_id", "stream_id")
+            .alias("free"),
+            pl.col("call").cum_max().shift(1).over("device_id", "stream_id").alias("before"),
+        )
+    )
+    return gaps.join(line, on="ended_by", how="left", maintain_order="left")
+
+
+def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+    waits = _wait_events(scope.trace)
+    pairs = _waits_of(gaps, waits)
+    if not pairs.height:
+        return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
+    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
+    sources = (
+        scope.trace.device.select(
+            pl.col("activity_id").alias("source"),
+            pl.col("device_id").alias("source_device"),
+            pl.col("stream_id").alias("wait_on_stream"),
+            (pl.col("start") + pl.col("duration")).alias("done"),
+            "launch_id",
+        )
+        .join(calls, on="launch_id", how="left")
+        # Work without a launch record was launched after what runs before it on its stream.
+        .sort("source_device", "wait_on_stream", "done", maintain_order=True)
+        .with_columns(
+            pl.col("call").cum_max().forward_fill().over("source_device", "wait_on_stream").fill_null(-_LATEST)
+        )
+        .sort("call", maintain_order=True)
+    )
+    devices = sources.select("source_device").unique()
+    found = (
+        pairs.join(devices, how="cross")
+        .filter(
+            (pl.col("source_device") != pl.col("device_id"))
+            | (pl.col("wait_on_stream") != pl.col("stream_id"))
+        )
+        .sort("recorded")
+        .join_asof(
+            sources.drop("launch_id"),
+            left_on="recorded",
+            right_on="call",
+            by=["source_device", "wait_on_stream"],
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("source").is_not_null())
+    )
+    explains = (
+        (pl.col("done") > pl.col("free").fill_null(pl.col("done") - 1))
+        & (pl.col("done") <= pl.col("end"))
+        & (pl.col("end") - pl.col("done") < kernel_gap_ns)
+        & (pl.col("done") - pl.col("launched") >= _YOUNG_LAUNCH_NS)
+    )
+    return (
+        found.filter(explains)
+        .sort("gap_id", "done", "source")
+        .unique("gap_id", keep="last", maintain_order=True)
+        .select("gap_id", "source")
+    )
+
+
+def _wait_events(trace: Trace) -> pl.DataFrame:
+    """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times)."""
+    syncs = trace.syncs if trace.syncs is not None else pl.DataFrame(schema=SYNC_SCHEMA)
+    calls = (
+        trace.host.filter((pl.col("kind") == "runtime") & pl.col("correlation").is_not_null())
+        .select("correlation", pl.col("start").alias("at"))
+        .unique("correlation", keep="first", maintain_order=True)
+    )
+    return (
+        syncs.filter((pl.col("wait_on_stream") >= 0) & (pl.col("stream_id") >= 0))
+        .select("device_id", "stream_id", "wait_on_stream", "correlation", "wait_on_correlation", "start")
+        .join(calls, on="correlation", how="left")
+        .join(
+            calls.rename({"at": "record"}), left_on="wait_on_correlation", right_on="correlation", how="left"
+        )
+        .select(
+            "device_id",
+            "stream_id",
+            "wait_on_stream",
+            pl.coalesce("at", "start").alias("waited"),
+            pl.coalesce("record", "at", "start").alias("recorded"),
+        )
+        .sort("device_id", "stream_id", "waited")
+    )
+
+
+def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """Each gap with every wait that its stream was given between the last two launches into it."""
+    rows = gaps.select("gap_id", "device_id", "stream_id", "end", "launched", "free", "before")
+    streams = waits.select("device_id", "stream_id").unique()
+    rows = rows.join(streams, on=["device_id", "stream_id"], how="semi").sort("device_id", "stream_id")
+    parts = []
+    for (device, stream), mine in rows.group_by("device_id", "stream_id", maintain_order=True):
+        own = waits.filter((pl.col("device_id") == device) & (pl.col("stream_id") == stream))
+        at = own["waited"].to_numpy()
+        low = np.searchsorted(at, mine["before"].fill_null(-_LATEST).to_numpy(), side="left")
+        high = np.searchsorted(at, mine["launched"].to_numpy(), side="right")
+        which, wait = _ranges(low, np.maximum(high - low, 0))
+        parts.append(
+            pl.concat([mine[which], own.select("wait_on_stream", "recorded")[wait]], how="horizontal")
+        )
+    return pl.concat(parts) if parts else rows.clear()
+
+
+def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """For each i the numbers first[i] … first[i] + counts[i] − 1: i repeated, and the numbers."""
+    which = np.repeat(np.arange(first.size), counts)
+    before = np.cumsum(counts) - counts
+    return which, np.repeat(first - before, counts) + np.arange(which.size)
+
+
+def _by_time(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+    last = (
+        scope.overlapping.select("device_id", "end", pl.col("stream_id").alias("on"), "activity_id")
+        .sort("device_id", "end", "activity_id")
+        .unique(["device_id", "end"], keep="first", maintain_order=True)
+        .rename({"end": "start", "activity_id": "source"})
+    )
+    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, pl.col("free") + kernel_gap_ns)
+    return (
+        gaps.join(last, on=["device_id", "start"], how="inner")
+        .filter(
+            (pl.col("on") != pl.col("stream_id"))
+            & (ready <= pl.col("start"))
+            & (pl.col("end") - pl.col("start") < kernel_gap_ns)
+        )
+        .select("gap_id", "source")
+    )

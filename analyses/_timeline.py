@@ -1,0 +1,80 @@
+"""What each host thread did, moment by moment: every ns belongs to the innermost span that is open in it.
+
+Of spans that overlap without one containing the other the innermost is the one that started last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analyses._stack import HostStack
+from tracekit.spans import Int64Array, nest
+
+__all__ = ["Pieces", "Timeline", "timeline"]
+
+_EARLIEST = np.iinfo(np.int64).min // 2
+_LATEST = np.iinfo(np.int64).max // 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Parts of asked intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
+
+    interval: Int64Array
+    start: Int64Array
+    end: Int64Array
+    span: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Pieces of threads, by thread and time; on each thread they cover all time, without overlap."""
+
+    thread: Int64Array
+    start: Int64Array
+    end: Int64Array
+    span: Int64Array
+
+    def split(self, thread: Int64Array, start: Int64Array, end: Int64Array) -> Pieces:
+        """The pieces of the intervals [start[i], end[i]) of threads, in the order of the intervals.
+
+        They sum to the intervals exactly. The timeline must know the threads.
+        """
+        first, last = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
+        order = np.argsort(thread, kind="stable")
+        asked, begins = np.unique(thread[order], return_index=True)
+        for code, rows in zip(asked.tolist(), np.split(order, begins[1:]), strict=False):
+            low, high = np.searchsorted(self.thread, [code, code + 1])
+            first[rows] = low + np.searchsorted(self.end[low:high], start[rows], side="right")
+            last[rows] = low + np.searchsorted(self.start[low:high], end[rows], side="left")
+        counts = np.where(end > start, last - first, 0)
+        interval = np.repeat(np.arange(start.size), counts)
+        before = np.cumsum(counts) - counts
+        piece = np.repeat(first - before, counts) + np.arange(interval.size)
+        return Pieces(
+            interval,
+            np.maximum(self.start[piece], start[interval]),
+            np.minimum(self.end[piece], end[interval]),
+            self.span[piece],
+        )
+
+
+def timeline(stack: HostStack, threads: Int64Array) -> Timeline:
+    """The timeline of these threads (codes of the stack). Spans of no length own no time."""
+    codes = np.unique(threads)
+    rows = np.flatnonzero(np.isin(stack.thread, codes) & (stack.end > stack.start))
+    nesting = nest(stack.thread[rows], stack.start[rows], stack.end[rows])
+    edges = np.concatenate(
+        [nesting.start, nesting.end, np.full(codes.size, _EARLIEST), np.full(codes.size, _LATEST)]
+    )
+    of = np.concatenate([nesting.thread, nesting.thread, codes, codes])
+    order = np.lexsort((edges, of))
+    edges, of = edges[order], of[order]
+    until = np.append(edges[1:], _EARLIEST)
+    keep = np.append(of[1:] == of[:-1], np.False_) & (until > edges) if of.size else np.zeros(0, dtype=bool)
+    of, edges, until = of[keep], edges[keep], until[keep]
+    inner = nesting.innermost_at(of, edges)
+    span = np.where(inner >= 0, rows[np.maximum(inner, 0)], -1) if rows.size else inner
+    return Timeline(of, edges, until, span)

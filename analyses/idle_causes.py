@@ -1,0 +1,236 @@
+"""Why each device was idle: every ns of idle time has one cause, one layer and one operator (DEFINITIONS §4).
+
+For each maximal gap [g, h) of a device let b be the activity that ends it. When b was launched after g the host was
+late: the part of the gap before the launch is split over what the launching thread did in it, by the innermost
+span, and the rest, launch to start, is launch latency. When b was launched before g it waited for another stream
+(dependency), or the gap is below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and
+after the device's last activity, the cause is not captured.
+
+Outside all spans it is Python, on the autograd engine's threads too. Without a device, the time in which no
+operator runs takes the place of idle time, and the thread that runs the steps that of the launching thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses._idle_gaps import device_gaps
+from tracekit.analyses._idle_pieces import idle_pieces
+from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.units import NS_PER_US, format_ns, format_share
+from tracekit.trace import Trace
+
+__all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
+
+KERNEL_GAP_NS = 5 * NS_PER_US
+"""A gap below this before an activity that was launched in time is what the device takes to start it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class IdleCauses(Result):
+    """`pieces` cut the idle time of every device: `device_id`, `gap_id`, `start`, `duration_ns`, `cause`, `span_id`
+    (the host span that made the device wait; null for none), `ended_by` (activity_id; null at the end of the
+    window), `layer_id` (of `layers`), `op_id` (host.span_id of the innermost operator), `phase`, `frame` (the
+    innermost frame of the user's own Python code, `file.py(line): function`; null where no stacks were recorded or
+    none of the user's is open) and `dependency` (what was waited for). Times in ns. The pieces of a device sum to
+    its `idle_ns` in `breakdown`.
+
+    `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
+    `by_operator`, `by_frame`: `layer` / `operator` / `frame` (null: in none) and `cause`, over all devices, with
+    `total_ns` and `share` of the idle time. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
+    `cause_ns` of that, `operator`, `layer`, `frame` of the largest piece of that cause, what ended it (`name`,
+    `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
+    """
+
+    pieces: pl.DataFrame
+    by_cause: pl.DataFrame
+    by_layer: pl.DataFrame
+    by_operator: pl.DataFrame
+    by_frame: pl.DataFrame
+    gaps: pl.DataFrame
+    layers: pl.DataFrame
+    idle_ns: int
+
+
+def idle_causes(
+    trace: Trace, *, scope: Scope | None = None, kernel_gap_ns: int = KERNEL_GAP_NS
+) -> IdleCauses:
+    """Idle time of the devices in the scope by cause.
+
+    >>> import tracekit
+    >>> result = idle_causes(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> int(result.pieces["duration_ns"].sum()) == result.idle_ns == int(result.by_cause["total_ns"].sum())
+    True
+    """
+    scope = scope or select(trace)
+    kept = scope.kept.get(f"idle_causes/{kernel_gap_ns}")
+    if isinstance(kept, IdleCauses):
+        return kept
+    found = attribution(trace, scope=scope)
+    gaps = device_gaps(scope)
+    pieces = idle_pieces(scope, found, gaps, kernel_gap_ns)
+    named = _named(trace, found, pieces)
+    made = IdleCauses(
+        answer=_answer(scope, pieces),
+        not_captured=_not_captured(scope, gaps),
+        pieces=pieces,
+        by_cause=_by_cause(scope, pieces),
+        by_layer=_grouped(named, "layer"),
+        by_operator=_grouped(named, "operator"),
+        by_frame=_grouped(named, "frame"),
+        gaps=_gaps(scope, gaps, named),
+        layers=found.layers,
+        idle_ns=int(pieces["duration_ns"].sum()),
+    )
+    scope.kept[f"idle_causes/{kernel_gap_ns}"] = made
+    return made
+
+
+def idle_caused_by_layer(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """The idle time that each layer caused: `layer_id` (of `attribution(...).layers`), `idle_caused_ns`.
+
+    Only layers that caused some are in it; idle time that no layer caused is in no row.
+    """
+    pieces = idle_causes(trace, scope=scope).pieces
+    return (
+        pieces.filter(pl.col("layer_id").is_not_null())
+        .group_by("layer_id")
+        .agg(pl.col("duration_ns").sum().alias("idle_caused_ns"))
+        .sort("layer_id")
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with the names of their operators and layers."""
+    operators = trace.host.select(
+        pl.col("span_id").alias("op_id"), pl.col("name").cast(pl.String).alias("operator")
+    )
+    layers = found.layers.select("layer_id", pl.col("path").alias("layer"))
+    return pieces.join(operators, on="op_id", how="left", maintain_order="left").join(
+        layers, on="layer_id", how="left", maintain_order="left"
+    )
+
+
+def _by_cause(scope: Scope, pieces: pl.DataFrame) -> pl.DataFrame:
+    window = scope.duration
+    share = pl.col("total_ns") / window if window else pl.lit(None, dtype=pl.Float64)
+    return (
+        pieces.group_by("device_id", "cause")
+        .agg(
+            pl.col("duration_ns").sum().alias("total_ns"),
+            pl.col("gap_id").n_unique().cast(pl.Int64).alias("gaps"),
+        )
+        .with_columns(share.alias("share"))
+        .sort("device_id", "total_ns", "cause", descending=[False, True, False])
+        .select("device_id", pl.col("cause").cast(pl.String), "total_ns", "share", "gaps")
+    )
+
+
+def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Idle time by one column and cause; a name with more idle time in all comes first."""
+    total = int(named["duration_ns"].sum())
+    share = pl.col("total_ns") / total if total else pl.lit(None, dtype=pl.Float64)
+    return (
+        named.group_by(by, "cause")
+        .agg(pl.col("duration_ns").sum().alias("total_ns"))
+        .with_columns(share.alias("share"), pl.col("total_ns").sum().over(by).alias("all_ns"))
+        .sort("all_ns", by, "total_ns", "cause", descending=[True, False, True, False], nulls_last=True)
+        .select(by, pl.col("cause").cast(pl.String), "total_ns", "share")
+    )
+
+
+def _gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    ended = scope.trace.device if not scope.on_cpu else scope.activities
+    names = ended.select(pl.col("activity_id").alias("ended_by"), pl.col("name").cast(pl.String))
+    # The largest cause of each gap, and the largest piece of that.
+    sums = named.group_by("gap_id", "cause").agg(
+        pl.col("duration_ns").sum().alias("cause_ns"),
+        *(
+            pl.col(name).sort_by("duration_ns", descending=True, maintain_order=True).first()
+            for name in ("operator", "layer", "frame", "dependency")
+        ),
+    )
+    main = sums.sort("cause_ns", "cause", descending=[True, False]).unique(
+        "gap_id", keep="first", maintain_order=True
+    )
+    return (
+        gaps.join(main, on="gap_id", how="left")
+        .join(names, on="ended_by", how="left")
+        .with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
+        .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
+        .select(
+            "device_id",
+            "stream_id",
+            "start",
+            "duration_ns",
+            pl.col("cause").cast(pl.String),
+            "cause_ns",
+            "operator",
+            "layer",
+            "frame",
+            "dependency",
+            "name",
+            pl.col("ended_by").alias("activity_id"),
+        )
+    )
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
+    total = int(pieces["duration_ns"].sum())
+    if not total:
+        return "An operator ran all the time." if scope.on_cpu else "No device was idle."
+    sums = (
+        pieces.group_by("cause")
+        .agg(pl.col("duration_ns").sum())
+        .sort("duration_ns", "cause", descending=[True, False])
+    )
+    parts = [f"{cause_name(cause)} {format_share(ns / total)}" for cause, ns in sums.head(3).rows()]
+    who = (
+        "No operator ran for"
+        if scope.on_cpu
+        else "The devices were idle for"
+        if len(scope.device_ids) > 1
+        else "The device was idle for"
+    )
+    return f"{who} {format_ns(total)}: {', '.join(parts)}."
+
+
+def cause_name(cause: str) -> str:
+    """A cause as a sentence says it.
+
+    >>> cause_name("data_loading"), cause_name("launch_api")
+    ('data loading', 'launch calls')
+    """
+    return _NAMES.get(cause, cause.replace("_", " "))
+
+
+_NAMES = {
+    "launch_api": "launch calls",
+    "python": "Python",
+    "dependency": "another stream",
+    "kernel_gap": "gaps between queued kernels",
+    "unexplained": "no known reason",
+    "not_captured": "not captured",
+}
+
+
+def _not_captured(scope: Scope, gaps: pl.DataFrame) -> str | None:
+    if scope.on_cpu:
+        return "no device activity; the time in which no operator runs takes the place of idle time"
+    if (
+        gaps.height
+        and not gaps["launched"].is_not_null().any()
+        and not scope.activities["launch_id"].is_not_null().any()
+    ):
+        return "no launch calls, so the causes of idle time are unknown; profile with ProfilerActivity.CPU as well"
+    return None

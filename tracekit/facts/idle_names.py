@@ -1,0 +1,125 @@
+"""What a host span says about why a device waits: names of spans, API calls and Python frames (DEFINITIONS §4).
+
+Every pattern is a regular expression that is applied to distinct names only. The names of API calls stand in
+`facts.launch_apis`, ranges that load data in `facts.stack_names.PHASE_MARKERS`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "CAUSES",
+    "CODE_LOADING",
+    "COLLECTIVE_SPAN",
+    "COMPILING_FRAME",
+    "COMPILING_SPAN",
+    "DATA_FRAME",
+    "DATA_OPERATOR",
+    "LIBRARIES",
+    "NOT_AN_OPERATOR",
+    "PINNED_COPY",
+    "PROFILER_FRAME",
+    "PYTHON_FILE",
+    "RELEASING_FRAME",
+    "VALUE_OPERATOR",
+]
+
+CAUSES: Final = (
+    "synchronisation",
+    "data_loading",
+    "allocation",
+    "launch_api",
+    "compilation",
+    "operator_dispatch",
+    "python",
+    "profiler_overhead",
+    "collective_bookkeeping",
+    "launch_latency",
+    "dependency",
+    "kernel_gap",
+    "unexplained",
+    "not_captured",
+)
+"""Why a device is idle; the first nine are what the host did while it was late."""
+
+VALUE_OPERATOR: Final = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
+"""Operators that bring one value of a tensor to Python, as `.item()`, `float()`, `bool()` and `if tensor:` do.
+
+`aten::nonzero`, `aten::masked_select` and copies wait in an API call inside them; outside it they dispatch.
+"""
+
+DATA_OPERATOR: Final = r"^aten::_?pin_memory$"
+"""Operators that prepare a batch for its way to the device."""
+
+DATA_FRAME: Final = r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]"
+"""Python frames of the data loader; what it calls (a data set, its transforms) lies inside them."""
+
+COLLECTIVE_SPAN: Final = (
+    r"^(record_param_comms$|c10d::|nccl:|rccl:|gloo:|mpi:|ucc:|torch\.distributed\.ddp\.reducer::)"
+)
+"""Operators and ranges around the start of a collective."""
+
+COMPILING_SPAN: Final = (
+    r"^(TorchDynamo |AOTDispatcher Compil|create_aot_dispatcher_function|_compile\.|compile_fx"
+    r"|entire_frame_compile|backend_compile|inductor_compile|code_gen|Inductor|GraphLowering\.|Scheduler\."
+    r"|OutputGraph\.|PyCodeCache|CachingAutotuner\.(benchmark|precompile)|async_compile\.|triton_compile|TorchScript compil)"
+)
+"""Ranges of torch.compile and its parts."""
+
+COMPILING_FRAME: Final = (
+    r"(^|[/\\])torch[/\\](_dynamo[/\\](convert_frame|output_graph|symbolic_convert|guards)\.py"
+    r"|_inductor[/\\](graph|scheduler|codegen[/\\].*)\.py"
+    r"|fx[/\\](_symbolic_trace|proxy|interpreter|experimental[/\\].*|passes[/\\].*)\.py"
+    r"|jit[/\\](_trace|_script|_recursive|frontend)\.py|utils[/\\]cpp_extension\.py|onnx[/\\])"
+    r"|(^|[/\\])triton[/\\](compiler[/\\]|runtime[/\\](autotuner|build)\.py)"
+)
+"""Python frames that trace or compile; not those that only lead to compiled code (`_dynamo/eval_frame.py`)."""
+
+CODE_LOADING: Final = (
+    r"^(cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetModule)|LinkAdd|LinkCreate|LinkComplete)"
+    r"|^(cuda|cu|hip)(Graph(Instantiate|Exec|Create|Destroy|AddNode)|Stream(Begin|End)Capture)|^nvrtc|^hiprtc"
+    r"|^(Lazy Function Loading|Runtime Triggered Module Loading)"
+)
+"""API calls that load or build code for the device, graphs among it, and what CUPTI reports of such loading."""
+
+RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\(\d+\): empty_cache"
+"""Python frames that give cached memory back to the driver."""
+
+PROFILER_FRAME: Final = r"(^|[/\\])torch[/\\](profiler|autograd[/\\]profiler)\b"
+"""Python frames of the profiler; the ranges that it offers (`record_function`) are among them."""
+
+NOT_AN_OPERATOR: Final = (
+    r"^(DistributedDataParallel\.forward$|FSDP::|Torch-Compiled Region|## Call CompiledFxGraph|ProfilerStep#)"
+)
+"""Ranges that some versions list among the operators; Python runs in them."""
+
+PINNED_COPY: Final = r"(?i)pinned"
+"""Copies that name pinned memory return before they are done."""
+
+PYTHON_FILE: Final = r"^(.+\.py)\(\d+\): "
+"""A frame of Python code, `file.py(line): function`; built-in functions have none."""
+
+LIBRARIES: Final = frozenset(
+    {
+        *("torch", "torchvision", "torchaudio", "torchtext", "torchdata", "torchao", "torchtune", "torchrec"),
+        *(
+            "functorch",
+            "triton",
+            "numpy",
+            "scipy",
+            "pandas",
+            "PIL",
+            "cv2",
+            "skimage",
+            "sklearn",
+            "matplotlib",
+        ),
+        *("transformers", "accelerate", "datasets", "tokenizers", "diffusers", "peft", "timm", "safetensors"),
+        *("huggingface_hub", "lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics", "ignite"),
+        *("deepspeed", "megatron", "apex", "xformers", "flash_attn", "bitsandbytes", "vllm", "sglang"),
+        *("einops", "tqdm", "albumentations", "kornia", "webdataset", "ray", "tracekit", "cupy", "numba"),
+        *("transformer_engine", "fsspec", "pyarrow", "h5py", "tensorboard", "wandb", "mlflow", "hydra"),
+    }
+)
+"""Packages that are no code of the user's: the profiler leaves `site-packages` out of the paths of frames."""
