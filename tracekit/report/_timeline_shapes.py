@@ -7,10 +7,11 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses._idle_pieces import idle_pieces
 from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.idle_causes import cause_name, idle_causes
 from tracekit.analyses.layer_tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.idle_names import CAUSES
 from tracekit.report.text import clean
 from tracekit.trace import Trace, one_of
 
@@ -38,6 +39,7 @@ SHAPE_SCHEMA: Final = {
     "layer_id": pl.Int64,
     "phase": pl.Int64,
     "method": pl.Int64,
+    "note": pl.String,  # more about the cause of idle time
 }
 
 
@@ -88,14 +90,14 @@ def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
     tracks = layer_tracks(scope, found)
     names = found.layers.select("layer_id", pl.col("name"))
     threads = tracks.host.group_by("phase").agg(pl.struct("process_id", "thread_id").n_unique().alias("threads"))
-    thread = pl.when(pl.col("threads") > 1).then(pl.format(" · thread {}", "thread_id")).otherwise(pl.lit(""))
+    thread = pl.when(pl.col("threads") > 1).then(pl.format(" ({})", "thread_id")).otherwise(pl.lit(""))
     host = tracks.host.join(threads, on="phase").with_columns(
         pl.format("layers: {}{}", pl.col("phase").cast(pl.String), thread).alias("lane"),
         pl.col("phase").to_physical().cast(pl.Int64).alias("key"),
         pl.lit(_G["layers"]).alias("group"),
     )
     device = tracks.device.with_columns(
-        pl.format("layers on {}", _stream()).alias("lane"),
+        pl.format("{}: layers", _stream()).alias("lane"),
         _device_key(2),
         pl.lit(_G["streams"]).alias("group"),
     )
@@ -111,7 +113,7 @@ def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
 
 
 def _stream() -> pl.Expr:
-    return pl.format("device {} · stream {}", pl.col("device_id").fill_null(-1), pl.col("stream_id").fill_null(-1))
+    return pl.format("device {}, stream {}", pl.col("device_id").fill_null(-1), pl.col("stream_id").fill_null(-1))
 
 
 def _device_key(part: int) -> pl.Expr:
@@ -164,18 +166,23 @@ def _threads(trace: Trace) -> pl.DataFrame:
 
 
 def _idle(scope: Scope) -> pl.DataFrame:
-    return idle_pieces(scope).select(
+    pieces = idle_causes(scope.trace, scope=scope).pieces
+    names = {cause: cause_name(cause) for cause in CAUSES}
+    cause = pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String)
+    return pieces.select(
         pl.lit(_G["idle"]).alias("group"),
-        pl.format("device {} · idle, by cause", "device_id").alias("lane"),
+        pl.format("device {}: idle, by cause", "device_id").alias("lane"),
         pl.col("device_id").alias("key"),
         "start",
         (pl.col("start") + pl.col("duration_ns")).alias("end"),
-        pl.col("cause").alias("name"),
-        pl.format("idle: {}", "cause").alias("kind"),
+        cause.alias("name"),
+        pl.format("idle: {}", cause).alias("kind"),
         pl.lit(0).alias("rank"),
         pl.col("span_id").alias("link_span"),
         pl.col("ended_by").alias("link_activity"),
         "layer_id",
+        pl.col("phase").to_physical().cast(pl.Int64),
+        pl.coalesce(pl.format("waited for {}", "dependency"), pl.format("in {}", "frame")).alias("note"),
     )
 
 

@@ -35,7 +35,7 @@ def timeline(trace: Trace, window: Window, *, limit: int = MAX_SHAPES) -> dict[s
     """The shapes of one step, or of the whole window when it has no steps; None when there is nothing to draw.
 
     The step is the one of median length. Keys: `title`, `note` (what was left out, or an empty text), `span_ns`,
-    `shapes` (how many), the tables `names`, `kinds`, `layers` (`path` and `type` of each), `phases`, `methods`; `lanes`,
+    `shapes` (how many), the tables `names`, `kinds`, `notes`, `layers` (`path` and `type` of each), `phases`, `methods`; `lanes`,
     each with `label`, `group` and `rows`, the number of shapes in each line; and `columns`, the name and size of
     each column in `data`. Shapes are numbered through all rows in order. Starts are ns from the step's start.
     """
@@ -125,6 +125,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     frame = shapes.frame
     names, name = _coded(frame["name"])
     kinds, kind = _coded(frame["kind"])
+    notes, note = _coded(frame["note"])
     used = frame["layer_id"].drop_nulls().unique().sort()
     number = pl.DataFrame({"layer_id": used, "layer": pl.int_range(used.len(), eager=True)})
     layer = frame.select("layer_id").join(number, on="layer_id", how="left", maintain_order="left")["layer"]
@@ -140,6 +141,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
             "phase": frame["phase"].fill_null(-1).to_numpy() + 1,
             "method": frame["method"].fill_null(-1).to_numpy() + 1,
             "link": zigzag(np.diff(frame["link"].to_numpy(), prepend=0)),
+            "note": note + 1,
             "ended": zigzag(np.diff(frame["ended"].to_numpy(), prepend=0)),
         }
     )
@@ -150,6 +152,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     return {
         "names": [clean(one) for one in names],
         "kinds": kinds,
+        "notes": [clean(one) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")} for path, type_ in told.select("path", "type").iter_rows()
         ],
@@ -172,8 +175,8 @@ def _since_before(frame: Frame, low: int) -> Int64Array:
 
 
 def _coded(values: pl.Series) -> tuple[list[str], Int64Array]:
-    """The distinct texts in order of appearance, and the number of each row's."""
-    distinct = values.unique(maintain_order=True)
+    """The distinct texts in order of appearance, and the number of each row's; −1 for none."""
+    distinct = values.drop_nulls().unique(maintain_order=True)
     table = pl.DataFrame({"text": distinct, "number": pl.int_range(distinct.len(), eager=True)})
     rows = pl.DataFrame({"text": values}).join(table, on="text", how="left", maintain_order="left")
-    return distinct.to_list(), rows["number"].to_numpy()
+    return distinct.to_list(), rows["number"].fill_null(-1).to_numpy()

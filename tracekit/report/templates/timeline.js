@@ -145,7 +145,8 @@ class Timeline {
 
   tellIdle(shape, rows) {
     const { data } = this;
-    rows.push(["Cause", data.nameOf(shape)]);
+    const note = data.note[shape] >= 0 ? `, ${data.source.notes[data.note[shape]]}` : "";
+    rows.push(["Cause", `${data.nameOf(shape)}${note}`]);
     if (data.link[shape] >= 0) {
       rows.push(["Meanwhile the host", ...this.reference(data.link[shape])]);
       this.tellOperators(data.link[shape], rows);

@@ -29,6 +29,7 @@ class TimelineData {
     this.layer = Int32Array.from(columns.layer, (value) => value - 1);
     this.phase = Int8Array.from(columns.phase, (value) => value - 1);
     this.method = Int8Array.from(columns.method, (value) => value - 1);
+    this.note = Int32Array.from(columns.note, (value) => value - 1);
     this.link = TimelineData.summed(columns.link);
     this.ended = TimelineData.summed(columns.ended);
     this.start = new Float64Array(this.count);
