@@ -13,6 +13,7 @@ from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.sweep import characterize, sweep
+from tracekit.cli.view import view
 from tracekit.errors import UsageError
 
 __all__ = ["register"]
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     for analysis in BUILT_IN:
         app.command(name=analysis.name, help=_help(analysis))(_command(analysis))
     app.command(name="analysis")(third_party)
+    app.command()(view)
     app.command()(export)
     app.command()(capture)
     app.command()(sweep)
