@@ -97,7 +97,11 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
         # Work without a launch record was launched after what runs before it on its stream.
         .sort("source_device", "wait_on_stream", "done", maintain_order=True)
         .with_columns(
-            pl.col("call").cum_max().forward_fill().over("source_device", "wait_on_stream").fill_null(-_LATEST)
+            pl.col("call")
+            .cum_max()
+            .forward_fill()
+            .over("source_device", "wait_on_stream")
+            .fill_null(-_LATEST)
         )
         .sort("call", maintain_order=True)
     )

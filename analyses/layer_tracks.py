@@ -120,7 +120,9 @@ def _device(scope: Scope, found: Attribution) -> pl.DataFrame:
     rows, places = scope.activities, found.activities
     if scope.on_cpu or not rows.height:
         return pl.DataFrame(schema={"device_id": pl.Int64, "stream_id": pl.Int64, **_BAR})
-    streams = rows.select("device_id", "stream_id").unique().sort("device_id", "stream_id").with_row_index("thread")
+    streams = (
+        rows.select("device_id", "stream_id").unique().sort("device_id", "stream_id").with_row_index("thread")
+    )
     frame = rows.select(
         "device_id",
         "stream_id",
@@ -131,7 +133,9 @@ def _device(scope: Scope, found: Attribution) -> pl.DataFrame:
         places["layer_id"].fill_null(-1),
         places["phase"].to_physical().cast(pl.Int64),
     )
-    frame = frame.join(streams, on=["device_id", "stream_id"], nulls_equal=True).sort("thread", "start", "end")
+    frame = frame.join(streams, on=["device_id", "stream_id"], nulls_equal=True).sort(
+        "thread", "start", "end"
+    )
     thread, start = frame["thread"].cast(pl.Int64).to_numpy(), frame["start"].to_numpy()
     # Kernels may begin before the one before them has ended; bars side by side must not overlap.
     following = frame.select(pl.col("start").shift(-1).over("thread")).to_series()
@@ -141,7 +145,9 @@ def _device(scope: Scope, found: Attribution) -> pl.DataFrame:
     group = _codes(phase, frame["step"].to_numpy(), calls)
     made = _runs(thread, start, end, frame["layer_id"].to_numpy(), group, found.layers, phase)
     made = _nested(made.select(_COLUMNS), ["thread"])
-    made = made.join(streams.with_columns(pl.col("thread").cast(pl.Int64)), on="thread", maintain_order="left")
+    made = made.join(
+        streams.with_columns(pl.col("thread").cast(pl.Int64)), on="thread", maintain_order="left"
+    )
     return made.select("device_id", "stream_id", *_BAR)
 
 
@@ -220,7 +226,11 @@ def _ancestors(layers: pl.DataFrame) -> Int64Array:
 
 
 def _bars(
-    thread: npt.ArrayLike, phase: npt.ArrayLike, layer: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike
+    thread: npt.ArrayLike,
+    phase: npt.ArrayLike,
+    layer: npt.ArrayLike,
+    start: npt.ArrayLike,
+    end: npt.ArrayLike,
 ) -> pl.DataFrame:
     frame = pl.DataFrame(
         {"thread": thread, "phase": phase, "layer_id": layer, "start": start, "end": end},
@@ -235,7 +245,11 @@ def _nested(bars: pl.DataFrame, track: list[str]) -> pl.DataFrame:
     ordered = bars.with_columns((pl.col("start") - pl.col("end")).alias("shorter")).sort(
         *track, "start", "shorter", "level"
     )
-    code = _codes(*(ordered[name].to_numpy() for name in track)) if ordered.height else np.zeros(0, dtype=np.int64)
+    code = (
+        _codes(*(ordered[name].to_numpy() for name in track))
+        if ordered.height
+        else np.zeros(0, dtype=np.int64)
+    )
     depth = nest(code, ordered["start"].to_numpy(), ordered["end"].to_numpy()).depth()
     return ordered.with_columns(
         (pl.col("end") - pl.col("start")).alias("duration"),

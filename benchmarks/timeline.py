@@ -102,7 +102,7 @@ def page_of(folder: Path, layers: int) -> tuple[Path, dict[str, float]]:
     assert shapes is not None
     page = folder / "report.html"
     page.write_text(html.render(report, trace), encoding="utf-8")
-    print(shapes["note"])  # noqa: T201
+    print(shapes["note"])
     return page, {"MB": page.stat().st_size / 1e6, "data MB": len(shapes["data"]) / 1e6, "made in s": took}
 
 
@@ -114,7 +114,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         page, made = page_of(folder, layers)
-        print({key: round(value, 2) for key, value in made.items()})  # noqa: T201
+        print({key: round(value, 2) for key, value in made.items()})
         browser = Browser(program, folder / "profile")
         for _ in range(3):
             found = json.loads(browser.text_of(f"{page.as_uri()}#timeline&bench", "bench"))
@@ -128,7 +128,7 @@ def main() -> None:
                 "draw longest ms": draws[-1],
                 "between frames, median ms": statistics.median(found["gaps"]),
             }
-            print({key: round(value, 1) for key, value in told.items()})  # noqa: T201
+            print({key: round(value, 1) for key, value in told.items()})
         browser.close()
 
 

@@ -128,7 +128,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         server_version = "tracekit"
         sys_version = ""
 
-        def do_GET(self) -> None:  # noqa: N802 - the name is the standard library's
+        def do_GET(self) -> None:
             if self._allowed():
                 self._send_headers()
                 with server.document.open() as stream:
@@ -136,11 +136,11 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.wfile.flush()
                 server.served.set()
 
-        def do_HEAD(self) -> None:  # noqa: N802
+        def do_HEAD(self) -> None:
             if self._allowed():
                 self._send_headers()
 
-        def do_OPTIONS(self) -> None:  # noqa: N802
+        def do_OPTIONS(self) -> None:
             if not self._allowed():
                 return
             self.send_response(HTTPStatus.NO_CONTENT)
@@ -178,7 +178,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             if server.document.origin is not None:
                 self.send_header("Access-Control-Allow-Origin", server.document.origin)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing; stderr is for the user."""
 
     return Handler

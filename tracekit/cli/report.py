@@ -220,7 +220,9 @@ def export(
     trace: flags.TraceFile,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="PATH", help="The folder, or with --to chrome the file, to write."),
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="The folder, or with --to chrome the file, to write."
+        ),
     ],
     to: flags.ExportTo = ExportKind.frames,
     format_: flags.FormatFlag = None,

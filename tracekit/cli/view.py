@@ -30,7 +30,8 @@ def view(
     ] = True,
     once: Annotated[bool, typer.Option("--once", help="End when the file was fetched once.")] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html.")
+        int,
+        typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
     ] = PERFETTO_PORT,
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,
@@ -45,7 +46,9 @@ def view(
 
     paths = expanded([trace])
     if len(paths) != 1:
-        raise UsageError("it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}")
+        raise UsageError(
+            "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
+        )
     if html:
         document = _report(paths[0], step, window, max_events, no_cache=no_cache, no_size_limit=no_size_limit)
     else:
@@ -76,7 +79,13 @@ def _wait(server: Server, *, once: bool) -> None:
 
 
 def _report(
-    path: Path, step: str | None, window: flags.WindowKind, max_events: int, *, no_cache: bool, no_size_limit: bool
+    path: Path,
+    step: str | None,
+    window: flags.WindowKind,
+    max_events: int,
+    *,
+    no_cache: bool,
+    no_size_limit: bool,
 ) -> Document:
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits)

@@ -39,7 +39,9 @@ def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
 def _free_threads(trace: Trace, count: int) -> list[int]:
     used = set(trace.host["thread_id"].unique()) | set(trace.threads["thread_id"].unique())
     used |= set(trace.device["stream_id"].drop_nulls().unique())
-    numbers = (number for number in range(_FIRST_THREAD, _FIRST_THREAD + count + len(used)) if number not in used)
+    numbers = (
+        number for number in range(_FIRST_THREAD, _FIRST_THREAD + count + len(used)) if number not in used
+    )
     return [next(numbers) for _ in range(count)]
 
 
@@ -69,7 +71,9 @@ def _layers(trace: Trace, scope: Scope) -> pl.DataFrame:
             "start",
             "duration",
             "name",
-            pl.struct("path", "type", pl.col("phase").cast(pl.String), "work_ns").struct.json_encode().alias("args"),
+            pl.struct("path", "type", pl.col("phase").cast(pl.String), "work_ns")
+            .struct.json_encode()
+            .alias("args"),
         )
         for frame in (host, device)
     ]
@@ -88,10 +92,20 @@ def _idle(scope: Scope) -> pl.DataFrame:
     host = scope.trace.host.select("span_id", pl.col("name").cast(pl.String).alias("host"))
     rows = result.pieces.sort("device_id", "start", maintain_order=True)
     rows = rows.join(host, on="span_id", how="left", maintain_order="left").join(
-        result.layers.select("layer_id", pl.col("path").alias("layer")), on="layer_id", how="left", maintain_order="left"
+        result.layers.select("layer_id", pl.col("path").alias("layer")),
+        on="layer_id",
+        how="left",
+        maintain_order="left",
     )
     names = {cause: cause_name(cause) for cause in CAUSES}
-    told = pl.struct(pl.col("cause").cast(pl.String), "host", "layer", pl.col("phase").cast(pl.String), "frame", "dependency")
+    told = pl.struct(
+        pl.col("cause").cast(pl.String),
+        "host",
+        "layer",
+        pl.col("phase").cast(pl.String),
+        "frame",
+        "dependency",
+    )
     return rows.select(
         pl.col("device_id").alias("pid"),
         pl.lit("idle, by cause").alias("label"),
@@ -115,12 +129,18 @@ def _events(bars: pl.DataFrame, origin: int) -> list[str]:
     """Complete events, times in µs with three digits: exact to the ns."""
     distinct = bars["name"].unique()
     written = [msgspec.json.encode(name).decode() for name in distinct]
-    names = pl.DataFrame({"name": distinct, "written": written}, schema={"name": pl.String, "written": pl.String})
-    rows = bars.join(names, on="name", how="left", maintain_order="left").with_columns(pl.col("start") + origin)
+    names = pl.DataFrame(
+        {"name": distinct, "written": written}, schema={"name": pl.String, "written": pl.String}
+    )
+    rows = bars.join(names, on="name", how="left", maintain_order="left").with_columns(
+        pl.col("start") + origin
+    )
     event = pl.concat_str(
         pl.lit(f'{{"ph":"X","cat":"{ENRICHED_CATEGORY}","name":'),
         "written",
-        pl.format(',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", _micros("start"), _micros("duration")),
+        pl.format(
+            ',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", _micros("start"), _micros("duration")
+        ),
         "args",
         pl.lit("}"),
     )

@@ -74,7 +74,9 @@ def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
 
 
 def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
-    missing = [pl.lit(None, kind).alias(name) for name, kind in SHAPE_SCHEMA.items() if name not in frame.columns]
+    missing = [
+        pl.lit(None, kind).alias(name) for name, kind in SHAPE_SCHEMA.items() if name not in frame.columns
+    ]
     return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in SHAPE_SCHEMA.items())
 
 
@@ -89,7 +91,9 @@ def _last_launched(trace: Trace, low: int, high: int) -> int:
 def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
     tracks = layer_tracks(scope, found)
     names = found.layers.select("layer_id", pl.col("name"))
-    threads = tracks.host.group_by("phase").agg(pl.struct("process_id", "thread_id").n_unique().alias("threads"))
+    threads = tracks.host.group_by("phase").agg(
+        pl.struct("process_id", "thread_id").n_unique().alias("threads")
+    )
     thread = pl.when(pl.col("threads") > 1).then(pl.format(" ({})", "thread_id")).otherwise(pl.lit(""))
     host = tracks.host.join(threads, on="phase").with_columns(
         pl.format("layers: {}{}", pl.col("phase").cast(pl.String), thread).alias("lane"),
@@ -113,7 +117,9 @@ def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
 
 
 def _stream() -> pl.Expr:
-    return pl.format("device {}, stream {}", pl.col("device_id").fill_null(-1), pl.col("stream_id").fill_null(-1))
+    return pl.format(
+        "device {}, stream {}", pl.col("device_id").fill_null(-1), pl.col("stream_id").fill_null(-1)
+    )
 
 
 def _device_key(part: int) -> pl.Expr:
@@ -128,7 +134,9 @@ def _host(trace: Trace, found: Attribution, low: int, high: int, *, python: bool
     rows = trace.host.filter(one_of("kind", *kinds) & (pl.col("start") < high) & (end > low))
     places = found.model.places(rows["span_id"].to_numpy())
     rows = rows.with_columns(
-        pl.Series("layer_id", places.layer), pl.Series("phase", places.phase), pl.Series("method", places.method)
+        pl.Series("layer_id", places.layer),
+        pl.Series("phase", places.phase),
+        pl.Series("method", places.method),
     )
     return (
         rows.join(_threads(trace), on=["process_id", "thread_id"], how="left", maintain_order="left")
@@ -152,8 +160,10 @@ def _host(trace: Trace, found: Attribution, low: int, high: int, *, python: bool
 
 def _threads(trace: Trace) -> pl.DataFrame:
     """`process_id`, `thread_id` and `label`: what the profile calls a thread, with its number where that is not unique."""
-    named = trace.host.select("process_id", "thread_id").unique().join(
-        trace.threads, on=["process_id", "thread_id"], how="left"
+    named = (
+        trace.host.select("process_id", "thread_id")
+        .unique()
+        .join(trace.threads, on=["process_id", "thread_id"], how="left")
     )
     labels = [
         clean(name) if name else f"thread {thread} of process {process}"
@@ -204,5 +214,3 @@ def _device(trace: Trace, found: Attribution) -> pl.DataFrame:
         pl.lit(0).alias("rank"),
         pl.col("launch_id").alias("link_span"),
     )
-
-

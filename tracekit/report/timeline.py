@@ -101,11 +101,15 @@ def _in_order(shapes: Frame) -> Frame:
         pl.col("order").cast(pl.Int64), (pl.col("start") - pl.col("end")).alias("negative")
     )
     # Bars of layers of one length lie in the order of the tree, which is that of their numbers.
-    shapes = shapes.sort("order", "start", "negative", "layer_id", "span_id", "activity_id", maintain_order=True)
+    shapes = shapes.sort(
+        "order", "start", "negative", "layer_id", "span_id", "activity_id", maintain_order=True
+    )
     shapes = shapes.with_columns(pl.Series("line", _depths(shapes), dtype=pl.Int64))
     shapes = shapes.sort("order", "line", "start", maintain_order=True).with_row_index("place")
     spans, activities = (
-        shapes.filter(pl.col(name).is_not_null()).select(pl.col(name).alias(link), pl.col("place").cast(pl.Int64).alias(to))
+        shapes.filter(pl.col(name).is_not_null()).select(
+            pl.col(name).alias(link), pl.col("place").cast(pl.Int64).alias(to)
+        )
         for name, link, to in (("span_id", "link_span", "link"), ("activity_id", "link_activity", "ended"))
     )
     return (
@@ -154,7 +158,8 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
         "kinds": kinds,
         "notes": [clean(one) for one in notes],
         "layers": [
-            {"path": clean(path), "type": clean(type_ or "")} for path, type_ in told.select("path", "type").iter_rows()
+            {"path": clean(path), "type": clean(type_ or "")}
+            for path, type_ in told.select("path", "type").iter_rows()
         ],
         "phases": list(PHASES),
         "methods": list(METHODS),

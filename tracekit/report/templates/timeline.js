@@ -188,7 +188,7 @@ class Timeline {
     if (this.find.value) parts.push(`find=${encodeURIComponent(this.find.value)}`);
     for (const group of view.hidden) parts.push(`hide=${group}`);
     if (document.documentElement.dataset.theme) parts.push(document.documentElement.dataset.theme);
-    window.location.hash = parts.join("&");
+    window.history.replaceState(null, "", `#${parts.join("&")}`);
   }
 
   follow() {

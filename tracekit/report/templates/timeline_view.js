@@ -45,7 +45,16 @@ class TimelineView {
       if (visible) top += lane.height + TimelineView.GAP;
     }
     this.height = top;
+    this.stage.style.maxHeight = `min(85vh, ${top + 4}px)`;
+    this.size();
     this.redraw();
+  }
+
+  // The width of the canvas, and of the part of it in which lanes are named.
+  size() {
+    this.width = this.canvas.clientWidth;
+    this.gutter = this.width < 640 ? 84 : 176;
+    this.rescale();
   }
 
   x(t) {
@@ -125,7 +134,7 @@ class TimelineView {
 
   draw() {
     const ratio = window.devicePixelRatio || 1;
-    this.width = this.canvas.clientWidth;
+    this.size();
     if (!this.width || !this.ink) return;
     const tall = Math.min(this.stage.clientHeight, this.height);
     this.spacer.style.height = `${Math.max(0, this.height - tall)}px`;
@@ -137,8 +146,6 @@ class TimelineView {
     context.clearRect(0, 0, this.width, tall);
     context.font = "11px system-ui, sans-serif";
     this.tall = tall;
-    this.gutter = this.width < 640 ? 84 : 176;
-    this.scale = (this.width - this.gutter) / (this.to - this.from);
     this.drawGrid();
     for (const row of this.shown) {
       const y = this.y(row);
@@ -332,7 +339,12 @@ class TimelineView {
     const length = Math.min(Math.max(high - low, TimelineView.LEAST_NS), this.span);
     this.from = Math.min(Math.max(low, 0), this.span - length);
     this.to = this.from + length;
+    this.rescale();
     this.redraw();
+  }
+
+  rescale() {
+    this.scale = (this.width - this.gutter) / (this.to - this.from); // pixels a ns
   }
 
   zoom(factor, around = (this.from + this.to) / 2) {
