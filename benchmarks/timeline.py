@@ -99,7 +99,8 @@ def page_of(folder: Path, layers: int) -> tuple[Path, dict[str, float]]:
     began = time.perf_counter()
     shapes = timeline(trace, report.window)
     took = time.perf_counter() - began
-    assert shapes is not None
+    if shapes is None:
+        raise SystemExit("the trace has nothing to draw")
     page = folder / "report.html"
     page.write_text(html.render(report, trace), encoding="utf-8")
     print(shapes["note"])
