@@ -51,7 +51,10 @@ def test_perfetto_gets_the_file_as_it_is(trace_server: Server) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert int(headers["Content-Length"]) == len(body)
     assert trace_server.served.wait(5)
-    assert trace_server.link == f"https://ui.perfetto.dev/#!/?url=http://127.0.0.1:{trace_server.port}/trace.json.gz"
+    assert (
+        trace_server.link
+        == f"https://ui.perfetto.dev/#!/?url=http://127.0.0.1:{trace_server.port}/trace.json.gz"
+    )
 
 
 def test_browsers_may_ask_first(trace_server: Server) -> None:
@@ -145,7 +148,9 @@ def test_several_ask_at_once_and_one_goes_away(trace_server: Server) -> None:
     gone.sendall(b"GET /trace.json.gz HTTP/1.1\r\nHost: ")
     answers: list[int] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(len(ask(trace_server.port, "/trace.json.gz", **ORIGIN)[2])))
+        threading.Thread(
+            target=lambda: answers.append(len(ask(trace_server.port, "/trace.json.gz", **ORIGIN)[2]))
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -229,12 +234,14 @@ def test_the_report_is_served_too() -> None:
     assert program.end()[0] == 0
 
 
-def test_the_browser_is_told_the_link(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_browser_is_told_the_link(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened: list[str] = []
 
     def fetch(link: str) -> bool:
         opened.append(link)
-        port = int(link.split("127.0.0.1:")[1].split("/")[0])
+        port = int(link.split("127.0.0.1:")[1].split("/", maxsplit=1)[0])
         assert ask(port, "/trace.json.gz", **ORIGIN)[0] == 200
         return True
 
@@ -245,10 +252,14 @@ def test_the_browser_is_told_the_link(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert opened == [capsys.readouterr().out.strip()]
 
 
-def test_without_a_browser_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_browser_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def none(link: str) -> Any:
         threading.Thread(
-            target=ask, args=(int(link.split("127.0.0.1:")[1].split("/")[0]), "/trace.json.gz"), kwargs=ORIGIN
+            target=ask,
+            args=(int(link.split("127.0.0.1:")[1].split("/", maxsplit=1)[0]), "/trace.json.gz"),
+            kwargs=ORIGIN,
         ).start()
         return False
 

@@ -63,7 +63,9 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
 @pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_real_traces_go_round(path: Path, suffix: str, tmp_path: Path) -> None:
-    enriched(tracekit.read(path), tmp_path / f"rank0{suffix}" if "rank0" in path.name else tmp_path / f"x{suffix}")
+    enriched(
+        tracekit.read(path), tmp_path / f"rank0{suffix}" if "rank0" in path.name else tmp_path / f"x{suffix}"
+    )
 
 
 @pytest.mark.parametrize("style", sorted(STYLES))
@@ -109,7 +111,9 @@ def test_idle_time_is_that_of_the_causes(tmp_path: Path) -> None:
     tids = {e["tid"] for e in mine if e["ph"] == "M" and e["args"].get("name") == "idle, by cause"}
     told = [e for e in mine if e["ph"] == "X" and e["tid"] in tids]
     pieces = idle_causes(trace, scope=select(trace, window="trace")).pieces.sort("device_id", "start")
-    by_cause = dict(pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum()).iter_rows())
+    by_cause = dict(
+        pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum()).iter_rows()
+    )
     found: dict[str, int] = defaultdict(int)
     for event in told:
         found[event["args"]["cause"]] += round(event["dur"] * 1000)
