@@ -15,6 +15,8 @@ __all__ = ["device_gaps", "waits_for"]
 _LATEST = np.iinfo(np.int64).max
 _YOUNG_LAUNCH_NS = 10 * NS_PER_US
 """A launch takes about as long to reach an idle device; until then it explains the wait by itself."""
+_AT_ONCE_NS = 1_500
+"""What an event releases begins within about a microsecond."""
 
 
 def device_gaps(scope: Scope) -> pl.DataFrame:
@@ -49,7 +51,8 @@ def waits_for(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFr
 
     `gap_id` and `source` (activity_id), only where there is one: an activity of another stream or device that an
     event in the stream made it wait for (`cuda_sync` rows), that ended after the stream's own last activity and at
-    most `kernel_gap_ns` before the gap's end, when the launch was not young (10 µs) then. Without such rows in the file: the activity of another stream with
+    most `kernel_gap_ns` before the gap's end, unless its own launch, not 10 µs old
+    then, explains the wait as well. Without such rows in the file: the activity of another stream with
     whose end the gap began, when the one that ended the gap had been launched 10 µs, and its stream free
     `kernel_gap_ns`, before or longer.
     """
@@ -127,7 +130,10 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
         (pl.col("done") > pl.col("free").fill_null(pl.col("done") - 1))
         & (pl.col("done") <= pl.col("end"))
         & (pl.col("end") - pl.col("done") < kernel_gap_ns)
-        & (pl.col("done") - pl.col("launched") >= _YOUNG_LAUNCH_NS)
+        & (
+            (pl.col("done") - pl.col("launched") >= _YOUNG_LAUNCH_NS)
+            | (pl.col("end") - pl.col("done") < _AT_ONCE_NS)
+        )
     )
     return (
         found.filter(explains)

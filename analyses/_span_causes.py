@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses._stack import HostStack
 from tracekit.analyses.attribution import StackModel
 from tracekit.facts.idle_names import (
+    ASYNCHRONOUS_CALL_NS,
     CAUSES,
     CODE_LOADING,
     COLLECTIVE_SPAN,
@@ -20,10 +21,11 @@ from tracekit.facts.idle_names import (
     DATA_OPERATOR,
     LIBRARIES,
     NOT_AN_OPERATOR,
-    PINNED_COPY,
+    PAGEABLE_COPY,
     PROFILER_FRAME,
     PYTHON_FILE,
     RELEASING_FRAME,
+    UNNAMED_COPY,
     VALUE_OPERATOR,
 )
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
@@ -60,7 +62,9 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     stack = model.stack
     runtime, op = stack.of_kind("runtime", "sync"), stack.of_kind("op")
     mark = _marks(stack)
-    mark[_blocking_copies(trace, stack)] = _C["synchronisation"]
+    waited, returned_early = _copies(trace, stack)
+    mark[waited] = _C["synchronisation"]
+    mark[returned_early] = _C["launch_api"]
     calls = np.where(runtime, mark, _UNMARKED)
     inner_call = calls >= 0
 
@@ -116,18 +120,23 @@ def _in_marked_calls(stack: HostStack, marked: BoolArray) -> BoolArray:
     return found
 
 
-def _blocking_copies(trace: Trace, stack: HostStack) -> Int64Array:
-    """Calls that returned when their copy was done, of copies that are not from or to pinned memory."""
+def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
+    """Copy calls that waited for their copy, and those that returned before it was done, whatever their name says.
+
+    Of copies from or to pageable memory those waited that returned when it was done; of those that do not name the
+    memory (ROCm's) only calls of a length that shows it.
+    """
     copies = trace.device.filter((pl.col("kind") == "memcpy") & pl.col("launch_id").is_not_null()).select(
-        "launch_id", (pl.col("start") + pl.col("duration")).alias("done"), pl.col("name").cast(pl.String)
+        "launch_id",
+        (pl.col("start") + pl.col("duration")).alias("done"),
+        pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY).alias("pageable"),
+        pl.col("name").cast(pl.String).str.contains(UNNAMED_COPY).alias("unnamed"),
     )
-    copies = copies.filter(
-        pl.col("name").str.contains("HtoD|DtoH|HostToDevice|DeviceToHost")
-        & ~pl.col("name").str.contains(PINNED_COPY)
-    )
-    launch = copies["launch_id"].to_numpy()
-    found: Int64Array = launch[stack.end[launch] >= copies["done"].to_numpy()] if launch.size else launch
-    return found
+    launch = copies["launch_id"].to_numpy().astype(np.int64)
+    length = stack.end[launch] - stack.start[launch]
+    done = stack.end[launch] >= copies["done"].to_numpy()
+    likely = copies["pageable"].to_numpy() | (copies["unnamed"].to_numpy() & (length > ASYNCHRONOUS_CALL_NS))
+    return launch[likely & done], launch[~done]
 
 
 def user_frames(stack: HostStack) -> BoolArray:

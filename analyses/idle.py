@@ -1,6 +1,7 @@
-"""What each stream waited for between two activities, with HTA's split (DEFINITIONS §4, first point).
+"""Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4).
 
-For consecutive activities a, b on one stream the gap is start(b) − end(a), when positive. It is `host_wait` when
+The causes are those of `analyses.idle_causes`. Per stream: for consecutive activities a, b on one stream the gap is
+start(b) − end(a), when positive. It is `host_wait` when
 b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
 its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,
 a is whatever ended last before b began. A gap before an activity without a recorded launch is `unknown`.
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analyses.idle_causes import idle_causes
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
-from tracekit.facts.units import NS_PER_US, format_ns, format_share
+from tracekit.facts.units import NS_PER_US
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_WAIT_NS", "Idle", "idle"]
@@ -28,18 +30,29 @@ CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Idle(Result):
-    """`streams`: per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`,
-    `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations).
+    """`by_cause`, `by_layer`, `by_operator`, `by_frame`: the idle time of whole devices, stretches in which none of a
+    device's streams worked, as in `analyses.idle_causes`. `device_gaps`: the longest of these stretches, with the
+    main `cause` of each (`cause_ns` of `duration_ns`), the `operator`, `layer` and `frame` of the largest piece of
+    that cause, the `dependency` waited for, and the activity that ended it (`name`, `activity_id`, `stream_id`;
+    null at the end of the window).
 
-    `gaps`: the longest gaps, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
-    `category`. `device_gaps`: the same for whole devices: stretches in which none of a device's streams worked, by
-    what ended them (`stream_id` is its stream). `idle_ns`, `host_wait_ns` are totals over all streams; a stream that waits while another works
-    counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
+    `streams`: per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`,
+    `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations). `gaps`: the
+    longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
+    `category`.
+
+    `device_idle_ns` is the sum over devices. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that
+    waits while another works counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
     """
 
+    by_cause: pl.DataFrame
+    by_layer: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
+    device_gaps: pl.DataFrame
     streams: pl.DataFrame
     gaps: pl.DataFrame
-    device_gaps: pl.DataFrame
+    device_idle_ns: int
     idle_ns: int
     host_wait_ns: int | None
 
@@ -56,7 +69,8 @@ def idle(
     True
     """
     scope = scope or select(trace)
-    gaps = _gaps(scope, kernel_wait_ns, ["device_id", "stream_id"])
+    causes = idle_causes(trace, scope=scope, top=top)
+    gaps = _gaps(scope, kernel_wait_ns)
     parts = [
         pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
         for name in CATEGORIES
@@ -74,10 +88,15 @@ def idle(
     total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     result = Idle(
-        answer=_answer(streams, total, host, on_cpu=scope.on_cpu),
+        answer=causes.answer,
+        by_cause=causes.by_cause,
+        by_layer=causes.by_layer,
+        by_operator=causes.by_operator,
+        by_frame=causes.by_frame,
+        device_gaps=causes.gaps,
         streams=streams,
         gaps=_longest(gaps, top),
-        device_gaps=_longest(_gaps(scope, kernel_wait_ns, ["device_id"]), top),
+        device_idle_ns=causes.idle_ns,
         idle_ns=total,
         host_wait_ns=host,
         not_captured=_not_captured(scope),
@@ -90,8 +109,9 @@ def _longest(gaps: pl.DataFrame, top: int) -> pl.DataFrame:
     return ordered.head(top).with_columns(pl.col("name").cast(pl.String))
 
 
-def _gaps(scope: Scope, kernel_wait_ns: int, per: list[str]) -> pl.DataFrame:
-    """The gaps of each stream, or of each device, with the activity that ended each."""
+def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
+    """The gaps of each stream, with the activity that ended each."""
+    per = ["device_id", "stream_id"]
     host = scope.trace.host.select(
         pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start")
     )
@@ -122,19 +142,6 @@ def _gaps(scope: Scope, kernel_wait_ns: int, per: list[str]) -> pl.DataFrame:
         "name",
         "activity_id",
     )
-
-
-def _answer(streams: pl.DataFrame, total: int, host: int | None, *, on_cpu: bool) -> str:
-    if on_cpu:
-        threads = f"{streams.height} thread{'s' if streams.height != 1 else ''}"
-        return f"No operator ran for {format_ns(total)} between two operators of a thread ({threads})."
-    if not total:
-        return "No stream waited between two activities."
-    cause = (
-        "for what was not captured" if host is None else f"{format_share(host / total)} of it for the host"
-    )
-    count = f"{streams.height} stream{'s' if streams.height != 1 else ''}"
-    return f"The streams waited {format_ns(total)} between activities, {cause} ({count})."
 
 
 def _not_captured(scope: Scope) -> str | None:

@@ -41,7 +41,8 @@ class IdleCauses(Result):
 
     `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
     `by_operator`, `by_frame`: `layer` / `operator` / `frame` (null: in none) and `cause`, over all devices, with
-    `total_ns` and `share` of the idle time. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
+    `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no frame of the
+    user's is known. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
     `cause_ns` of that, `operator`, `layer`, `frame` of the largest piece of that cause, what ended it (`name`,
     `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
     """
@@ -49,15 +50,15 @@ class IdleCauses(Result):
     pieces: pl.DataFrame
     by_cause: pl.DataFrame
     by_layer: pl.DataFrame
-    by_operator: pl.DataFrame
-    by_frame: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
     gaps: pl.DataFrame
     layers: pl.DataFrame
     idle_ns: int
 
 
 def idle_causes(
-    trace: Trace, *, scope: Scope | None = None, kernel_gap_ns: int = KERNEL_GAP_NS
+    trace: Trace, *, scope: Scope | None = None, kernel_gap_ns: int = KERNEL_GAP_NS, top: int = 100
 ) -> IdleCauses:
     """Idle time of the devices in the scope by cause.
 
@@ -67,7 +68,8 @@ def idle_causes(
     True
     """
     scope = scope or select(trace)
-    kept = scope.kept.get(f"idle_causes/{kernel_gap_ns}")
+    key = f"idle_causes/{kernel_gap_ns}/{top}"
+    kept = scope.kept.get(key)
     if isinstance(kept, IdleCauses):
         return kept
     found = attribution(trace, scope=scope)
@@ -80,13 +82,13 @@ def idle_causes(
         pieces=pieces,
         by_cause=_by_cause(scope, pieces),
         by_layer=_grouped(named, "layer"),
-        by_operator=_grouped(named, "operator"),
-        by_frame=_grouped(named, "frame"),
-        gaps=_gaps(scope, gaps, named),
+        by_operator=None if scope.on_cpu else _grouped(named, "operator"),
+        by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
+        gaps=_longest(scope, gaps, named, top),
         layers=found.layers,
         idle_ns=int(pieces["duration_ns"].sum()),
     )
-    scope.kept[f"idle_causes/{kernel_gap_ns}"] = made
+    scope.kept[key] = made
     return made
 
 
@@ -146,38 +148,31 @@ def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
     )
 
 
-def _gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
-    ended = scope.trace.device if not scope.on_cpu else scope.activities
-    names = ended.select(pl.col("activity_id").alias("ended_by"), pl.col("name").cast(pl.String))
-    # The largest cause of each gap, and the largest piece of that.
-    sums = named.group_by("gap_id", "cause").agg(
-        pl.col("duration_ns").sum().alias("cause_ns"),
-        *(
-            pl.col(name).sort_by("duration_ns", descending=True, maintain_order=True).first()
-            for name in ("operator", "layer", "frame", "dependency")
-        ),
-    )
-    main = sums.sort("cause_ns", "cause", descending=[True, False]).unique(
-        "gap_id", keep="first", maintain_order=True
-    )
-    return (
-        gaps.join(main, on="gap_id", how="left")
-        .join(names, on="ended_by", how="left")
-        .with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
+def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) -> pl.DataFrame:
+    """The longest gaps; of each the largest cause, and the largest piece of that."""
+    longest = (
+        gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
         .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
+        .head(top)
+    )
+    pieces = named.join(longest.select("gap_id"), on="gap_id", how="semi").sort(
+        "duration_ns", "start", descending=[True, False]
+    )
+    places = [pl.col(name).first() for name in ("operator", "layer", "frame", "dependency")]
+    main = (
+        pieces.group_by("gap_id", "cause", maintain_order=True)
+        .agg(pl.col("duration_ns").sum().alias("cause_ns"), *places)
+        .sort("cause_ns", "cause", descending=[True, False])
+        .unique("gap_id", keep="first", maintain_order=True)
+    )
+    rows = scope.activities if scope.on_cpu else scope.trace.device
+    names = rows.select(pl.col("activity_id").alias("ended_by"), pl.col("name").cast(pl.String))
+    return (
+        longest.join(main, on="gap_id", how="left", maintain_order="left")
+        .join(names, on="ended_by", how="left", maintain_order="left")
         .select(
-            "device_id",
-            "stream_id",
-            "start",
-            "duration_ns",
-            pl.col("cause").cast(pl.String),
-            "cause_ns",
-            "operator",
-            "layer",
-            "frame",
-            "dependency",
-            "name",
-            pl.col("ended_by").alias("activity_id"),
+            *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
+            *("operator", "layer", "frame", "dependency", "name", pl.col("ended_by").alias("activity_id")),
         )
     )
 

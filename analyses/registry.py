@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
     from tracekit.trace import Trace
 
-__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "Analysis", "AnalysisFunction", "analyses", "get_analysis"]
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "Analysis",
+    "AnalysisFunction",
+    "View",
+    "analyses",
+    "get_analysis",
+]
 
 
 class AnalysisFunction(Protocol):
@@ -28,16 +36,27 @@ class AnalysisFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A part of an analysis that has a flag of its own on the command line: `--name` shows only these tables."""
+
+    name: str
+    help: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
 
-    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.
+    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for. `views` are
+    the parts of it that the command line can show alone.
     """
 
     name: str
     question: str
     target: str
     optional: bool = False
+    views: tuple[View, ...] = ()
 
     def load(self) -> AnalysisFunction:
         """Import the function."""
@@ -56,7 +75,18 @@ BUILT_IN: Final = (
     ),
     Analysis("breakdown", "Where did the device's time go?", "tracekit.analyses.breakdown:breakdown"),
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
-    Analysis("idle", "What did each stream wait for?", "tracekit.analyses.idle:idle"),
+    Analysis(
+        "idle",
+        "Why was the device idle, and what did each stream wait for?",
+        "tracekit.analyses.idle:idle",
+        views=(
+            View(
+                "causes",
+                "Only the idle time of whole devices by cause, layer, operator and frame.",
+                ("by_cause", "by_layer", "by_operator", "by_frame", "device_gaps"),
+            ),
+        ),
+    ),
     Analysis("kernels", "Which kernels take the time?", "tracekit.analyses.kernels:kernels"),
     Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),

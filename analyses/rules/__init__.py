@@ -24,7 +24,7 @@ _AnyResult = TypeVar("_AnyResult", bound="Result")
 RULES: Final[dict[str, tuple[str, ...]]] = {
     "breakdown": ("low_utilisation", "exposed_communication", "incomplete_capture", "damaged_capture"),
     "steps": ("data_loading", "step_variability"),
-    "idle": ("host_bound_launches",),
+    "idle": ("host_bound_launches", "compilation_in_steps", "short_operators", "value_reads"),
     "kernels": (
         "no_tensor_cores",
         "unfused_attention",

@@ -1,7 +1,7 @@
 """Memory is taken from or given back to the driver inside the window, which PyTorch's cache should avoid.
 
-At stake is the time of these calls in which no device worked. Calls that last `CONTEXT_CREATION_NS` create the
-device's context; they belong to `cold_start`.
+At stake is the idle time that allocation causes (`analyses.idle_causes`). Calls that last `CONTEXT_CREATION_NS` create
+the device's context; they belong to `cold_start`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracekit.analyses.rules._calls import CONTEXT_CREATION_NS, calls_with_roles
-from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.analyses.rules._idle import caused_idle
+from tracekit.analyses.rules._severity import by_share
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
-from tracekit.intervals import IntervalSet
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches
@@ -27,7 +27,7 @@ LEAST_SHARE: Final = 0.01
 """In a steady state the share is zero: after the first steps the caching allocator asks the driver for nothing."""
 
 
-def check(_trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
     """Fires when allocation calls keep the devices idle for `LEAST_SHARE` of the window."""
     if scope.on_cpu or not scope.duration or not result.calls.height:
         return None
@@ -37,8 +37,10 @@ def check(_trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         & (pl.col("end") > scope.start)
         & (pl.col("start") < scope.end)
     )
-    at_stake = (IntervalSet.of(calls["start"].to_numpy(), calls["end"].to_numpy()) & all_idle(scope)).measure
-    if at_stake / scope.duration < LEAST_SHARE:
+    short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
+    idle = caused_idle(trace, scope, "allocation", wanted=short)
+    at_stake = idle.ns
+    if not calls.height or at_stake / scope.duration < LEAST_SHARE:
         return None
     names = (
         calls.group_by("name")
@@ -52,7 +54,7 @@ def check(_trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         id="allocation_calls",
         severity=by_share(at_stake, scope.duration),
         title=f"{format_count(calls.height)} driver allocations keep the device idle {format_share(at_stake / scope.duration)} of the time",
-        evidence=f"{listed}; {format_ns(at_stake)} of it while no device worked.",
+        evidence=f"{listed}; the device was idle for {format_ns(at_stake)} of it{idle.where}.",
         advice=(
             "Profile after warm-up; if it stays, remove torch.cuda.empty_cache() from the loop, keep input shapes constant "
             "and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."

@@ -3,18 +3,21 @@
 A wait is a call with the role synchronisation, or a copy to host memory whose call took as long as one (a copy into
 pageable memory blocks although its name says Async). Named is the operator that waits most (`aten::item`,
 `aten::nonzero`, `aten::to`, …). The last wait of a step, after which nothing more is launched in it, is how a step
-ends and does not count. At stake is the device's idle time from the end of each wait to the next activity, at most
-`MOST_IDLE_AFTER_NS` each: with the wait removed, the host would have been ahead by then.
+ends and does not count. At stake is the device's idle time inside the waits (the cause synchronisation of
+`analyses.idle_causes`) and from the end of each to the next activity, at most `MOST_IDLE_AFTER_NS` each: with the
+wait removed, the host would have been ahead by then.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.rules._calls import calls_with_roles, outermost_operators
+from tracekit.analyses.rules._idle import CausedIdle, caused_idle
 from tracekit.analyses.rules._severity import all_idle, by_share
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Finding
@@ -81,13 +84,15 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         .sort("duration", "operator", descending=[True, False], nulls_last=True)
     )
     worst = by_operator.row(0, named=True)
+    idle = caused_idle(trace, scope, "synchronisation")
+    inside = f", {format_ns(idle.ns)} of it in the waits{_place(idle)}" if idle.ns else ""
     who = worst["operator"] or f"{worst['name']} outside any operator"
     return Finding(
         id="blocking_synchronisation",
         severity=by_share(at_stake, scope.duration),
         title=f"The host waits {_times(waits.height)} for the device in mid-step, {format_share(waited / scope.duration)} of the time",
         evidence=(
-            f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed. Most in {who}: "
+            f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
             f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']})."
         ),
         advice=f"{_remedy(worst['operator'])}.",
@@ -122,14 +127,20 @@ def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.
 
 
 def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
-    """Idle time of the devices from the end of each wait until they work again."""
+    """Idle time of the devices in each wait, and from its end until they work again."""
     idle, end = all_idle(scope), waits["end"].to_numpy()
+    inside = idle & IntervalSet.of(waits["start"].to_numpy(), end)
     if not idle:
         return 0
     index = np.maximum(np.searchsorted(idle.starts, end, side="right") - 1, 0)
-    inside = (idle.starts[index] <= end) & (end < idle.ends[index])
-    last = np.minimum(idle.ends[index][inside], end[inside] + MOST_IDLE_AFTER_NS)
-    return IntervalSet.of(end[inside], last).measure
+    after = (idle.starts[index] <= end) & (end < idle.ends[index])
+    last = np.minimum(idle.ends[index][after], end[after] + MOST_IDLE_AFTER_NS)
+    return (inside | IntervalSet.of(end[after], last)).measure
+
+
+def _place(idle: CausedIdle) -> str:
+    """The line of code and the layer; the operator is named anyway."""
+    return replace(idle, operator=None).where
 
 
 def _remedy(operator: str | None) -> str:

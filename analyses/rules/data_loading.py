@@ -1,7 +1,8 @@
 """The step waits for its next batch.
 
 Only time of the data loader in which no device worked and no runtime call ran counts (the composition of
-`analyses.steps`), so loading that is hidden costs nothing.
+`analyses.steps`), so loading that is hidden costs nothing; or the idle time that loading causes
+(`analyses.idle_causes`), where that is more, since stacks show loading that no range marks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracekit.analyses.rules._idle import caused_idle
 from tracekit.analyses.rules._severity import bounded, by_share
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
@@ -27,10 +29,12 @@ LEAST_SHARE: Final = 0.05
 _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 
 
-def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
+def check(trace: Trace, scope: Scope, result: Steps) -> Finding | None:
     """Fires when unhidden data loading takes `LEAST_SHARE` of the steps or more."""
     loading = int(result.composition.filter(pl.col("part") == "data_loader")["total_ns"].sum())
     total = int(result.composition["total_ns"].sum())
+    idle = caused_idle(trace, scope, "data_loading")
+    loading = max(loading, min(idle.ns, total))
     if not total or loading / total < LEAST_SHARE:
         return None
     names = scope.host("annotation")["name"].cast(pl.String)
@@ -54,7 +58,7 @@ def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
         id="data_loading",
         severity=by_share(loading, total),
         title=f"Data loading takes {format_share(loading / total)} of the {'steps' if steps else 'time'}",
-        evidence=f"{format_ns(loading)} of {format_ns(total)}{each} went to the data loader{where}.",
+        evidence=f"{format_ns(loading)} of {format_ns(total)}{each} went to the data loader{where}{idle.where}.",
         advice=advice,
         ns_at_stake=bounded(loading, scope),
     )

@@ -1,9 +1,9 @@
 """The device mostly waits for the host to launch the next kernel.
 
-Host-bound launching shows as many short gaps in which nothing was queued. So of the host wait on the stream with
-most gaps only gaps below `LONG_GAP_NS` count (a longer one is a synchronisation, data loading or a cold start and
-has its own rule), and the mean queue (Little's law: sum of launch-to-start delays over the time they span) must be
-below one. At stake is at most the time in which no device works.
+Host-bound launching shows as many short gaps in which nothing was queued. So only gaps below `LONG_GAP_NS` count
+(a longer one is a cold start or something else that has its own rule), and on the stream with most gaps the mean queue
+(Little's law: sum of launch-to-start delays over the time they span) must be below one. At stake is the idle time
+of the device in such gaps that Python, operator dispatch, launch calls and their latency cause (`analyses.idle_causes`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.analyses.idle_causes import cause_name
+from tracekit.analyses.rules._idle import caused_idle
+from tracekit.analyses.rules._severity import by_share
 from tracekit.facts.units import NS_PER_MS, format_count, format_ns, format_share
 from tracekit.findings import Finding
 
@@ -31,6 +33,8 @@ LONG_GAP_NS: Final = NS_PER_MS
 """Python and dispatch between two launches take tens of µs; 1 ms is something else."""
 LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
+LAUNCHING: Final = ("python", "operator_dispatch", "launch_api", "launch_latency")
+"""The causes of idle time that faster or fewer launches would lessen."""
 
 
 def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
@@ -41,11 +45,9 @@ def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
     if stream["gaps"] < LEAST_GAPS:
         return None
     mine = (pl.col("device_id") == stream["device_id"]) & (pl.col("stream_id") == stream["stream_id"])
-    long_gaps = result.gaps.filter(
-        mine & (pl.col("category") == "host_wait") & (pl.col("duration_ns") >= LONG_GAP_NS)
-    )
-    waited = stream["host_wait_ns"] - int(long_gaps["duration_ns"].sum())
-    at_stake = min(waited, all_idle(scope).measure)
+    short = pl.col("duration_ns").sum().over("gap_id") < LONG_GAP_NS
+    idle = caused_idle(trace, scope, *LAUNCHING, wanted=short)
+    at_stake = idle.ns
     queue = _mean_queue(trace, scope.activities.filter(mine))
     if at_stake / scope.duration < LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
         return None
@@ -55,9 +57,9 @@ def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
         severity=by_share(at_stake, scope.duration),
         title=f"The device waits {format_share(at_stake / scope.duration)} of the time for the host's launches",
         evidence=(
-            f"Stream {stream['stream_id']} of device {stream['device_id']} waited {format_ns(waited)} for the host in "
-            f"gaps below {format_ns(LONG_GAP_NS)} ({format_count(stream['gaps'])} gaps in all), with {queue:.2f} "
-            f"activities queued on average.{slowed}"
+            f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(trace, scope, short)}"
+            f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
+            f"{format_count(stream['gaps'])} gaps in all, with {queue:.2f} activities queued on average.{slowed}"
         ),
         advice=(
             'Launch less from Python: torch.compile(model, mode="reduce-overhead") or torch.cuda.CUDAGraph for static '
@@ -65,6 +67,14 @@ def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
             ".item() from the loop."
         ),
         ns_at_stake=at_stake,
+    )
+
+
+def _split(trace: Trace, scope: Scope, short: pl.Expr) -> str:
+    """The causes in words, largest first."""
+    parts = [(caused_idle(trace, scope, cause, wanted=short).ns, cause) for cause in LAUNCHING]
+    return ", ".join(
+        f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
     )
 
 

@@ -99,4 +99,5 @@ def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
             "step_variability",
             "data_loading",
             "unfused_attention",
+            "value_reads",
         }

@@ -16,7 +16,7 @@ def test_fires_on_allocations_that_keep_the_device_idle() -> None:
     assert found.title == "2 driver allocations keep the device idle 20.0 % of the time"
     assert (
         found.evidence
-        == "cudaMalloc 1 × (300 µs), cudaFree 1 × (200 µs); 400 µs of it while no device worked."
+        == "cudaMalloc 1 × (300 µs), cudaFree 1 × (200 µs); the device was idle for 400 µs of it."
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
-from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.registry import BUILT_IN, Analysis, View
 from tracekit.cli import options as flags
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
@@ -67,6 +68,7 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         max_events: flags.MaxEvents = flags.MAX_EVENTS,
         no_cache: flags.NoCache = False,
         no_size_limit: flags.NoSizeLimit = False,
+        **views: bool,
     ) -> None:
         run_analysis(
             analysis.name,
@@ -76,6 +78,7 @@ def _command(analysis: Analysis) -> Callable[..., None]:
             window=window,
             comm_pattern=comm_pattern,
             table=table,
+            views=[view for view in analysis.views if views[view.name]],
             top=top,
             sort=sort,
             format_=format_,
@@ -87,5 +90,15 @@ def _command(analysis: Analysis) -> Callable[..., None]:
 
     command.__name__ = analysis.name
     # typer resolves annotations in the module of the function; here they are already objects.
-    command.__signature__ = inspect.signature(command, eval_str=True)  # type: ignore[attr-defined]
+    plain = inspect.signature(command, eval_str=True)
+    named = [each for each in plain.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown = [_view_flag(view) for view in analysis.views]
+    command.__signature__ = plain.replace(parameters=[*named, *shown])  # type: ignore[attr-defined]
     return command
+
+
+def _view_flag(view: View) -> inspect.Parameter:
+    option = typer.Option(f"--{view.name}", help=view.help, rich_help_panel="Selection")
+    return inspect.Parameter(
+        view.name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
+    )

@@ -16,6 +16,7 @@ from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    from tracekit.analyses.registry import View
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
@@ -122,6 +123,7 @@ def run_analysis(
     window: WindowKind = WindowKind.steps,
     comm_pattern: Sequence[str] | None = None,
     table: str | None = None,
+    views: Sequence[View] = (),
     top: int | None = None,
     sort: str | None = None,
     format_: Format | None = None,
@@ -130,7 +132,7 @@ def run_analysis(
     no_cache: bool = False,
     no_size_limit: bool = False,
 ) -> None:
-    """Run one analysis on each trace and write its result.
+    """Run one analysis on each trace and write its result; of `views`, when any are given, only their tables.
 
     Raises UsageError for an unknown table, column or format.
     """
@@ -151,6 +153,7 @@ def run_analysis(
         window,
         comm_pattern,
         table,
+        [view.name for view in views],
         top,
         sort,
         no_size_limit,
@@ -166,7 +169,7 @@ def run_analysis(
     texts = []
     for trace in read:
         made = build_report(trace, window=window.value, step=step, only=[name])
-        section = _narrow(made.sections[0], table, sort)
+        section = _narrow(made.sections[0], views, table, sort)
         if chosen in _FOLDERS:
             if len(read) > 1:
                 raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
@@ -180,11 +183,14 @@ def run_analysis(
     out.emit(text, output)
 
 
-def _narrow(section: Section, table: str | None, sort: str | None) -> Section:
-    """The section with only the table asked for, sorted as asked for."""
+def _narrow(section: Section, views: Sequence[View], table: str | None, sort: str | None) -> Section:
+    """The section with only the tables asked for, sorted as asked for."""
     from dataclasses import replace
 
     tables = section.tables
+    if views:
+        wanted = {name for view in views for name in view.tables}
+        tables = tuple(t for t in tables if t.name in wanted)
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
         if not tables:

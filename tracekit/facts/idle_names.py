@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tracekit.facts.units import NS_PER_US
+
 __all__ = [
+    "ASYNCHRONOUS_CALL_NS",
     "CAUSES",
     "CODE_LOADING",
     "COLLECTIVE_SPAN",
@@ -18,10 +21,11 @@ __all__ = [
     "DATA_OPERATOR",
     "LIBRARIES",
     "NOT_AN_OPERATOR",
-    "PINNED_COPY",
+    "PAGEABLE_COPY",
     "PROFILER_FRAME",
     "PYTHON_FILE",
     "RELEASING_FRAME",
+    "UNNAMED_COPY",
     "VALUE_OPERATOR",
 ]
 
@@ -94,8 +98,14 @@ NOT_AN_OPERATOR: Final = (
 )
 """Ranges that some versions list among the operators; Python runs in them."""
 
-PINNED_COPY: Final = r"(?i)pinned"
-"""Copies that name pinned memory return before they are done."""
+PAGEABLE_COPY: Final = r"(?i)pageable"
+"""Copies from or to memory that the driver must stage, so that the call waits for them."""
+
+UNNAMED_COPY: Final = r"(?i)(HtoD|DtoH) \((Host|Device) -> (Device|Host)\)|HostToDevice|DeviceToHost"
+"""Copies that do not say whether the host's memory is pinned (ROCm)."""
+
+ASYNCHRONOUS_CALL_NS: Final = 10 * NS_PER_US
+"""A copy call that does not wait returns within about 10 µs."""
 
 PYTHON_FILE: Final = r"^(.+\.py)\(\d+\): "
 """A frame of Python code, `file.py(line): function`; built-in functions have none."""

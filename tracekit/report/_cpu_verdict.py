@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import polars as pl
+
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.report._advice import Owned, choose, general, python_advice
+from tracekit.report._idle_words import where
 from tracekit.report._names import category_name
 from tracekit.report.model import Cost, Verdict
 
@@ -17,7 +20,17 @@ __all__ = ["on_cpu"]
 
 COSTS: Final = 3
 OUTSIDE: Final = "outside any operator"
+LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
+PATTERN_SHARE: Final = 0.3
+"""A finding from this share of the window on is what the run is about."""
+
+_PATTERNS: Final = {
+    "data_loading": "data loading",
+    "short_operators": "the dispatch of tiny operators and the Python between them",
+    "value_reads": "reading values of tensors with .item() and its kin",
+}
+"""What the headline says instead of a finding's title."""
 
 
 def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]) -> Verdict:
@@ -32,22 +45,44 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
         Cost(_name(category), own := round(selected * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    costs += [Cost(OUTSIDE, idle, idle / basis), Cost(OTHERS, busy - selected, (busy - selected) / basis)]
+    loading = min(_loading(results), idle)
+    outside = idle - loading
+    costs += [Cost(OUTSIDE, outside, outside / basis), Cost(LOADING, loading, loading / basis)]
+    costs += [Cost(OTHERS, busy - selected, (busy - selected) / basis)]
     costs.sort(key=lambda cost: -cost.ns)
     python = costs[0].label == OUTSIDE
     return Verdict(
         bound="cpu",
-        headline=_headline(costs, basis),
+        headline=_pattern(findings, results, basis) or _headline(costs, basis),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
             findings,
             "cpu",
             basis,
             fallback=general("cpu", 0),
-            first=[python_advice(idle)] if python else [],
+            first=[python_advice(outside)] if python else [],
         ),
         notes=tuple(_notes(total, selected, busy)),
         basis_ns=basis,
+    )
+
+
+def _loading(results: Mapping[str, Result]) -> int:
+    """The time in which no operator ran and data was loaded, in ns."""
+    causes = results["idle"].tables()["by_cause"]
+    return int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
+
+
+def _pattern(findings: Sequence[Owned], results: Mapping[str, Result], basis: int) -> str | None:
+    """The headline when one finding explains much of the time better than the operators' categories do."""
+    known = [owned.finding for owned in findings if owned.finding.id in _PATTERNS]
+    worst = max(known, key=lambda finding: finding.ns_at_stake or 0, default=None)
+    if worst is None or (worst.ns_at_stake or 0) < PATTERN_SHARE * basis:
+        return None
+    place = where(results, "data_loading") if worst.id == "data_loading" else ""
+    return (
+        f"No device was captured. Of {format_ns(basis)} (the window) on the processors, "
+        f"{format_share((worst.ns_at_stake or 0) / basis)} went to {_PATTERNS[worst.id]}{place}."
     )
 
 
@@ -57,7 +92,7 @@ def _name(category: str) -> str:
 
 def _headline(costs: list[Cost], basis: int) -> str:
     outside = next(cost for cost in costs if cost.label == OUTSIDE)
-    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, OTHERS)), None)
+    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, LOADING, OTHERS)), None)
     start = f"No device was captured. Of {format_ns(basis)} (the window) on the processors"
     own = f"{largest.label} {format_share(largest.share)}" if largest else ""
     if costs[0] is outside:

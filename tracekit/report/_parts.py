@@ -30,6 +30,7 @@ class DeviceParts:
     """
 
     who: str
+    device_id: int
     basis: int
     basis_name: str
     compute: int
@@ -73,6 +74,7 @@ def device_parts(scope: Scope, results: Mapping[str, Result]) -> DeviceParts:
     loaded_first = _loading_before(scope, lead_in) if lead_in and loading else 0
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {row['device_id']}",
+        device_id=int(row["device_id"]),
         basis=scope.duration + lead_in,
         basis_name=_basis_name(steps.height, lead_in),
         compute=int(row["compute_ns"]),

@@ -183,13 +183,18 @@ _CPU_WORDS: Final = {
     "host wait": "between operators",
     "Time per device": "Time of the processors",
     "Waiting per stream": "Waiting per thread",
-    "Longest gaps of a whole device, and what ended them": "Longest gaps of all threads, and what ended them",
+    "Idle time by cause": "Time outside operators by cause",
+    "Idle time by layer": "Time outside operators by layer",
+    "Idle time by operator": "Time outside operators by operator",
+    "Idle time by line of your code": "Time outside operators by line of your code",
+    "of idle time": "of this time",
+    "Longest gaps of a whole device, and why": "Longest stretches without an operator, and why",
 }
 """Without a device a stream is a thread, and what runs are operators."""
 
 _CPU_QUESTIONS: Final = {
     "breakdown": "Where did the processors' time go?",
-    "idle": "How long did each thread wait between operators?",
+    "idle": "What ran while no operator did, and how long did each thread wait between operators?",
     "kernels": "Which operators take the time?",
 }
 

@@ -48,6 +48,10 @@ _UNITS: Final[dict[str, Unit]] = {
     "category": "text",
     "kind": "text",
     "operator": "text",
+    "layer": "text",
+    "frame": "text",
+    "cause": "text",
+    "dependency": "text",
     "shapes": "text",
     "dtypes": "text",
     "measure": "text",
@@ -162,6 +166,39 @@ TABLES: Final[dict[str, TableView]] = {
     "steps.composition": TableView(
         "All steps together", ("part", "total_ns", "share"), ("part", "total_ns", "share")
     ),
+    "idle.by_cause": TableView(
+        "Idle time by cause",
+        ("device_id", "cause", "total_ns", "share", "gaps"),
+        ("device_id", "cause", "total_ns", "share", "gaps"),
+        titles={"share": "of the window"},
+    ),
+    "idle.by_layer": TableView(
+        "Idle time by layer",
+        ("layer", "cause", "total_ns", "share"),
+        ("layer", "cause", "total_ns", "share"),
+        titles={"share": "of idle time"},
+    ),
+    "idle.by_operator": TableView(
+        "Idle time by operator",
+        ("operator", "cause", "total_ns", "share"),
+        ("operator", "cause", "total_ns", "share"),
+        titles={"share": "of idle time"},
+    ),
+    "idle.by_frame": TableView(
+        "Idle time by line of your code",
+        ("frame", "cause", "total_ns", "share"),
+        ("frame", "cause", "total_ns", "share"),
+        titles={"share": "of idle time"},
+    ),
+    "idle.device_gaps": TableView(
+        "Longest gaps of a whole device, and why",
+        ("start", "duration_ns", "cause", "operator", "layer", "frame"),
+        (
+            *("device_id", "stream_id", "start", "duration_ns", "cause", "cause_ns", "operator", "layer"),
+            *("frame", "dependency", "name", "activity_id"),
+        ),
+        titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
+    ),
     "idle.streams": TableView(
         "Waiting per stream",
         ("device_id", "stream_id", "busy_ns", "idle_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"),
@@ -180,12 +217,6 @@ TABLES: Final[dict[str, TableView]] = {
     ),
     "idle.gaps": TableView(
         "Longest gaps, and what ended them",
-        ("name", "stream_id", "start", "duration_ns", "category"),
-        ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
-        titles=_GAP_TITLES,
-    ),
-    "idle.device_gaps": TableView(
-        "Longest gaps of a whole device, and what ended them",
         ("name", "stream_id", "start", "duration_ns", "category"),
         ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
         titles=_GAP_TITLES,

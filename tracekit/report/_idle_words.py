@@ -1,0 +1,69 @@
+"""What the verdict says about the cause of idle time, from the tables of the analysis `idle`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.result import Result
+from tracekit.facts.units import format_share
+from tracekit.report.text import shorten_name
+
+__all__ = ["main_cause", "where"]
+
+MOSTLY: Final = 0.5
+"""A line, layer or operator is named when half of the cause's time lies there."""
+
+LONGEST: Final = 72
+"""Characters of a name in the headline."""
+
+_PHRASES: Final = {
+    "synchronisation": "in calls that wait for the device",
+    "data_loading": "for data",
+    "allocation": "for memory to be allocated",
+    "launch_api": "in launch calls",
+    "compilation": "for compilation",
+    "operator_dispatch": "for operators to be dispatched",
+    "python": "for Python",
+    "profiler_overhead": "for the profiler",
+    "collective_bookkeeping": "for collectives to be started",
+    "launch_latency": "between launch and start",
+}
+"""What the host did while it was late."""
+
+
+def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str:
+    """`, 31.0 % for Python in train.py(42): step`; nothing where no cause of the host's is known. Of the basis, in ns."""
+    tables = results["idle"].tables()
+    causes = tables["by_cause"].filter(
+        (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
+    )
+    if not causes.height or not basis:
+        return ""
+    row = causes.sort("total_ns", descending=True, maintain_order=True).row(0, named=True)
+    cause, ns = row["cause"], int(row["total_ns"])
+    if cause == "data_loading":  # the loss itself is called that
+        return where(results, cause)
+    return f", {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
+
+
+def where(results: Mapping[str, Result], cause: str) -> str:
+    """` in train.py(42): step (aten::item)`: the line of code, else the layer, and the operator, of most of a cause."""
+    frame, layer, operator = (_most(results, by, cause) for by in ("frame", "layer", "operator"))
+    place = frame or (f"layer {layer}" if layer and not layer.startswith("<") else None)
+    if place and operator:
+        return f" in {place} ({operator})"
+    return f" in {place or operator}" if place or operator else ""
+
+
+def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
+    table = results["idle"].tables().get(f"by_{by}")
+    if table is None:
+        return None
+    rows = table.filter(pl.col("cause") == cause).sort("total_ns", descending=True, maintain_order=True)
+    total = int(rows["total_ns"].sum())
+    if not total or int(rows["total_ns"][0]) < MOSTLY * total or rows[by][0] is None:
+        return None
+    return shorten_name(rows[by][0], LONGEST)
