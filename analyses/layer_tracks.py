@@ -19,13 +19,14 @@ from tracekit.analyses.attribution import Attribution, StackModel
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import PHASES
 from tracekit.spans import Int64Array, nest, take
+from tracekit.trace import Schema
 
 __all__ = ["LayerTracks", "layer_tracks"]
 
 _BACKWARD = PHASES.index("backward")
 _COLUMNS = ("thread", "phase", "layer_id", "start", "end", "work_ns", "level")
 
-_BAR = {
+_BAR: Schema = {
     "phase": pl.Enum(PHASES),
     "layer_id": pl.Int64,
     "start": pl.Int64,

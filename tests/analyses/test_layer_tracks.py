@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def _clipped(trace: Trace) -> list[dict[str, Any]]:
     rows = pl.concat([scope.activities.drop("phase", strict=False), places], how="horizontal")
     rows = rows.sort("device_id", "stream_id", "start", "end", nulls_last=True)
     made = list(rows.iter_rows(named=True))
-    for row, after in zip(made, made[1:], strict=False):
+    for row, after in itertools.pairwise(made):
         if (row["device_id"], row["stream_id"]) == (after["device_id"], after["stream_id"]):
             row["end"] = min(row["end"], after["start"])
     return made

@@ -212,7 +212,7 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["launch"] == "cudaLaunchKernel"
     assert ["Launched", "kernel_1 21.0 µs"] in out["launched"]
     assert re.fullmatch(
-        r"#timeline&from=\d+&to=\d+&select=\d+&find=KERNEL_1&hide=python&(light|dark)",
+        r"#timeline&from=\d+&to=\d+&select=\d+&find=KERNEL_1&(light|dark)",
         out["link"].replace("&amp;", "&"),
     )
     assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")

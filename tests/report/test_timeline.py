@@ -14,9 +14,15 @@ import pytest
 import small_traces
 from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
+from polars.testing import assert_frame_equal
 from synthetic import generate, write
 
 import tracekit
+from tracekit.analyses.attribution import METHODS, attribution
+from tracekit.analyses.idle_causes import cause_name, idle_causes
+from tracekit.analyses.scope import select
+from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.stack_names import PHASES
 from tracekit.report._timeline_pack import varints, zigzag
 from tracekit.report._timeline_shapes import GROUPS
 from tracekit.report.build import build_report
@@ -210,10 +216,6 @@ def test_everything_of_the_step_is_drawn(planted: Trace) -> None:
 
 
 def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
-    from tracekit.analyses.attribution import METHODS, attribution
-    from tracekit.analyses.scope import select
-    from tracekit.facts.stack_names import PHASES
-
     made = shapes_drawn(planted, build_report(planted).window)
     assert made is not None
     found = attribution(planted, scope=select(planted, window="trace")).activities
@@ -226,3 +228,23 @@ def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
             one["phase"],
             one["method"],
         )
+
+
+@pytest.mark.parametrize("path", [None, *PUBLIC], ids=lambda path: path.name if path else "planted")
+def test_idle_time_is_that_of_the_whole_trace(path: Path | None, planted: Trace) -> None:
+    trace = planted if path is None else tracekit.read(path)
+    made = shapes_drawn(trace, build_report(trace, only=["steps"]).window, limit=10**9)
+    if made is None or not trace.has_device:
+        return
+    shapes, _, _ = made
+    low, high = shapes.low, shapes.high
+    whole = idle_causes(trace, scope=select(trace, window="trace")).pieces
+    whole = whole.select("device_id", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"), "cause", "layer_id")
+    near = whole.filter((pl.col("start") < high) & (pl.col("end") > low))
+    near = near.with_columns(pl.col("start", "end").clip(low, high), pl.col("cause").cast(pl.String))
+    names = {cause_name(cause): cause for cause in CAUSES}
+    found = shapes.frame.filter(pl.col("group") == GROUPS.index("idle")).select(
+        pl.col("key").alias("device_id"), "start", "end", pl.col("name").replace_strict(names).alias("cause"), "layer_id"
+    )
+    order = ["device_id", "start", "end"]
+    assert_frame_equal(found.sort(order), near.sort(order))

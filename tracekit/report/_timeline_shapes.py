@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -55,10 +55,10 @@ class Shapes:
 
 def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
     """Everything that touches the time from `low` on, to the last activity launched before `high`; cut to it."""
-    scope = select(trace, window="trace")
-    found = attribution(trace, scope=scope)
     if trace.has_device:
         high = max(high, _last_launched(trace, low, high))
+    scope = _narrowed(select(trace, window="trace"), low, high)
+    found = attribution(trace, scope=scope)
     frames = [
         *_layers(scope, found),
         _host(trace, found, low, high, python=False),
@@ -71,6 +71,26 @@ def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
     )
     cut = cut.with_columns(pl.col("start", "end").clip(low, high))
     return Shapes(cut, found.layers, low, high)
+
+
+def _narrowed(scope: Scope, low: int, high: int) -> Scope:
+    """The scope of what touches a stretch of the trace, and of all of the gaps that do.
+
+    So a piece of idle time is the same as in the whole trace, which would take far longer.
+    """
+    rows = scope.overlapping
+    ends = rows.filter(pl.col("start") < low).group_by("device_id").agg(pl.col("end").max().alias("at"))
+    starts = rows.filter(pl.col("start") >= high).group_by("device_id").agg(pl.col("start").min().alias("at"))
+    devices = rows.select("device_id").unique()
+    first = devices.join(ends, on="device_id", how="left").select(pl.col("at").fill_null(scope.start).min()).item()
+    last = devices.join(starts, on="device_id", how="left").select(pl.col("at").fill_null(scope.end).max()).item()
+    if first is None or last is None:
+        return scope
+    start, end = min(first, low), max(last, high)
+    near = rows.filter((pl.col("end") >= start) & (pl.col("start") <= end))
+    return replace(
+        scope, start=max(start, scope.start), end=min(end, scope.end), activities=near, overlapping=near, kept={}, _unions={}
+    )
 
 
 def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -203,7 +223,7 @@ def _device(trace: Trace, found: Attribution) -> pl.DataFrame:
         pl.col("phase").to_physical().cast(pl.Int64),
         pl.col("method").to_physical().cast(pl.Int64),
     )
-    rows = trace.device.join(places, on="activity_id", how="left", maintain_order="left")
+    rows = trace.device.join(places, on="activity_id", how="inner", maintain_order="left")
     return rows.with_columns(
         pl.lit(_G["streams"]).alias("group"),
         _stream().alias("lane"),

@@ -186,7 +186,8 @@ class Timeline {
     const parts = ["timeline", `from=${Math.round(view.from)}`, `to=${Math.round(view.to)}`];
     if (view.selected >= 0) parts.push(`select=${view.selected}`);
     if (this.find.value) parts.push(`find=${encodeURIComponent(this.find.value)}`);
-    for (const group of view.hidden) parts.push(`hide=${group}`);
+    for (const group of view.hidden) if (group !== "python") parts.push(`hide=${group}`);
+    if (!view.hidden.has("python")) parts.push("show=python");
     if (document.documentElement.dataset.theme) parts.push(document.documentElement.dataset.theme);
     window.history.replaceState(null, "", `#${parts.join("&")}`);
   }
@@ -196,7 +197,7 @@ class Timeline {
     if (!asked.has("timeline")) return;
     const { view } = this;
     const number = (name) => (asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null);
-    if (asked.has("from")) view.hidden = new Set(asked.getAll("hide"));
+    view.hidden = new Set(["python", ...asked.getAll("hide")].filter((group) => !asked.getAll("show").includes(group)));
     for (const box of document.querySelectorAll("#groups input")) {
       box.checked = !view.hidden.has(box.parentNode.textContent.trim().toLowerCase());
     }

@@ -186,7 +186,7 @@ class TimelineView {
     context.fillStyle = ink.line;
     context.fillRect(0, TimelineView.AXIS - 2, this.width, 1);
     context.fillStyle = ink.muted;
-    for (const [at, t] of this.ticks()) if (at < this.width - 40) context.fillText(this.time(t), at + 3, 13);
+    for (const [at, t] of this.ticks()) if (at < this.width - 52) context.fillText(this.time(t), at + 3, 13);
   }
 
   // What is wide enough is drawn as it is; of the rest one column a pixel, in the colour of the longest in it.
