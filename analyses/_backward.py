@@ -76,24 +76,19 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray) ->
 
     Where there is none beside it, the one around it; else −1.
     """
-    found = np.full(stack.size, -1, dtype=np.int64)
+    source = np.full(stack.size, -1, dtype=np.int64)
     rows = np.flatnonzero(is_node)
     if not rows.size:
-        return found
+        return source
     carrier = is_node & numbered
-    around = take(stack.nesting.nearest_ancestor(carrier), rows)
     parent = take(stack.nesting.nearest_ancestor(is_node, include_self=False), rows)
     frame = pl.DataFrame(
         {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
     ).with_columns(pl.when("carries").then("row").alias("row"))
     frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
-    before = frame["before"].fill_null(-1).to_numpy()
-    own = np.where(before >= 0, before, around)
-    # AccumulateGrad inside its span of the engine: the span has what comes before, the inner one inherits it.
-    found[rows] = own
-    missing = rows[(own < 0) & (parent >= 0)]
-    found[missing] = found[take(stack.nesting.nearest_ancestor(is_node, include_self=False), missing)]
-    return found
+    source[rows] = frame["before"].fill_null(-1).to_numpy()
+    # The engine's span of a node without a number has what comes before it, and the node in it inherits that.
+    return take(source, stack.nesting.nearest_ancestor(source >= 0))
 
 
 def _forward_operators(trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray) -> Int64Array:
@@ -147,10 +142,19 @@ def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: 
             ops.select("process", "thread", "sequence").unique(), on=["process", "sequence"]
         ).select("process", "number", "thread")
     counted = votes.group_by("process", "number", "thread").len()
-    return (
-        counted.sort("len", "thread", descending=[True, False])
-        .unique(["process", "number"], keep="first", maintain_order=True)
-        .select("process", "number", "thread")
+    return _one_to_one(counted.sort("len", "number", "thread", descending=[True, False, False]))
+
+
+def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:
+    """Each number with one thread and each thread with one number, the pair with the most votes first."""
+    chosen: dict[tuple[int, int], int] = {}
+    for process, number, thread, _ in counted.rows():
+        if (process, number) not in chosen and thread not in chosen.values():
+            chosen[process, number] = thread
+    return pl.DataFrame(
+        [(process, number, thread) for (process, number), thread in chosen.items()],
+        schema={"process": pl.Int64, "number": pl.Int64, "thread": pl.Int64},
+        orient="row",
     )
 
 

@@ -1,8 +1,8 @@
 """Which layer is open at a time on a thread: spans of layers from every source that a profile may have.
 
 The sources, in the order in which they are asked (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
-(`with_stack`); ranges that a person named, when they enclose at least one launch on their thread (without a
-device, one operator), FSDP's hooks around a module, and regions that torch.compile compiled.
+(`with_stack`); ranges that a person named, when they enclose at least one operator or launch on their thread or,
+meanwhile, on one of the autograd engine, FSDP's hooks around a module, and regions that torch.compile compiled.
 """
 
 from __future__ import annotations
@@ -81,14 +81,17 @@ class Layers:
         return int(found[0]) if found.len() else -1
 
 
-def layers_of(trace: Trace, stack: HostStack, pseudo: list[tuple[str, str]]) -> Layers:
-    """All layers of a trace. `pseudo` are (path, source) of rows that stand for work in no layer."""
+def layers_of(trace: Trace, stack: HostStack, engine: Int64Array, pseudo: list[tuple[str, str]]) -> Layers:
+    """All layers of a trace.
+
+    `engine` are the threads of the autograd engine, `pseudo` (path, source) of rows that stand for work in no layer.
+    """
     found = [
         each
         for each in (
             _captured(trace, stack),
             _modules(stack),
-            _ranges(trace, stack),
+            _ranges(trace, stack, engine),
             _compiled(stack),
         )
         if each is not None
@@ -189,8 +192,8 @@ def _modules(stack: HostStack) -> _Found | None:
     return nesting, paths, types, "module"
 
 
-def _ranges(trace: Trace, stack: HostStack) -> _Found | None:
-    rows, names = _named_ranges(trace, stack), pl.Series([], dtype=pl.String)
+def _ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> _Found | None:
+    rows, names = _named_ranges(trace, stack, engine), pl.Series([], dtype=pl.String)
     if rows.size:
         names = stack.frame["name"][rows].cast(pl.String)
     sharded = _fsdp(stack)
@@ -209,19 +212,24 @@ def _ranges(trace: Trace, stack: HostStack) -> _Found | None:
     return nesting, paths, tree, "range"
 
 
-def _named_ranges(trace: Trace, stack: HostStack) -> Int64Array:
-    """Annotations that are not a tool's own and enclose work on their thread."""
+def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Array:
+    """Annotations that are not a tool's own and enclose work: on their thread, or at that time on the engine's."""
     candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
     if not candidate.any():
         return np.empty(0, dtype=np.int64)
     work = stack.of_kind("op")
-    if trace.has_device:
-        work = np.zeros(stack.size, dtype=bool)
-        work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
     rows = np.flatnonzero(candidate)
     before = np.concatenate([[0], np.cumsum(work)])
     last = rows + _spans_below(stack, rows)
-    return rows[before[last] > before[rows + 1]] if rows.size else rows
+    encloses = before[last] > before[rows + 1]
+    away = np.flatnonzero(work & np.isin(stack.thread, engine))
+    for process in np.unique(stack.process[away]).tolist():
+        times = np.sort(stack.start[away[stack.process[away] == process]])
+        first, end = (np.searchsorted(times, bound[rows]) for bound in (stack.start, stack.end))
+        encloses |= (end > first) & (stack.process[rows] == process)
+    kept: Int64Array = rows[encloses]
+    return kept
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:

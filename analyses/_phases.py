@@ -10,6 +10,7 @@ from tracekit.analyses._backward import Backward
 from tracekit.analyses._layer_spans import Layers
 from tracekit.analyses._stack import HostStack
 from tracekit.facts.stack_names import (
+    COLLECTIVE_RANGE,
     COMMUNICATION_LAYER,
     GRADIENT_REDUCTION_LAYER,
     GRAPH_LAYER,
@@ -33,7 +34,8 @@ def pseudo_layers() -> list[tuple[str, str]]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Phases:
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
-    `marked_layer` are what such ranges tell. `main` maps a process to the thread that runs its steps.
+    `marked_layer` are what such ranges tell. `main` maps a process to the thread that runs its steps; `collective_threads` run
+    nothing but collectives.
     """
 
     stack: HostStack
@@ -44,6 +46,7 @@ class Phases:
     markers: Nesting
     marker_rows: Int64Array
     main: dict[int, int]
+    collective_threads: Int64Array
     trains: bool
 
     def at(self, spans: Int64Array, in_layer: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
@@ -97,6 +100,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers) -> Phases:
     trains = bool(
         backward.is_node.any() or (phase == _P["optimizer"]).any() or (phase == _P["backward"]).any()
     )
+    main = _main_threads(stack, backward, marks)
     return Phases(
         stack=stack,
         backward=backward,
@@ -105,9 +109,18 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers) -> Phases:
         marked_layer=layer,
         markers=nesting,
         marker_rows=marks,
-        main=_main_threads(stack, backward, marks),
+        main=main,
+        collective_threads=_collective_threads(stack, backward, main),
         trains=trains,
     )
+
+
+def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, int]) -> Int64Array:
+    """Threads that a backend for collectives keeps for itself."""
+    ranged = np.unique(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])
+    busy = np.array([*main.values(), *backward.engine_threads.tolist()], dtype=np.int64)
+    found: Int64Array = np.setdiff1d(ranged, busy)
+    return found
 
 
 def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> dict[int, int]:

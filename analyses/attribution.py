@@ -29,6 +29,7 @@ from tracekit.analyses._layer_spans import Layers, layers_of
 from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
 from tracekit.analyses._stack import HostStack, host_stack
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.fused_names import fused_operators
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.stack_names import (
     COMMUNICATION_LAYER,
@@ -64,6 +65,7 @@ ACTIVITY_COLUMNS = {
     "activity_id": pl.Int64,
     "op_id": pl.Int64,
     "outer_op_id": pl.Int64,
+    "operator": pl.Categorical(),
     "layer_id": pl.Int64,
     "phase": pl.Enum(PHASES),
     "method": pl.Enum(METHODS),
@@ -86,7 +88,8 @@ class SpanPlaces:
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
     """`activities` has one row per activity of the scope, in its order, with the columns of ACTIVITY_COLUMNS:
-    `op_id` and `outer_op_id` are the innermost and the outermost operator (host.span_id).
+    `op_id` and `outer_op_id` are the innermost and the outermost operator (host.span_id), `operator` is the innermost
+    one's name; for a fused kernel outside of all operators, as a CUDA graph replays it, those in the kernel's name.
 
     `layers` is the tree of layers (`layer_id`, `parent_layer_id`, `path`, `name`, `type`, `source`, `depth`).
     `coverage` has one row per method: `method`, `activities`, `duration_ns`, `share` of the summed device time.
@@ -185,8 +188,8 @@ def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
 def stack_model(trace: Trace) -> StackModel:
     """Everything that attribution needs of a trace's host side, computed once per trace."""
     stack = host_stack(trace)
-    layers = layers_of(trace, stack, pseudo_layers())
     backward = backward_of(trace, stack)
+    layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers())
     return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
 
 
@@ -209,9 +212,9 @@ def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
 
 
 def attributed(trace: Trace, scope: Scope) -> pl.DataFrame:
-    """The activities of the scope with `outer_op_id`, `layer_id`, `phase`, `method` and `recomputed` beside them."""
+    """The activities of the scope with their places beside them (all of ACTIVITY_COLUMNS)."""
     places = attribution(trace, scope=scope).activities
-    return scope.activities.with_columns(places["outer_op_id", "layer_id", "phase", "method", "recomputed"])
+    return scope.activities.with_columns(places.drop("activity_id", "op_id"))
 
 
 def _attribute(scope: Scope, model: StackModel) -> Attribution:
@@ -232,6 +235,7 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
             "activity_id": rows["activity_id"],
             "op_id": rows["op_id"],
             "outer_op_id": outer,
+            "operator": _operators(scope),
             "layer_id": layer,
             "phase": pl.Series(phase, dtype=pl.UInt32),
             "method": pl.Series(method, dtype=pl.UInt32),
@@ -252,6 +256,17 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     )
 
 
+def _operators(scope: Scope) -> pl.Series:
+    """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
+    ops = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    rows = scope.activities.select("op_id", "name").join(ops, on="op_id", how="left", maintain_order="left")
+    kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
+    fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
+    told = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
+    rows = rows.join(told, on="name", how="left", maintain_order="left")
+    return rows.select(pl.coalesce("operator", "fused")).to_series()
+
+
 def _as_enum(column: str, names: tuple[str, ...]) -> pl.Expr:
     return pl.col(column).replace_strict(dict(enumerate(names)), return_dtype=pl.Enum(names))
 
@@ -260,10 +275,12 @@ def _communication(
     scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Collectives of the backward pass reduce the gradients of a bucket, which holds those of many layers."""
-    talks = (scope.activities["class"] == "communication").to_numpy()
+    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
+    talks = (scope.activities["class"] == "communication").to_numpy() | np.isin(
+        take(model.stack.thread, launched), model.phases.collective_threads
+    )
     if not talks.any():
         return layer, method, phase
-    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
     away = model.phases.of_main_thread(launched)
     during = np.where((phase == _P["other"]) & (away >= 0), away, phase)
     reducing = talks & (during == _P["backward"])
@@ -280,8 +297,9 @@ def _copies_to_device(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """A copy to the device in no layer and under no range that tells a phase brings the batch."""
     rows = scope.activities
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
     copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != _P["backward"])
-    copies &= take(model.phases.marker, rows["launch_id"].fill_null(-1).to_numpy()) < 0
+    copies &= (launch >= 0) & (take(model.phases.marker, launch) < 0)
     if not copies.any():
         return layer, method, phase
     copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import damage, oracle
 from .derive import derive, parse
 from .generate import generate
+from .layered import SOURCES, Layered, Place, Shape, layered
 from .model import INCIDENTS, Activity, Config, Gap, HostSpan, Planted, Step
 from .names import HOSTILE
 from .shapes import random_activities, random_spans
@@ -18,12 +19,16 @@ from .write import STYLES, Style, dump, dump_with_ends, file_events, rename, wri
 __all__ = [
     "HOSTILE",
     "INCIDENTS",
+    "SOURCES",
     "STYLES",
     "Activity",
     "Config",
     "Gap",
     "HostSpan",
+    "Layered",
+    "Place",
     "Planted",
+    "Shape",
     "Step",
     "Style",
     "damage",
@@ -32,6 +37,7 @@ __all__ = [
     "dump_with_ends",
     "file_events",
     "generate",
+    "layered",
     "oracle",
     "parse",
     "random_activities",

@@ -367,7 +367,7 @@ class Workload(Operators):
 
     def planted(self) -> Planted:
         m = self.m
-        truth = finish(m, self.main, self.autograd, self.steps)
+        truth = finish(m, (self.main, self.autograd), self.steps)
         return build_events(
             Planted(
                 config=self.config,

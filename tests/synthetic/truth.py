@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .machine import Machine, Thread
@@ -25,7 +25,7 @@ class Truth:
     renumber: Callable[[list[Collective]], list[Collective]]
 
 
-def finish(machine: Machine, main: Thread, autograd: Thread, steps: list[Step]) -> Truth:
+def finish(machine: Machine, threads: Sequence[Thread], steps: list[Step]) -> Truth:
     """Orders the spans as in the file, drops what is not recorded, and works out the gaps."""
     config = machine.config
     kept = [s for s in machine.spans if s.kind != "runtime"]
@@ -45,7 +45,7 @@ def finish(machine: Machine, main: Thread, autograd: Thread, steps: list[Step]) 
 
     segments: Segments = {
         thread.key: [(a, b, None if top is None else place.get(top)) for a, b, top in thread.segments]
-        for thread in (main, autograd)
+        for thread in threads
     }
 
     def renumber(collectives: list[Collective]) -> list[Collective]:

@@ -12,6 +12,7 @@ from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
 __all__ = [
     "ACCUMULATE_NODE",
     "BACKWARD_NODE",
+    "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
     "COMPILED_REGION",
     "DATA_LAYER",
@@ -70,8 +71,11 @@ COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
 FSDP_FORWARD: Final = r"^FSDP::(?P<side>pre|post)_forward(?: \((?P<layer>.*)\))?$"
 """Hooks around the forward of a sharded module: the module lies between them."""
 
+COLLECTIVE_RANGE: Final = r"^(nccl|rccl|gloo|mpi|ucc):"
+"""Ranges of PyTorch's backends for collectives; some run on threads of their own."""
+
 NOT_A_LAYER: Final = (
-    rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|^nccl:|^gloo:|^rccl:|^mpi:|^ucc:"
+    rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"
     r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
     r"|^DistributedDataParallel\.forward$|^Iteration Start"
 )
