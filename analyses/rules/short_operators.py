@@ -1,6 +1,7 @@
 """Without a device: operators so short that starting them takes the time.
 
-Looks at the outermost operators below `SHORT_NS`, without those that read a value (`value_reads`) or load data, and the Python between operators
+Looks at the outermost operators of those names whose median is below `SHORT_NS`, without those that read a value
+(`value_reads`) or load data, and the Python between operators
 (the cause python of `analyses.idle_causes` in stretches below `NEAR_NS`). At stake is the sum of the two.
 """
 
@@ -38,11 +39,12 @@ LEAST_COUNT: Final = 100
 
 
 def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
-    """Fires when operators below `SHORT_NS` and the Python between them take `LEAST_SHARE` of the window."""
+    """Fires when operators of typically less than `SHORT_NS` and the Python between them take `LEAST_SHARE` of the window."""
     if not scope.on_cpu or not scope.duration or not scope.activities.height:
         return None
     operators = _outermost(scope)
-    short = operators.filter(pl.col("duration") < SHORT_NS)
+    # By name: one call that the system interrupts for long does not make an operator a long one.
+    short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
     inside, all_ = int(short["duration"].sum()), int(operators["duration"].sum())
     if short.height < LEAST_COUNT or inside < LEAST_PART * all_:
         return None
@@ -58,7 +60,7 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
         severity=by_share(at_stake, scope.duration),
         title=f"Operator dispatch: tiny operators and the Python between them take {format_share(at_stake / scope.duration)} of the time",
         evidence=(
-            f"{format_count(short.height)} operators of less than {format_ns(SHORT_NS)} take {format_ns(inside)}, most often "
+            f"{format_count(short.height)} operators of typically less than {format_ns(SHORT_NS)} take {format_ns(inside)}, most of it "
             f"{name} ({format_count(count)} times), and the Python between operators {format_ns(between.ns)}{between.where}."
         ),
         advice=(

@@ -1,0 +1,123 @@
+"""Which names say what about a wait: one planted gap of 100 µs for each."""
+
+from __future__ import annotations
+
+import pytest
+from planted import MS, US, Planted
+
+from tracekit.analyses.idle import idle
+from tracekit.analyses.idle_causes import idle_causes
+from tracekit.report.build import build_report
+
+LOADER = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+CASES: list[tuple[str, list[tuple[str, str]]]] = [
+    ("python", []),
+    ("python", [("python", "train.py(3): step")]),
+    ("python", [("annotation", "my range")]),
+    ("operator_dispatch", [("op", "aten::nonzero")]),
+    ("operator_dispatch", [("op", "MyFunction"), ("python", "ops.py(9): forward")]),
+    ("operator_dispatch", [("op", "aten::mm"), ("runtime", "cudaEventRecord")]),
+    ("python", [("op", "DistributedDataParallel.forward"), ("python", "ddp.py(9): forward")]),
+    ("synchronisation", [("op", "aten::item")]),
+    ("synchronisation", [("op", "aten::item"), ("op", "aten::_local_scalar_dense")]),
+    ("synchronisation", [("op", "aten::nonzero"), ("runtime", "cudaStreamSynchronize")]),
+    ("synchronisation", [("runtime", "hipDeviceSynchronize")]),
+    ("data_loading", [LOADER]),
+    ("data_loading", [LOADER, ("python", "data.py(5): __getitem__")]),
+    ("data_loading", [LOADER, ("op", "aten::stack"), ("op", "aten::item")]),
+    ("data_loading", [("annotation", "tracekit.phase/h2d"), ("op", "aten::to")]),
+    ("data_loading", [("python", "torch/utils/data/dataloader.py(600): __next__"), ("op", "aten::stack")]),
+    ("data_loading", [("op", "aten::pin_memory"), ("op", "aten::empty")]),
+    ("synchronisation", [LOADER, ("runtime", "cudaStreamSynchronize")]),
+    ("allocation", [("op", "aten::empty"), ("runtime", "cudaMalloc")]),
+    ("allocation", [("runtime", "cudaMalloc"), ("op", "pool")]),
+    ("allocation", [("python", "torch/cuda/memory.py(150): empty_cache")]),
+    ("launch_api", [("op", "aten::mm"), ("runtime", "cudaLaunchKernel")]),
+    ("compilation", [("op", "TorchDynamo Cache Lookup")]),
+    ("compilation", [("python", "torch/_dynamo/convert_frame.py(9): compile"), ("op", "aten::empty")]),
+    ("compilation", [("op", "aten::mm"), ("runtime", "cuModuleLoadData")]),
+    ("compilation", [("overhead", "Lazy Function Loading")]),
+    ("profiler_overhead", [("op", "aten::mm"), ("overhead", "Activity Buffer Request")]),
+    ("collective_bookkeeping", [("op", "c10d::allreduce_"), ("op", "record_param_comms")]),
+    ("collective_bookkeeping", [("annotation", "nccl:all_reduce")]),
+]
+
+
+def waiting(spans: list[tuple[str, str]]) -> Planted:
+    """Idle from 100 to 210 µs; until the launch at 200 µs these spans are open, each in the one before."""
+    made = Planted()
+    made.activity("a", 10 * US, 90 * US, launch=0)
+    for depth, (kind, name) in enumerate(spans):
+        made.span(kind, name, 50 * US + depth, 200 * US - depth if depth else 200 * US)
+    made.activity("b", 210 * US, 90 * US, launch=200 * US)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("cause", "spans"),
+    CASES,
+    ids=lambda value: value if isinstance(value, str) else "-".join(n for _, n in value)[:60] or "nothing",
+)
+def test_the_innermost_span_and_what_surrounds_it_tell_the_cause(
+    cause: str, spans: list[tuple[str, str]]
+) -> None:
+    pieces = idle_causes(waiting(spans).trace()).pieces
+    innermost = 100 * US - max(len(spans) - 1, 0)
+    first = pieces.row(0, named=True)
+    assert (first["cause"], first["start"] - pieces["start"].min(), first["duration_ns"]) == (
+        cause,
+        0,
+        innermost,
+    )
+    last = pieces.row(-1, named=True)
+    assert (last["cause"], last["duration_ns"]) == ("launch_latency", 10 * US)
+
+
+def test_the_frame_is_the_users_own() -> None:
+    made = waiting(
+        [
+            ("python", "train.py(3): step"),
+            ("python", "/opt/venv/lib/python3.11/site-packages/helper/core.py(5): call"),
+            ("python", "torch/nn/modules/module.py(1): __getattr__"),
+            ("python", "contextlib.py(81): inner"),
+            ("python", "<built-in function len>"),
+        ]
+    )
+    pieces = idle_causes(made.trace()).pieces
+    assert set(pieces["frame"][:-1]) == {"train.py(3): step"}
+
+
+def test_an_event_of_another_stream_is_named() -> None:
+    made = Planted()
+    made.activity("first", 10 * US, 20 * US, launch=0, stream=7)
+    made.activity("other", 10 * US, 190 * US, launch=5 * US, stream=20)
+    made.activity("held", 202 * US, 50 * US, launch=100 * US, stream=7)
+    made.activity("queued", 253 * US, 50 * US, launch=110 * US, stream=7)
+    made.activity("late", 403 * US, 50 * US, launch=120 * US, stream=7)
+    pieces = idle_causes(made.trace()).pieces
+    assert pieces.select("cause", "dependency", "duration_ns").rows() == [
+        ("dependency", "other (stream 20)", 2 * US),
+        ("kernel_gap", None, US),
+        ("unexplained", None, 100 * US),
+    ]
+
+
+def test_the_verdict_says_what_the_host_did_and_where() -> None:
+    made = Planted()
+    for number in range(5):
+        start = number * MS
+        made.step(number, start, start + MS)
+        made.span("python", "loss.py(42): log", start, start + 900 * US)
+        made.activity("gemm", start + 10 * US, 300 * US, launch=start)
+        made.span("op", "aten::item", start + 50 * US, start + 900 * US)
+        made.call("cudaStreamSynchronize", start + 60 * US, 830 * US)
+    verdict = build_report(made.trace()).verdict
+    assert verdict.bound == "host-bound"
+    assert "for the device in loss.py(42): log (aten::item)" in verdict.headline
+
+
+def test_of_a_trace_without_frames_there_is_no_table_of_frames() -> None:
+    result = idle(waiting([("op", "aten::mm")]).trace())
+    assert result.by_frame is None
+    assert "by_frame" not in result.tables()
+    assert result.by_operator is not None

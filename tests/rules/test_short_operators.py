@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def additions(count: int = 200, name: str = "aten::add", length: int = 3 * US) -> Planted:
+    """Operators of 3 µs, one every 5 µs, in a step of 1 ms."""
+    made = Planted()
+    made.step(0, 0, MS)
+    for number in range(count):
+        made.span("op", name, number * 5 * US, number * 5 * US + length)
+    return made
+
+
+def test_fires_on_many_tiny_operators() -> None:
+    found = finding(additions().trace(devices=()), "idle", "short_operators")
+    assert found is not None
+    # 600 µs in the operators and 400 µs of Python between them.
+    assert found.ns_at_stake == MS
+    assert found.severity == "critical"
+    assert (
+        "200 operators of typically less than 20.0 µs take 600 µs, most of it aten::add (200 times)"
+        in found.evidence
+    )
+    assert "the Python between operators 400 µs" in found.evidence
+
+
+def test_one_long_call_does_not_make_an_operator_long() -> None:
+    made = additions(190)
+    made.span("op", "aten::add", 950 * US, 990 * US)
+    found = finding(made.trace(devices=()), "idle", "short_operators")
+    assert found is not None
+    assert "191 operators" in found.evidence
+
+
+def test_silent_when_few_or_not_what_takes_the_time_or_other_rules_speak() -> None:
+    assert finding(additions(90).trace(devices=()), "idle", "short_operators") is None
+    with_work = additions(100)
+    with_work.span("op", "aten::mm", 500 * US, MS)
+    assert finding(with_work.trace(devices=()), "idle", "short_operators") is None
+    assert finding(additions(name="aten::item").trace(devices=()), "idle", "short_operators") is None
+    loading = additions()
+    loading.span("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, MS)
+    assert finding(loading.trace(devices=()), "idle", "short_operators") is None
+    on_device = additions()
+    on_device.activity("k", 0, MS, launch=0)
+    assert finding(on_device.trace(), "idle", "short_operators") is None

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+
+def reading(times: int, length: int = 20 * US, around: str | None = None) -> Planted:
+    """Two steps of 1 ms, each with this many `.item()`."""
+    made = Planted()
+    for number in range(2):
+        start = number * MS
+        made.step(number, start, start + MS)
+        made.span("python", "loss.py(42): log", start, start + MS)
+        if around is not None:
+            made.span("annotation", around, start, start + MS)
+        for turn in range(times):
+            at = start + turn * 100 * US
+            made.span("op", "aten::item", at, at + length)
+            made.span("op", "aten::_local_scalar_dense", at + 1, at + length - 1)
+        made.span("op", "aten::mm", start + 600 * US, start + MS)
+    return made
+
+
+def test_fires_on_values_read_in_every_step_and_names_the_line() -> None:
+    found = finding(reading(3).trace(devices=()), "idle", "value_reads")
+    assert found is not None
+    assert found.title == "Python reads values of tensors (.item()) 3 times a step"
+    assert found.ns_at_stake == 6 * 20 * US
+    assert "6 times and took 120 µs, 6.0 % of the time, most of them in loss.py(42): log" in found.evidence
+
+
+def test_what_costs_nothing_here_may_cost_much_on_a_device() -> None:
+    found = finding(reading(1, 2 * US).trace(devices=()), "idle", "value_reads")
+    assert found is not None
+    assert (found.ns_at_stake, found.severity) == (None, "info")
+
+
+def test_silent_without_reads_in_the_optimizer_in_the_loader_and_on_a_device() -> None:
+    assert finding(reading(0).trace(devices=()), "idle", "value_reads") is None
+    assert (
+        finding(reading(3, around="Optimizer.step#Adam.step").trace(devices=()), "idle", "value_reads")
+        is None
+    )
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert finding(reading(3, around=loader).trace(devices=()), "idle", "value_reads") is None
+    on_device = reading(3)
+    on_device.activity("k", 0, MS, launch=0)
+    assert finding(on_device.trace(), "idle", "value_reads") is None
