@@ -239,12 +239,18 @@ def test_idle_time_is_that_of_the_whole_trace(path: Path | None, planted: Trace)
     shapes, _, _ = made
     low, high = shapes.low, shapes.high
     whole = idle_causes(trace, scope=select(trace, window="trace")).pieces
-    whole = whole.select("device_id", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"), "cause", "layer_id")
+    whole = whole.select(
+        "device_id", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"), "cause", "layer_id"
+    )
     near = whole.filter((pl.col("start") < high) & (pl.col("end") > low))
     near = near.with_columns(pl.col("start", "end").clip(low, high), pl.col("cause").cast(pl.String))
     names = {cause_name(cause): cause for cause in CAUSES}
     found = shapes.frame.filter(pl.col("group") == GROUPS.index("idle")).select(
-        pl.col("key").alias("device_id"), "start", "end", pl.col("name").replace_strict(names).alias("cause"), "layer_id"
+        pl.col("key").alias("device_id"),
+        "start",
+        "end",
+        pl.col("name").replace_strict(names).alias("cause"),
+        "layer_id",
     )
     order = ["device_id", "start", "end"]
     assert_frame_equal(found.sort(order), near.sort(order))

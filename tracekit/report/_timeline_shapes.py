@@ -82,14 +82,28 @@ def _narrowed(scope: Scope, low: int, high: int) -> Scope:
     ends = rows.filter(pl.col("start") < low).group_by("device_id").agg(pl.col("end").max().alias("at"))
     starts = rows.filter(pl.col("start") >= high).group_by("device_id").agg(pl.col("start").min().alias("at"))
     devices = rows.select("device_id").unique()
-    first = devices.join(ends, on="device_id", how="left").select(pl.col("at").fill_null(scope.start).min()).item()
-    last = devices.join(starts, on="device_id", how="left").select(pl.col("at").fill_null(scope.end).max()).item()
+    first = (
+        devices.join(ends, on="device_id", how="left")
+        .select(pl.col("at").fill_null(scope.start).min())
+        .item()
+    )
+    last = (
+        devices.join(starts, on="device_id", how="left")
+        .select(pl.col("at").fill_null(scope.end).max())
+        .item()
+    )
     if first is None or last is None:
         return scope
     start, end = min(first, low), max(last, high)
     near = rows.filter((pl.col("end") >= start) & (pl.col("start") <= end))
     return replace(
-        scope, start=max(start, scope.start), end=min(end, scope.end), activities=near, overlapping=near, kept={}, _unions={}
+        scope,
+        start=max(start, scope.start),
+        end=min(end, scope.end),
+        activities=near,
+        overlapping=near,
+        kept={},
+        _unions={},
     )
 
 

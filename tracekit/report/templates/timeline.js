@@ -51,9 +51,15 @@ class Timeline {
 
   // -- the panel ---------------------------------------------------------------------------------------
 
+  // A time since the start to the ns, without idle zeros.
+  static instant(t) {
+    const [digits, unit] = t >= 1e6 ? [6, "ms"] : t >= 1e3 ? [3, "µs"] : [0, "ns"];
+    return `${Number((t / 10 ** digits).toFixed(digits))} ${unit}`;
+  }
+
   words(shape) {
     const { data } = this;
-    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${this.time(data.start[shape])}`;
+    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${Timeline.instant(data.start[shape])}`;
   }
 
   select(shape) {

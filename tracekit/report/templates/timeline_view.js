@@ -163,6 +163,7 @@ class TimelineView {
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
     const found = [];
+    this.tick = step;
     for (let t = Math.ceil(this.from / step) * step; t <= this.to; t += step) found.push([Math.round(this.x(t)) + 0.5, t]);
     return found;
   }
@@ -186,7 +187,16 @@ class TimelineView {
     context.fillStyle = ink.line;
     context.fillRect(0, TimelineView.AXIS - 2, this.width, 1);
     context.fillStyle = ink.muted;
-    for (const [at, t] of this.ticks()) if (at < this.width - 52) context.fillText(this.time(t), at + 3, 13);
+    for (const [at, t] of this.ticks()) {
+      const text = this.instant(t, this.tick);
+      if (at < this.width - 6 * text.length) context.fillText(text, at + 3, 13);
+    }
+  }
+
+  // A time since the start, in one unit for all ticks, with as many digits as tell neighbours apart.
+  instant(t, step) {
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([least]) => this.to >= least * 10 || least === 1);
+    return `${(t / size).toFixed(Math.min(Math.max(Math.ceil(Math.log10(size / step)), 0), 9))} ${unit}`;
   }
 
   // What is wide enough is drawn as it is; of the rest one column a pixel, in the colour of the longest in it.
@@ -257,7 +267,7 @@ class TimelineView {
   }
 
   label(name, kind, left, wide, y) {
-    const room = Math.floor((wide - 8) / 5.8);
+    const room = Math.floor((wide - 8) / 6.1);
     const pale = TimelineView.PALE.has(kind) || kind.startsWith("idle: ");
     this.context.fillStyle = this.isDark() && pale ? "#f2f4f8" : "#101318";
     this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11);
