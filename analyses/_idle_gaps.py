@@ -29,8 +29,8 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
     for device in scope.device_ids:
         gaps = scope.intervals(device).complement(scope.start, scope.end)
         parts.append(pl.DataFrame({"device_id": device, "start": gaps.starts, "end": gaps.ends}))
-    schema = {"device_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
-    gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(schema) for part in parts]])
+    schema = dict.fromkeys(("device_id", "start", "end"), pl.Int64)
+    gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(pl.Int64) for part in parts]])
     calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
     ends = gaps_.select("device_id", "end")
     first = (

@@ -16,12 +16,13 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.spans import Int64Array, take
+from tracekit.trace import Schema
 
 __all__ = ["PIECE_COLUMNS", "idle_pieces"]
 
 _C = CAUSE_NUMBER
 
-PIECE_COLUMNS = {
+PIECE_COLUMNS: Schema = {
     "device_id": pl.Int64,
     "gap_id": pl.Int64,
     "start": pl.Int64,

@@ -42,7 +42,19 @@ from tracekit.facts.stack_names import (
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
-__all__ = ["METHODS", "Attribution", "SpanPlaces", "StackModel", "attributed", "attribution", "stack_model"]
+__all__ = [
+    "METHODS",
+    "UNATTRIBUTED",
+    "Attribution",
+    "SpanPlaces",
+    "StackModel",
+    "attributed",
+    "attribution",
+    "stack_model",
+]
+
+UNATTRIBUTED = "unattributed"
+"""The method, and in tables the layer, of what belongs nowhere."""
 
 METHODS = (
     "capture",
@@ -54,7 +66,7 @@ METHODS = (
     "enclosing-time",
     "phase",
     "graph",
-    "unattributed",
+    UNATTRIBUTED,
 )
 """How the layer of an activity is known, the surest first."""
 
@@ -106,7 +118,7 @@ class Attribution:
     def coverage_share(self) -> float | None:
         """The part of the summed device time that has a layer or a named phase; None when nothing ran."""
         total = int(self.coverage["duration_ns"].sum())
-        lost = int(self.coverage.filter(pl.col("method") == "unattributed")["duration_ns"].sum())
+        lost = int(self.coverage.filter(pl.col("method") == UNATTRIBUTED)["duration_ns"].sum())
         return (total - lost) / total if total else None
 
 
@@ -125,7 +137,7 @@ class StackModel:
         known = np.flatnonzero(rows >= 0)
         spans = rows[known]
         layer = np.full(n, -1, dtype=np.int64)
-        method = np.full(n, _M["unattributed"], dtype=np.int64)
+        method = np.full(n, _M[UNATTRIBUTED], dtype=np.int64)
         phase = np.full(n, _P["other"], dtype=np.int64)
         recomputed = np.zeros(n, dtype=bool)
         found = self._spans(spans)
@@ -140,7 +152,7 @@ class StackModel:
         in_node = node >= 0
         # A layer inside a node runs the forward again; a node inside a layer is a backward pass of its own.
         inside = in_node & (layer >= 0) & (since >= take(stack.start, node))
-        method = np.where(layer >= 0, _methods_of(self.layers)[source], _M["unattributed"])
+        method = np.where(layer >= 0, _methods_of(self.layers)[source], _M[UNATTRIBUTED])
         by_node = in_node & ~inside
         of_node, how = self._nodes(node[by_node])
         better = np.flatnonzero(by_node)[of_node >= 0]
@@ -182,7 +194,7 @@ class StackModel:
 
 def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
     numbers = [_M[each.name] for each in layers.sources]
-    return np.array([*numbers, _M["unattributed"]], dtype=np.int64)  # the last one is for source −1
+    return np.array([*numbers, _M[UNATTRIBUTED]], dtype=np.int64)  # the last one is for source −1
 
 
 def stack_model(trace: Trace) -> StackModel:

@@ -146,7 +146,7 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
 
 def _not_captured(scope: Scope) -> str | None:
     if scope.on_cpu:
-        return "no device activity; gaps between operators on one thread are shown"
+        return "no device activity; gaps between operators are shown"
     if scope.activities.height and not scope.activities["launch_id"].is_not_null().any():
         return "no launch calls, so waits cannot be told apart; profile with ProfilerActivity.CPU as well"
     return None

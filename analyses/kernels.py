@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
@@ -27,13 +28,15 @@ class Kernels(Result):
     `min_ns`, `max_ns`, `std_ns` and `share` of the summed device time, largest first.
 
     `by_name` has the columns `name`, `category`, `kind`; `by_operator` has `operator` (the innermost around the
-    launch); `by_shape` adds `shapes` and `dtypes` and is None when shapes were not recorded. `total_ns` is the sum
+    launch); `by_layer` has `layer` (the path, or `unattributed`) beside `name` and `category` and is None when no layer
+    is known; `by_shape` adds `shapes` and `dtypes` and is None when shapes were not recorded. `total_ns` is the sum
     of all durations.
     """
 
     by_name: pl.DataFrame
     by_category: pl.DataFrame
     by_operator: pl.DataFrame
+    by_layer: pl.DataFrame | None
     by_shape: pl.DataFrame | None
     total_ns: int
 
@@ -47,7 +50,7 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
     True
     """
     scope = scope or select(trace)
-    rows = _with_operators(_per_call(scope), trace)
+    rows = _with_operators(_per_call(scope, _layer_paths(trace, scope)), trace)
     total = int(rows["duration"].sum())
     by_category = _table(rows, ["category"], total)
     shapes = rows.filter(pl.col("shapes").is_not_null())
@@ -56,6 +59,7 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
         by_name=_table(rows, ["name", "category", "kind"], total),
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
+        by_layer=_table(rows, ["layer", "name", "category"], total) if _any_layer(trace, scope) else None,
         by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total)
         if "shapes" in trace.meta.captured
         else None,
@@ -67,13 +71,26 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
     return evaluate("kernels", trace, scope, result)
 
 
-def _per_call(scope: Scope) -> pl.DataFrame:
+def _layer_paths(trace: Trace, scope: Scope) -> pl.Series:
+    """The path of each activity's layer."""
+    known = attribution(trace, scope=scope)
+    paths = known.layers["path"].cast(pl.Categorical())
+    found = paths.gather(known.activities["layer_id"])
+    return found.fill_null(UNATTRIBUTED).alias("layer")
+
+
+def _any_layer(trace: Trace, scope: Scope) -> bool:
+    return bool(attribution(trace, scope=scope).model.layers.sources)
+
+
+def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:
     """One row per activity; on the CPU one per operator call, with its self time."""
-    rows = scope.activities.select("activity_id", "name", "category", "kind", "op_id", "duration")
+    columns = ["activity_id", "name", "category", "kind", "op_id", "duration"]
+    rows = scope.activities.select(columns).with_columns(layer)
     if not scope.on_cpu:
         return rows
     return rows.group_by("op_id", maintain_order=True).agg(
-        pl.col("activity_id", "name", "category", "kind").first(), pl.col("duration").sum()
+        pl.col("activity_id", "name", "category", "kind", "layer").first(), pl.col("duration").sum()
     )
 
 

@@ -77,7 +77,7 @@ BUILT_IN: Final = (
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
     Analysis(
         "idle",
-        "Why was the device idle, and what did each stream wait for?",
+        "Why was the device idle?",
         "tracekit.analyses.idle:idle",
         views=(
             View(
@@ -87,7 +87,9 @@ BUILT_IN: Final = (
             ),
         ),
     ),
+    Analysis("layers", "Which layer takes the time?", "tracekit.analyses.layers:layers"),
     Analysis("kernels", "Which kernels take the time?", "tracekit.analyses.kernels:kernels"),
+    Analysis("ops", "Which operators take the time, on host and device?", "tracekit.analyses.ops:ops"),
     Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
     Analysis("memory", "What is copied, and how full is the memory?", "tracekit.analyses.memory:memory"),

@@ -23,6 +23,7 @@ import typer
 from tracekit import read
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
+from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.main import app
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
@@ -67,6 +68,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False)
         + "\n",
         DOCS / "formats.md": replaced(DOCS / "formats.md", "health", health_table()),
+        DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
         DOCS / "json.md": replaced(DOCS / "json.md", "example", json_example(report)),
         ROOT / "README.md": replaced(ROOT / "README.md", "report", terminal_sample(report)),
     }
@@ -189,6 +191,17 @@ def health_table() -> str:
     return "| kind | severity | meaning |\n|---|---|---|\n" + "".join(
         f"| `{kind}` | {severity} | {meaning} |\n" for kind, (severity, meaning) in rows
     )
+
+
+def xsp_tables() -> str:
+    """XSP's analyses with their levels, and every column once."""
+    text = "| analysis | question | levels | columns |\n|---|---|---|---|\n"
+    for entry in CATALOGUE.values():
+        columns = ", ".join(f"`{column}`" for column in entry.columns)
+        title = entry.title if entry.key == "overhead" else f"{entry.key} {entry.title}"
+        text += f"| {title} | {entry.question} | {', '.join(entry.levels)} | {columns} |\n"
+    text += "\n| column | meaning |\n|---|---|\n"
+    return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in COLUMNS.items())
 
 
 def terminal_sample(report: Report) -> str:

@@ -7,14 +7,14 @@ infer; here a step trains. This module stands above the report and below the com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 import tracekit
+from tracekit.analyses.xsp.batch import GAIN, optimal_batch
 from tracekit.errors import TracekitError
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, read_manifest
@@ -23,9 +23,6 @@ from tracekit.report.model import Report
 from tracekit.sweep_index import ASKED, DONE, OUT_OF_MEMORY, read_index
 
 __all__ = ["FIGURES", "GAIN", "SETTINGS", "characterize", "optimal_batch"]
-
-GAIN: Final = Fraction(5, 100)
-"""A doubled batch that brings no more throughput than this is not worth its memory; XSP's threshold."""
 
 SETTINGS: Final[dict[str, pl.DataType]] = {
     "workload": ASKED["workload"],
@@ -81,24 +78,6 @@ def characterize(folder: Path, *, limits: Limits | None = None) -> pl.DataFrame:
     index = read_index(folder)
     rows = [_series(group, folder, limits) for group in _groups(index)]
     return pl.DataFrame(rows, schema={**SETTINGS, **FIGURES}, orient="row")
-
-
-def optimal_batch(runs: Mapping[int, tuple[int, float]]) -> tuple[int | None, bool]:
-    """The optimal batch of these runs, and whether it is open (see `characterize`).
-
-    `runs` gives for each batch the samples of a step and its time in ns. None, and open, when there are no runs.
-
-    >>> optimal_batch({1: (1, 100.0), 2: (2, 110.0), 4: (4, 220.0)})
-    (2, False)
-    >>> optimal_batch({1: (1, 100.0), 2: (2, 110.0)})
-    (2, True)
-    """
-    # As fractions: a gain of exactly 5 % must not depend on how a quotient was rounded.
-    rates = {batch: Fraction(samples) / Fraction(time) for batch, (samples, time) in runs.items()}
-    for batch in sorted(rates):
-        if 2 * batch in rates and rates[2 * batch] <= (1 + GAIN) * rates[batch]:
-            return batch, False
-    return max(rates, default=None), True
 
 
 def _groups(index: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -32,8 +32,8 @@ NEAR_NS: Final = 100 * NS_PER_US
 """Python that only calls the next operator takes some µs, a few tens with stacks recorded; more is work of its own."""
 LEAST_PART: Final = 0.5
 """Short operators are the pattern when half of the operators' time goes to them."""
-LEAST_SHARE: Final = 0.3
-"""Below three tenths of the window, other things matter more."""
+LEAST_SHARE: Final = 0.4
+"""Below two fifths of the window, other things matter more."""
 LEAST_COUNT: Final = 100
 """Fewer are no pattern."""
 

@@ -49,7 +49,7 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
     return Finding(
         id="value_reads",
         severity=by_share(spent, scope.duration),
-        title=f"Python reads values of tensors (.item()) {format_count(round(a_step))} times a step",
+        title=f"Python reads values of tensors (.item()) {_times(round(a_step))} a step",
         evidence=(
             f".item() and its kin ran {format_count(reads.size)} times and took {format_ns(spent)}, "
             f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device each waits until "
@@ -61,6 +61,10 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
         ),
         ns_at_stake=spent if spent >= LEAST_SHARE * scope.duration else None,
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def _reads(scope: Scope, model: StackModel) -> Int64Array:

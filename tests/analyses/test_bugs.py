@@ -29,8 +29,8 @@ def test_data_loading_was_missed_in_traces_without_steps(tmp_path: Path) -> None
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
     without = replace(
         trace,
-        host=trace.host.filter(pl.col("kind") != "step").with_columns(
-            pl.lit(None, dtype=pl.Int64).alias("parent_id")
+        host=trace.host.with_columns(
+            pl.col("kind").cast(pl.String).replace("step", "annotation").cast(trace.host.schema["kind"])
         ),
     )
     result = steps(without)

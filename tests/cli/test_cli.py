@@ -130,6 +130,20 @@ def test_sort_top_and_table(gpu_trace: Path, capsys: pytest.CaptureFixture[str])
         assert fault in err
 
 
+def test_causes_shows_only_the_tables_of_device_idle_time(
+    gpu_trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ["by_cause", "by_layer", "by_operator", "device_gaps"]
+    for flags, tables in ((("--causes",), wanted), ((), [*wanted, "streams", "gaps"])):
+        code, out, _ = run(capsys, "idle", gpu_trace, "--format", "json", *flags)
+        assert code == 0
+        assert list(json.loads(out)["analyses"]["idle"]["tables"]) == tables
+    code, _, err = run(capsys, "idle", gpu_trace, "--causes", "--table", "streams")
+    assert code == 2
+    assert "its tables are by_cause" in err
+    assert run(capsys, "kernels", gpu_trace, "--causes")[0] == 2
+
+
 def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def communication(*more: str) -> int:
         _, out, _ = run(capsys, "breakdown", gpu_trace, "-f", "json", *more)

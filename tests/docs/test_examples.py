@@ -107,7 +107,7 @@ def test_reader(tmp_path: Path) -> None:
     assert build_report(trace).verdict.bound == "compute-bound"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md"])
 def test_python_examples(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from tracekit.analyses.registry import BUILT_IN, Analysis, View
 from tracekit.cli import options as flags
+from tracekit.cli import stack_commands
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.sweep import characterize, sweep
 from tracekit.cli.view import view
+from tracekit.cli.xsp import xsp
 from tracekit.errors import UsageError
 
 __all__ = ["register"]
+
+
+_WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
+    "layers": stack_commands.layers,
+    "kernels": stack_commands.kernels,
+    "ops": stack_commands.ops,
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -26,13 +35,15 @@ def register(app: typer.Typer) -> None:
     app.command()(info)
     app.command()(doctor)
     for analysis in BUILT_IN:
-        app.command(name=analysis.name, help=_help(analysis))(_command(analysis))
+        made = _WITH_OWN_FLAGS.get(analysis.name) or _command(analysis)
+        app.command(name=analysis.name, help=_help(analysis))(made)
     app.command(name="analysis")(third_party)
     app.command()(view)
     app.command()(export)
     app.command()(capture)
     app.command()(sweep)
     app.command()(characterize)
+    app.command()(xsp)
 
 
 def third_party(

@@ -13,6 +13,7 @@ from tracekit.cli import output as out
 from tracekit.cli.answers import Question
 from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
+from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,8 +132,10 @@ def run_analysis(
     max_events: int = flags.MAX_EVENTS,
     no_cache: bool = False,
     no_size_limit: bool = False,
+    refine: Refine | None = None,
 ) -> None:
-    """Run one analysis on each trace and write its result; of `views`, when any are given, only their tables.
+    """Run one analysis on each trace and write its result, or what `refine` keeps of it; of `views`, when any are given,
+    only their tables.
 
     Raises UsageError for an unknown table, column or format.
     """
@@ -157,6 +160,7 @@ def run_analysis(
         top,
         sort,
         no_size_limit,
+        refine,
         _looks_of(chosen),
     )
     question = None if chosen in _FOLDERS else Question(digests, *asked)
@@ -169,12 +173,15 @@ def run_analysis(
     texts = []
     for trace in read:
         made = build_report(trace, window=window.value, step=step, only=[name])
-        section = _narrow(made.sections[0], views, table, sort)
+        whole = made.sections[0]
+        section = _narrow(whole if refine is None else refine(whole), views, table, sort)
         if chosen in _FOLDERS:
             if len(read) > 1:
                 raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+            from tracekit.report._tree import costliest
+
             frame = section.tables[0].frame
-            out.emit_frame(frame.head(top) if top else frame, chosen, output)
+            out.emit_frame(costliest(section.tables[0], top) if top else frame, chosen, output)
             return
         texts.append(_render_section(made, section, chosen, top))
     text = "\n".join(texts)

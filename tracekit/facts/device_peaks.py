@@ -1,6 +1,7 @@
-"""Peak arithmetic of accelerators: the vendors' dense figures, in 10¹² floating-point operations a second.
+"""Peaks of accelerators: arithmetic, the vendors' dense figures in 10¹² floating-point operations a second, and the
+bandwidth of their memory in 10⁹ bytes a second.
 
-Sources: NVIDIA's data sheets of each product (figures without sparsity; SXM boards unless the name says PCIe), AMD's data
+Sources of the arithmetic: NVIDIA's data sheets of each product (figures without sparsity; SXM boards unless the name says PCIe), AMD's data
 sheets of MI250X (per card) and MI300X. A board that is not listed has no peak here; none is guessed.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["peak_tflops"]
+__all__ = ["peak_bandwidth_gbps", "peak_tflops"]
 
 _FP32, _TF32, _HALF = 0, 1, 2
 _COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
@@ -25,6 +26,18 @@ _PEAKS: Final[tuple[tuple[str, tuple[float | None, float | None, float | None]],
     (r"MI300X", (163.4, 653.7, 1307.4)),
     (r"MI250X", (47.9, None, 383.0)),
 )
+_BANDWIDTHS: Final[tuple[tuple[str, float], ...]] = (
+    (r"\bH200\b", 4800.0),
+    (r"\bH100\b(?!.*(PCIe|NVL))", 3350.0),
+    (r"A100.*40GB", 1555.0),
+    (r"A100.*80GB.*PCIe|A100.*PCIe.*80GB", 1935.0),
+    (r"A100.*80GB", 2039.0),
+    (r"V100(?!S)", 897.0),
+    (r"\bT4\b", 320.0),
+    (r"MI300X", 5300.0),
+)
+"""As public tables of specifications give the vendors' figures; boards that were not looked up are not listed."""
+
 _NO_BF16: Final = re.compile(r"V100|\bT4\b")
 
 
@@ -41,3 +54,16 @@ def peak_tflops(device_name: str, precision: str) -> float | None:
         if re.search(pattern, device_name):
             return peaks[_COLUMN[precision]]
     return None
+
+
+def peak_bandwidth_gbps(device_name: str) -> float | None:
+    """The peak bandwidth of a device's memory, found by its name, in 10⁹ bytes a second; None when it is not listed.
+
+    An A100 whose name does not say how much memory it has is not listed: the two sizes differ in it.
+
+    >>> peak_bandwidth_gbps("NVIDIA A100-SXM4-80GB"), peak_bandwidth_gbps("NVIDIA A100-PG509-200")
+    (2039.0, None)
+    >>> peak_bandwidth_gbps("NVIDIA H100 80GB HBM3"), peak_bandwidth_gbps("NVIDIA H100 PCIe")
+    (3350.0, None)
+    """
+    return next((rate for pattern, rate in _BANDWIDTHS if re.search(pattern, device_name, re.I)), None)

@@ -12,20 +12,23 @@ from tracekit.report.format import format_cell
 from tracekit.report.model import Figure
 from tracekit.trace import CATEGORIES
 
-__all__ = ["Bar", "Chart", "Line", "Part", "StackRow", "chart", "kind_class"]
+__all__ = ["Bar", "Box", "Chart", "Line", "Part", "StackRow", "chart", "kind_class"]
 
 KNOWN_KINDS: Final = frozenset(
     {
         *CATEGORIES,
         *("compute", "exposed-communication", "exposed-copies", "idle", "kernel", "runtime"),
         *("data-loader", "operator", "busy", "host-wait", "kernel-wait", "other-wait", "unknown", "step"),
-        *("annotation", "module", "op", "sync"),
+        *("annotation", "module", "op", "sync", "forward", "backward", "data"),
     }
 )
 """Kinds that have a colour of their own in the style sheet."""
 
 MANY_ROWS: Final = 20
 """More bars than this stand upright side by side instead of lying under each other."""
+
+LABELLED: Final = 1.5
+"""A narrower box, in percent of the figure, has no room for a label."""
 
 PATH_WIDTH: Final = 1000
 PATH_HEIGHT: Final = 100
@@ -73,6 +76,18 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A box of an icicle: left edge and width in percent, its level, and its label where there is room for one."""
+
+    kind: str
+    offset: float
+    length: float
+    depth: int
+    label: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """A figure ready to be drawn; which of the tuples are filled depends on `kind`."""
 
@@ -83,6 +98,8 @@ class Chart:
     legend: tuple[Bar, ...] = ()
     bars: tuple[Bar, ...] = ()
     lines: tuple[Line, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    levels: int = 0
     top: str = ""
     first: str = ""
     last: str = ""
@@ -104,7 +121,25 @@ def chart(figure: Figure) -> Chart:
     """The figure as shapes."""
     if figure.kind == "stack":
         return _stack(figure)
+    if figure.kind == "icicle":
+        return _icicle(figure)
     return _bars(figure) if figure.kind == "bars" else _lines(figure)
+
+
+def _icicle(figure: Figure) -> Chart:
+    unit, total, nodes = figure.data["unit"], figure.data["total"], figure.data["nodes"]
+    boxes, legend = [], []
+    for node in nodes:
+        share, value = format_share(node["value"] / total), format_cell(node["value"], unit)
+        length = _percent(node["value"], total)
+        kind = kind_class(node["kind"])
+        label = node["label"] if length >= LABELLED else ""
+        hint = f"{node['label']}: {value} ({share})"
+        boxes.append(Box(kind, _percent(node["start"], total), length, node["depth"], label, hint))
+        if node["depth"] == 0:
+            legend.append(Bar(node["label"], kind, length, value, share))
+    levels = max((node["depth"] for node in nodes), default=0) + 1
+    return Chart(figure.name, figure.title, "icicle", legend=tuple(legend), boxes=tuple(boxes), levels=levels)
 
 
 def _stack(figure: Figure) -> Chart:

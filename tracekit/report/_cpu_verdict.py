@@ -25,6 +25,9 @@ OTHERS: Final = "operators of other steps"
 PATTERN_SHARE: Final = 0.3
 """A finding from this share of the window on is what the run is about."""
 
+PATTERN_PART: Final = 0.9
+"""And when it is about as large as the largest cost, of which it tells the reason."""
+
 _PATTERNS: Final = {
     "data_loading": "data loading",
     "short_operators": "the dispatch of tiny operators and the Python between them",
@@ -53,7 +56,7 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
     python = costs[0].label == OUTSIDE
     return Verdict(
         bound="cpu",
-        headline=_pattern(findings, results, basis) or _headline(costs, basis),
+        headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, basis),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
             findings,
@@ -73,11 +76,13 @@ def _loading(results: Mapping[str, Result]) -> int:
     return int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
 
 
-def _pattern(findings: Sequence[Owned], results: Mapping[str, Result], basis: int) -> str | None:
+def _pattern(
+    findings: Sequence[Owned], results: Mapping[str, Result], largest: int, basis: int
+) -> str | None:
     """The headline when one finding explains much of the time better than the operators' categories do."""
     known = [owned.finding for owned in findings if owned.finding.id in _PATTERNS]
     worst = max(known, key=lambda finding: finding.ns_at_stake or 0, default=None)
-    if worst is None or (worst.ns_at_stake or 0) < PATTERN_SHARE * basis:
+    if worst is None or (worst.ns_at_stake or 0) < max(PATTERN_SHARE * basis, PATTERN_PART * largest):
         return None
     place = where(results, "data_loading") if worst.id == "data_loading" else ""
     return (

@@ -43,6 +43,12 @@ GLOSSARY: Final = (
         "launch-bound",
         "An activity shorter than the call that launched it, so that the host cannot keep ahead.",
     ),
+    (
+        "layer",
+        "A module of the model, or a range around part of it. Names in angle brackets stand for work in no layer: the "
+        "loss, the optimizer, the data.",
+    ),
+    ("own", "Without the layers below, or the operators called inside."),
     ("up to", "The time that a remedy could save at most inside the window."),
 )
 """Word and meaning, related words together."""

@@ -16,6 +16,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
 from tracekit.findings import Finding
+from tracekit.report._tree import costliest
 from tracekit.report.columns import TableView, column_of, view_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt
@@ -27,6 +28,7 @@ from tracekit.report.model import (
     Step,
     Table,
     TraceInfo,
+    Tree,
     Verdict,
     Window,
 )
@@ -160,16 +162,19 @@ def _is_frame(result: Result, name: str) -> bool:
 def _table(section: str, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
     view = view_of(section, name, frame.columns)
     columns = tuple(_column(column_of(key, dtype), view, scope) for key, dtype in frame.schema.items())
-    return Table(
+    table = Table(
         name=name,
         title=_CPU_WORDS.get(view.title, view.title) if scope.on_cpu else view.title,
-        frame=frame if top is None else frame.head(top),
+        frame=frame,
         columns=columns,
         total_rows=frame.height,
         short=tuple(key for key in view.short if key in frame.columns),
         series=view.series,
         hidden=view.hidden,
+        tree=Tree(largest_first=False) if view.tree else None,
     )
+    shown = table if top is None else dataclasses.replace(table, frame=costliest(table, top))
+    return dataclasses.replace(shown, tree=Tree()) if view.tree else shown
 
 
 def _column(column: Column, view: TableView, scope: Scope) -> Column:
@@ -180,6 +185,8 @@ def _column(column: Column, view: TableView, scope: Scope) -> Column:
 
 _CPU_WORDS: Final = {
     "stream": "thread",
+    "on device": "time",
+    "own on device": "own time",
     "host wait": "between operators",
     "Time per device": "Time of the processors",
     "Waiting per stream": "Waiting per thread",
@@ -194,8 +201,9 @@ _CPU_WORDS: Final = {
 
 _CPU_QUESTIONS: Final = {
     "breakdown": "Where did the processors' time go?",
-    "idle": "What ran while no operator did, and how long did each thread wait between operators?",
+    "idle": "What ran while no operator did?",
     "kernels": "Which operators take the time?",
+    "ops": "Which operators take the time, and how often are they called?",
 }
 
 
@@ -227,7 +235,8 @@ def _clean_finding(finding: Finding) -> Finding:
 
 def _clean_verdict(verdict: Verdict) -> Verdict:
     costs = tuple(dataclasses.replace(cost, label=clean(cost.label)) for cost in verdict.costs)
-    return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs)
+    layers = tuple(dataclasses.replace(cost, label=clean(cost.label)) for cost in verdict.layers)
+    return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs, layers=layers)
 
 
 def _with_excerpt(verdict: Verdict, trace: Trace) -> Verdict:

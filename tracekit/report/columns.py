@@ -12,6 +12,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.facts.stack_names import PHASES
 from tracekit.report.model import Column, Unit
 
 __all__ = ["TABLES", "TableView", "column_of", "unit_of", "view_of"]
@@ -39,6 +40,13 @@ _UNITS: Final[dict[str, Unit]] = {
     "flops_utilisation": "ratio",
     "overhead": "number",
     "phase": "text",
+    "method": "text",
+    "layer": "text",
+    "path": "text",
+    "parent": "text",
+    "type": "text",
+    "source": "text",
+    "pattern": "text",
     "level": "text",
     "ranks": "count",
     "throughput_per_s": "number",
@@ -48,7 +56,6 @@ _UNITS: Final[dict[str, Unit]] = {
     "category": "text",
     "kind": "text",
     "operator": "text",
-    "layer": "text",
     "frame": "text",
     "cause": "text",
     "dependency": "text",
@@ -97,6 +104,15 @@ _TITLES: Final[dict[str, str]] = {
     "std_ns": "std dev.",
     "p95_ns": "p95",
     "host_memory": "host memory",
+    "device_ns": "on device",
+    "device_own_ns": "own on device",
+    "own_share": "own share",
+    "host_ns": "on host",
+    "host_self_ns": "own on host",
+    "union_ns": "any running",
+    "class_compute_ns": "computing",
+    "class_communication_ns": "communicating",
+    "class_memory_ns": "copying",
 }
 
 
@@ -105,7 +121,7 @@ class TableView:
     """How a table is presented: its title, the columns for a narrow page, whether it is a time series.
 
     `schema` names every column that the analysis promises; `titles` those that mean something else here than
-    elsewhere; `hidden` those that mean nothing to a reader (sums of delays that overlap).
+    elsewhere; `hidden` those that mean nothing to a reader (sums of delays that overlap); `tree`: the rows form one.
     """
 
     title: str
@@ -114,10 +130,35 @@ class TableView:
     series: bool = False
     titles: Mapping[str, str] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
+    tree: bool = False
 
 
 _AGGREGATES: Final = ("count", "total_ns", "mean_ns", "median_ns", "p95_ns", "min_ns", "max_ns", "std_ns")
 _GAP_TITLES: Final = {"duration_ns": "gap", "name": "ended by", "category": "reason"}
+_PHASES: Final = tuple(f"{name}_ns" for name in PHASES)
+_SHARES: Final = ("share", "own_share")
+_LAYER_GROUP: Final = (
+    *("layers", "calls", "device_ns", "device_own_ns", *_PHASES, "recomputed_ns", "host_ns", "host_self_ns"),
+    *("mean_ns", *_SHARES),
+)
+_LAYER_SHORT: Final = ("device_own_ns", "own_share", "device_ns", "layers", "calls", "host_ns")
+_LAYER_TITLES: Final = {
+    "mean_ns": "mean of a layer",
+    "communication_ns": "reducing gradients",
+    "device_own_ns": "own",
+}
+_OPS: Final = (
+    *("calls", "host_total_ns", "host_self_ns", "mean_host_ns", "device_total_ns", "device_self_ns"),
+    *("mean_device_ns", "launched", *_PHASES, "share"),
+)
+_OPS_SHORT: Final = ("device_self_ns", "share", "device_total_ns", "calls", "host_self_ns", "host_total_ns")
+_OPS_TITLES: Final = {
+    "host_total_ns": "host",
+    "host_self_ns": "host self",
+    "device_total_ns": "device",
+    "device_self_ns": "device self",
+    "communication_ns": "reducing gradients",
+}
 _PARTS: Final = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
 
 TABLES: Final[dict[str, TableView]] = {
@@ -221,6 +262,48 @@ TABLES: Final[dict[str, TableView]] = {
         ("device_id", "stream_id", "start", "duration_ns", "category", "name", "activity_id"),
         titles=_GAP_TITLES,
     ),
+    "layers.tree": TableView(
+        "Layers",
+        ("path", "device_ns", "share", "device_own_ns", "calls", "host_ns", "union_ns", "type"),
+        (
+            *("layer_id", "parent_layer_id", "path", "parent", "name", "type", "source", "depth", "calls"),
+            *("device_ns", "device_own_ns", *_PHASES, "class_compute_ns", "class_communication_ns"),
+            *("class_memory_ns", "recomputed_ns", "activities", "union_ns", "host_ns", "host_self_ns"),
+            *("idle_caused_ns", *_SHARES),
+        ),
+        titles={"communication_ns": "reducing gradients", "device_own_ns": "own"},
+        hidden=("layer_id", "parent_layer_id", "parent", "depth"),
+        tree=True,
+    ),
+    "layers.by_type": TableView(
+        "By type of layer", ("type", *_LAYER_SHORT), ("type", *_LAYER_GROUP), titles=_LAYER_TITLES
+    ),
+    "layers.by_pattern": TableView(
+        "Repeated layers as one",
+        ("pattern", *_LAYER_SHORT),
+        ("pattern", *_LAYER_GROUP),
+        titles={**_LAYER_TITLES, "pattern": "layer"},
+    ),
+    "layers.by_phase": TableView(
+        "By phase",
+        ("phase", "device_ns", "share", "activities"),
+        ("phase", "activities", "device_ns", "share"),
+    ),
+    "layers.coverage": TableView(
+        "How the layer is known",
+        ("method", "duration_ns", "share", "activities"),
+        ("method", "activities", "duration_ns", "share"),
+        titles={"duration_ns": "on device"},
+    ),
+    "ops.by_operator": TableView(
+        "By operator", ("operator", *_OPS_SHORT), ("operator", *_OPS), titles=_OPS_TITLES
+    ),
+    "ops.by_shape": TableView(
+        "By operator and shape",
+        ("operator", "shapes", *_OPS_SHORT),
+        ("operator", "shapes", "dtypes", *_OPS),
+        titles=_OPS_TITLES,
+    ),
     "kernels.by_name": TableView(
         "By name",
         ("name", "category", "count", "total_ns", "share"),
@@ -235,6 +318,11 @@ TABLES: Final[dict[str, TableView]] = {
         "By operator",
         ("operator", "count", "total_ns", "share", "mean_ns"),
         ("operator", *_AGGREGATES, "share"),
+    ),
+    "kernels.by_layer": TableView(
+        "By layer and name",
+        ("layer", "name", "count", "total_ns", "share"),
+        ("layer", "name", "category", *_AGGREGATES, "share"),
     ),
     "kernels.by_shape": TableView(
         "By operator and shape",

@@ -20,12 +20,16 @@ from tracekit.report.format import format_cell
 from tracekit.report.model import Figure, Report
 from tracekit.report.text import shorten_name
 
-__all__ = ["FORMATS", "FigureFormat", "encode", "write"]
+__all__ = ["FORMATS", "FigureFormat", "canvas_for", "encode", "encode_canvas", "plain", "write"]
 
 FigureFormat = Literal["svg", "png", "pdf"]
 FORMATS: Final[tuple[FigureFormat, ...]] = ("svg", "png", "pdf")
 
 WIDTH: Final = 8.0
+LETTERS: Final = 135
+"""Of the labels of an icicle, over its whole width."""
+
+LEAST_LETTERS: Final = 4
 DPI: Final = 150
 _COLOURS: Final = {
     **dict.fromkeys(("compute", "kernel", "busy", "gemm"), "#4e79a7"),
@@ -45,6 +49,9 @@ _COLOURS: Final = {
     "copy": "#7fa8c9",
     "memset": "#c2a46a",
     "operator": "#8fbf6b",
+    "forward": "#4e79a7",
+    "backward": "#9d6bb3",
+    "data": "#e39a2d",
 }
 _OTHER: Final = "#8b93a0"
 _SERIES: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#9d6bb3", "#4fa5a0", "#e8798a", "#9c755f", "#dcb53c")
@@ -71,15 +78,28 @@ def write(
 
 def encode(figure: Figure, format: FigureFormat) -> bytes:
     """One figure as the bytes of a file; the same figure always gives the same bytes."""
-    draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {"stack": _stack, "bars": _bars, "line": _line}
-    canvas = Canvas(figsize=(WIDTH, _height(figure)), layout="constrained")
-    FigureCanvasAgg(canvas)
+    draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
+        **{"stack": _stack, "bars": _bars, "line": _line, "icicle": _icicle}
+    }
+    canvas = canvas_for(_height(figure))
     axes = canvas.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw[figure.kind](axes, figure.data)
-    axes.set_title(_plain(figure.title), loc="left", fontsize=11, fontweight="bold")
+    axes.set_title(plain(figure.title), loc="left", fontsize=11, fontweight="bold")
     if figure.kind != "bars":
         canvas.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return encode_canvas(canvas, format)
+
+
+def canvas_for(height: float) -> Canvas:
+    """An empty page of this height in inches, as wide as all figures."""
+    canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    return canvas
+
+
+def encode_canvas(canvas: Canvas, format: FigureFormat) -> bytes:
+    """A drawn page as the bytes of a file; the same page always gives the same bytes."""
     stream = BytesIO()
     # no dates and no random ids, so that a figure changes only with its data
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[format]
@@ -95,17 +115,19 @@ def _reproducible() -> Any:
 
 
 def _height(figure: Figure) -> float:
+    if figure.kind == "icicle":
+        return 1.4 + 0.26 * (1 + max((node["depth"] for node in figure.data["nodes"]), default=0))
     rows = figure.data.get("rows") or figure.data.get("bars") or ()
     return 2.8 if figure.kind == "line" else min(1.5 + 0.28 * len(rows), 12.0)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A dollar sign would begin a formula."""
     return text.replace("$", r"\$")
 
 
 def _label(text: str) -> str:
-    return _plain(shorten_name(text, 32))
+    return plain(shorten_name(text, 32))
 
 
 def _time_axis(axes: Axes, unit: str) -> None:
@@ -142,6 +164,33 @@ def _bars(axes: Axes, data: dict[str, Any]) -> None:
     axes.bar_label(drawn, [format_cell(value, data["unit"]) for value in values], padding=3, fontsize=8)
     axes.margins(x=0.12)
     _rows(axes, [category_name(bar["label"]) for bar in bars])
+    _time_axis(axes, data["unit"])
+
+
+def _icicle(axes: Axes, data: dict[str, Any]) -> None:
+    total, nodes = data["total"], data["nodes"]
+    for kind in dict.fromkeys(node["kind"] for node in nodes):
+        mine = [node for node in nodes if node["kind"] == kind]
+        axes.barh(
+            [node["depth"] for node in mine],
+            [node["value"] for node in mine],
+            left=[node["start"] for node in mine],
+            color=_COLOURS.get(kind, _OTHER),
+            edgecolor="white",
+            linewidth=0.4,
+            height=1,
+            label=kind,
+        )
+    for node in nodes:
+        letters = int(LETTERS * node["value"] / total)
+        if letters >= LEAST_LETTERS:
+            label = plain(shorten_name(node["label"], letters))
+            middle = node["start"] + node["value"] / 2
+            axes.text(middle, node["depth"], label, ha="center", va="center", fontsize=6.5, color="white")
+    axes.set_xlim(0, total)
+    axes.set_yticks([])
+    axes.invert_yaxis()
+    axes.tick_params(axis="x", labelsize=8)
     _time_axis(axes, data["unit"])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.steps import PARTS
+from tracekit.facts.stack_names import PHASES
 from tracekit.report.model import Figure
 
 __all__ = ["MAX_BARS", "MAX_POINTS", "figures_of", "thin"]
@@ -21,6 +22,12 @@ MAX_POINTS: Final = 1500
 
 MAX_BARS: Final = 240
 """Steps drawn one by one."""
+
+LEAST_BOX: Final = 0.0005
+"""A layer with a smaller part of the time is not drawn: it would be thinner than a line."""
+
+DEEPEST_BOX: Final = 24
+"""Levels of layers that are drawn."""
 
 BREAKDOWN_PARTS: Final = (
     ("compute_ns", "compute"),
@@ -39,6 +46,7 @@ def figures_of(section: str, tables: Frames, *, on_cpu: bool = False) -> tuple[F
     makers = {
         "breakdown": (_breakdown,),
         "steps": (_steps,),
+        "layers": (_icicle,),
         "kernels": (_categories,),
         "launches": (_queue,),
         "memory": (_memory,),
@@ -102,6 +110,37 @@ def _categories(tables: Frames) -> Iterator[Figure]:
         return
     bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
     yield Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
+
+
+def _icicle(tables: Frames) -> Iterator[Figure]:
+    """The phases side by side, and below each its layers, every one as wide as its time."""
+    frame = tables.get("tree")
+    phases = tables.get("by_phase")
+    if frame is None or phases is None or not int(phases["device_ns"].sum()):
+        return
+    total = int(phases["device_ns"].sum())
+    nodes: list[dict[str, Any]] = []
+    at = 0
+    for phase in PHASES:
+        value = int(phases.filter(pl.col("phase") == phase)["device_ns"].sum())
+        if value:
+            nodes.append({"label": phase, "kind": phase, "depth": 0, "start": at, "value": value})
+            nodes += _boxes(frame, phase, at, LEAST_BOX * total)
+        at += value
+    yield Figure("layers", "Layers by phase", "icicle", {"unit": "ns", "total": total, "nodes": nodes})
+
+
+def _boxes(frame: pl.DataFrame, phase: str, start: int, least: float) -> Iterator[dict[str, Any]]:
+    """The layers of a phase: each begins where the one beside it ends, the first of them where the one above does."""
+    free = [start]  # by depth, where the next box begins
+    rows = frame.filter(pl.col(f"{phase}_ns") > 0).select("name", "depth", f"{phase}_ns").rows()
+    for name, depth, value in rows:
+        at = free[depth]
+        free[depth] += value
+        del free[depth + 1 :]
+        free.append(at)
+        if value >= least and depth < DEEPEST_BOX:
+            yield {"label": name, "kind": phase, "depth": depth + 1, "start": at, "value": value}
 
 
 def _queue(tables: Frames) -> Iterator[Figure]:

@@ -33,14 +33,19 @@ MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
     "workload": ("phases", "levels"),
     "breakdown": ("devices",),
     "steps": ("table",),
-    "idle": ("streams",),
+    "idle": ("by_cause",),
+    "layers": ("tree",),
     "kernels": ("by_category", "by_name"),
+    "ops": ("by_operator",),
     "launches": ("by_name",),
     "overlap": ("collectives",),
     "memory": ("copies", "peaks"),
     "counters": ("series",),
 }
 """The tables without which a section says nothing."""
+REPEATS: Final = {"union_ns": "device_ns"}
+"""Columns that are shown only where they differ from another."""
+
 RIGHT_ALIGNED: Final = frozenset({"ns", "time", "bytes", "ratio", "count", "number", "gbps", "id", "device"})
 
 
@@ -139,7 +144,7 @@ def shown_columns(table: Table, names: Sequence[str] | None = None, *, zeros: bo
     """The columns of these names (all when None) that hold anything, in this order.
 
     Columns without a value are left out, and with `zeros` false those in which every duration is 0; so is
-    `device_id` when it would say the same in each of several rows.
+    `device_id` when it would say the same in each of several rows, and what only repeats another column.
     """
     wanted = [name for name in (names or table.frame.columns) if name not in table.hidden]
     chosen = [table.column(name) for name in wanted]
@@ -153,6 +158,8 @@ def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
         return True
     if values.null_count() == rows or (column.unit == "text" and not (values.fill_null("") != "").any()):
         return False
+    if column.name in REPEATS and REPEATS[column.name] in table.frame.columns:
+        return bool((values != table.frame[REPEATS[column.name]]).any())
     if column.unit == "device":
         return rows == 1 or values.n_unique() > 1
     return zeros or column.unit != "ns" or bool((values.fill_null(0) != 0).any())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -17,10 +18,13 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from tracekit.analyses._layer_tree import parent_rows
+from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.report._charts import Chart, chart, kind_class
+from tracekit.report._charts import Chart, Part, chart, kind_class
 from tracekit.report._glossary import GLOSSARY
 from tracekit.report._names import bound_name
+from tracekit.report._tree import costliest
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_cell,
@@ -40,6 +44,12 @@ __all__ = ["MAX_ROWS", "Cell", "Grid", "render"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
+
+MAX_LAYERS: Final = 5000
+OPEN_LAYERS: Final = 25
+"""Layers that are visible at first, the costliest."""
+
+TREE_FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns")
 
 NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
@@ -68,6 +78,32 @@ class Grid:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    total_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A row of a tree: `ends` open nodes close before it; an `inner` one has nodes below it, and may be `open`."""
+
+    name: str
+    type: str
+    path: str
+    figures: tuple[str, ...]
+    parts: tuple[Part, ...]
+    inner: bool
+    open: bool
+    ends: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """A tree ready for the page; `ends` nodes are open after the last one."""
+
+    title: str
+    columns: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    ends: int
+    phases: tuple[str, ...]
     total_rows: int
 
 
@@ -143,17 +179,66 @@ def _digest(text: str) -> str:
 
 def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
     """What the template needs of a section."""
-    grids = [_grid(table) for table in section.tables if table.frame.height and not table.series]
+    listed = [table for table in section.tables if table.frame.height and not table.series]
+    grids = [_grid(table) for table in listed if table.tree is None]
     known = {name: value for name, value in section.scalars.items() if value is not None}
     return {
         "section": section,
         "charts": charts,
         "grids": grids,
+        "trees": [_branches(table) for table in listed if table.tree is not None],
         "series": [table for table in section.tables if table.series and table.frame.height],
         "scalars": [(_plain(name), format_scalar(name, value)) for name, value in known.items()],
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }
+
+
+def _branches(table: Table) -> Branches:
+    """The tree as nodes in the order of the page; a node says how many open ones end before it."""
+    frame = costliest(table, MAX_LAYERS)
+    above = parent_rows(frame).tolist()
+    inner = set(above)
+    figures = [column for column in (table.column(name) for name in TREE_FIGURES) if column is not None]
+    figures = [column for column in figures if frame[column.name].null_count() < frame.height]
+    greatest = int(frame["device_ns"].max() or 0) or 1  # type: ignore[arg-type]
+    shown = costliest(table, OPEN_LAYERS)
+    opened = set(shown["parent_layer_id"].drop_nulls().to_list())
+    nodes, before = [], 0
+    for row, one in enumerate(frame.iter_rows(named=True)):
+        nodes.append(
+            Node(
+                name=shorten_name(one["name"], NAME_WIDTH),
+                type=shorten_name(one["type"] or "", NAME_WIDTH),
+                path=one["path"],
+                figures=tuple(format_cell(one[column.name], column.unit) for column in figures),
+                parts=tuple(_phase_parts(one, greatest)),
+                inner=row in inner,
+                open=one["layer_id"] in opened,
+                ends=max(before - one["depth"], 0),
+            )
+        )
+        before = one["depth"] + (1 if row in inner else 0)
+    phases = [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
+    return Branches(
+        table.title,
+        tuple(column.title for column in figures),
+        tuple(nodes),
+        before,
+        tuple(phases),
+        table.total_rows,
+    )
+
+
+def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
+    """The pieces of a layer's bar, one a phase."""
+    at = 0
+    for phase in PHASES:
+        value = row[f"{phase}_ns"]
+        if value:
+            hint = f"{phase} {format_ns(value)}"
+            yield Part(phase, round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint)
+        at += value
 
 
 def _plain(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tracekit.findings import Finding
+from tracekit.report._tree import costliest
 from tracekit.report.model import Report, Section, Table
 
 __all__ = ["finding_dict", "render", "report_dict", "section_dict"]
@@ -51,7 +52,7 @@ def section_dict(section: Section, *, top: int | None = None) -> dict[str, Any]:
 
 
 def _rows(table: Table, top: int | None) -> list[dict[str, Any]]:
-    return (table.frame if top is None else table.frame.head(top)).to_dicts()
+    return (table.frame if top is None else costliest(table, top)).to_dicts()
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:

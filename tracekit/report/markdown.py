@@ -9,6 +9,7 @@ from typing import Final
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report._names import bound_name
+from tracekit.report._tree import costliest
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_scalar,
@@ -128,7 +129,7 @@ def _table(table: Table, top: int) -> Iterator[str]:
     if not table.frame.height:
         return
     columns = shown_columns(table, table.short or None)
-    frame = table.frame.head(top)
+    frame = costliest(table, top) if table.tree is not None else table.frame.head(top)
     more = f" ({frame.height} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
     yield f"**{escape(table.title)}**{more}"
     yield ""

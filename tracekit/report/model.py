@@ -27,6 +27,7 @@ __all__ = [
     "Step",
     "Table",
     "TraceInfo",
+    "Tree",
     "Unit",
     "Verdict",
     "Window",
@@ -58,7 +59,7 @@ BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 `cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
 nothing. `compute-bound` is shown as device-bound."""
 
-FigureKind = Literal["stack", "bars", "line"]
+FigureKind = Literal["stack", "bars", "line", "icicle"]
 Scalar = int | float | str | None
 
 
@@ -71,11 +72,24 @@ class Column:
     unit: Unit
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How the rows of a tree are shown: bars and order by `measure`; with `largest_first` false, as they come.
+
+    Such a table has the columns `layer_id`, `parent_layer_id` (null for a root), `name` and `depth`, and each row
+    before those below it.
+    """
+
+    measure: str = "device_ns"
+    largest_first: bool = True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
+    `tree` is set when the rows form a tree.
     """
 
     name: str
@@ -86,6 +100,7 @@ class Table:
     short: tuple[str, ...] = ()
     series: bool = False
     hidden: tuple[str, ...] = ()
+    tree: Tree | None = None
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""
@@ -97,7 +112,8 @@ class Figure:
     """What to draw, as plain lists.
 
     `stack`: `{"unit", "rows": [{"label", "parts": [{"label", "value"}]}]}`; `bars`: `{"unit", "bars": [{"label",
-    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x.
+    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x;
+    `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other.
     """
 
     name: str
@@ -160,7 +176,8 @@ class Advice:
 class Verdict:
     """What bounds the run, in one sentence with figures, the largest costs, and what to try first.
 
-    `basis_ns` is what the shares are of, and `basis` names it. `notes` hold what limits the verdict.
+    `basis_ns` is what the shares are of, and `basis` names it. `notes` hold what limits the verdict. `layers` are the
+    layers with the most time of their own, by share of the device time; empty when no layer is known.
     """
 
     bound: Bound
@@ -170,6 +187,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     basis_ns: int = 0
     basis: str = "the window"
+    layers: tuple[Cost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

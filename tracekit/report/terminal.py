@@ -17,6 +17,8 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report._grid import grid
 from tracekit.report._names import bound_name
+from tracekit.report._tree import sorted_tree
+from tracekit.report._tree_lines import tree_lines
 from tracekit.report.format import format_scalar, format_source, is_silent, missing, shown_columns
 from tracekit.report.model import Figure, Report, Section, Table, Verdict
 
@@ -30,7 +32,8 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "workload": (("phases", 4),),
     "breakdown": (("devices", 8),),
     "steps": (("table", 5),),
-    "idle": (("streams", 4),),
+    "idle": (("by_cause", 4),),
+    "layers": (("tree", 8),),
     "kernels": (("by_category", 4), ("by_name", 5)),
     "launches": (("calls", 3),),
     "overlap": (("collectives", 3),),
@@ -38,6 +41,21 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "counters": (("series", 5),),
 }
 """The tables of each section in the report, and how many of their rows; the sections' own commands show all."""
+
+ELSEWHERE: Final = frozenset({"ops"})
+"""Sections that the report leaves to their own commands: operators stand among the kernels already."""
+
+MOST_LINES: Final = 110
+"""Two screens; a longer report shows fewer rows of its tables."""
+
+LEAST_ROWS: Final = 2
+LEAST_LAYERS: Final = 5
+"""Fewer rows of a tree are hardly more than its trunk."""
+
+ONE_TABLE: Final = 3
+"""From this round of shortening on, a section shows its first table only."""
+
+SHORTEST: Final = 6
 
 DEFAULT_ROWS: Final = 20
 GLOSSARY: Final = "What the words mean: docs/definitions.md, or the glossary in the HTML report."
@@ -56,16 +74,24 @@ def render(report: Report, *, width: int, color: bool, top: int | None = None) -
     `color` adds ANSI colours; `top` sets the rows of every table (None: few, so that the report fits two screens).
     """
     width = max(width, LEAST_WIDTH)
+    for shorter in range(SHORTEST + 1):
+        lines = _lines(report, width, top, shorter)
+        if top is not None or len(lines) <= MOST_LINES:
+            break
+    return _draw(lines, width, color)
+
+
+def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Text]:
+    """The whole report, with tables shortened by so many rows."""
     lines = [*_head(report, width)]
     said = {advice.finding for advice in report.verdict.advice[:1]}
     silent = [section for section in report.sections if is_silent(section)]
     for section in report.sections:
-        if section not in silent:
-            lines += _section(section, width, _limits(section, top), said)
+        if section not in silent and section.name not in ELSEWHERE:
+            lines += _section(section, width, _limits(section, top, shorter), said)
     lines += _not_captured(silent, width)
     lines += _health(report, width)
-    lines += [Text(), *_wrapped(GLOSSARY, width, "dim")]
-    return _draw(lines, width, color)
+    return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
 
 
 def render_section(
@@ -96,6 +122,8 @@ def sort_table(table: Table, column: str | None) -> Table:
     found = table.column(column) if column else None
     if found is None:
         return table
+    if table.tree is not None:
+        return sorted_tree(table, found)
     frame = table.frame.sort(
         found.name, descending=found.unit != "text", nulls_last=True, maintain_order=True
     )
@@ -113,14 +141,14 @@ def sort_table(table: Table, column: str | None) -> Table:
 
 
 def _head(report: Report, width: int) -> Lines:
-    yield from _verdict(report.verdict, width)
+    yield from _verdict(report.verdict, width, on_cpu=report.window.on_cpu)
     yield from _labelled("trace", format_source(report.trace), width, "dim")
     window = report.window
     text = f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
     yield from _labelled("window", text, width, "dim")
 
 
-def _verdict(verdict: Verdict, width: int) -> Lines:
+def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
     tag = bound_name(verdict.bound).upper()
     for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
         if index == 0:
@@ -130,6 +158,10 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
     costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
     if costs:
         yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
+    layers = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.layers]
+    if layers:
+        whole = "the operators' time" if on_cpu else "the device time"
+        yield from _labelled("layers", f"of {whole}: {' · '.join(layers)}", width)
     for index, advice in enumerate(verdict.advice):
         stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
         text = f"{advice.title}{stake}"
@@ -174,9 +206,11 @@ def _overview(section: Section) -> list[Table]:
     return [table for table in found if table is not None]
 
 
-def _limits(section: Section, top: int | None) -> dict[str, int]:
+def _limits(section: Section, top: int | None, shorter: int) -> dict[str, int]:
     few = dict(OVERVIEW.get(section.name, ()))
-    return {table.name: top or few.get(table.name, 4) for table in _overview(section)}
+    shown = _overview(section)[: 1 if shorter >= ONE_TABLE else None]
+    least = {table.name: LEAST_ROWS if table.tree is None else LEAST_LAYERS for table in shown}
+    return {name: top or max(few.get(name, 4) - shorter, rows) for name, rows in least.items()}
 
 
 def _section(section: Section, width: int, limits: dict[str, int], said: set[str]) -> Lines:
@@ -189,7 +223,7 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
     for figure in section.figures:
         if figure.name == "breakdown":
             yield from _bars(figure, width)
-    for table in _overview(section):
+    for table in _overview(section)[: len(limits)]:
         yield from _table(table, width, limits[table.name], titled=len(limits) > 1)
 
 
@@ -242,11 +276,15 @@ def _finding(finding: Finding, width: int, *, advice: bool, full: bool) -> Lines
 def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
     if not table.frame.height:
         return
-    columns = shown_columns(table, table.short or None)
-    if not columns:
-        return
     shown = min(rows, table.frame.height)
-    lines = grid(table, columns, width=width - 2, rows=shown)
+    if table.tree is not None:
+        lines = tree_lines(table, width=width - 2, rows=shown)
+        shown = len(lines) - 1
+    else:
+        columns = shown_columns(table, table.short or None)
+        if not columns:
+            return
+        lines = grid(table, columns, width=width - 2, rows=shown)
     if titled:
         more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
         yield Text.assemble(("  " + table.title, "italic"), (more, "dim"))

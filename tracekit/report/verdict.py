@@ -8,12 +8,14 @@ blamed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -27,7 +29,9 @@ from tracekit.report.model import Advice, Bound, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
-VERDICT_NEEDS: Final = frozenset({"breakdown", "idle", "steps", "kernels", "launches", "memory", "counters"})
+VERDICT_NEEDS: Final = frozenset(
+    {"breakdown", "idle", "steps", "layers", "kernels", "launches", "memory", "counters"}
+)
 """The analyses without which there is no verdict, or which may find what to try."""
 
 LOSS_SHARE: Final = 0.3
@@ -67,9 +71,16 @@ def decide(scope: Scope, results: Tables) -> Verdict:
             else "The trace holds no device activity and no operator.",
             advice=(general("nothing ran", 0),),
         )
-    if scope.on_cpu:
-        return on_cpu(scope, results, findings)
-    return _on_device(scope, results, findings)
+    verdict = on_cpu(scope, results, findings) if scope.on_cpu else _on_device(scope, results, findings)
+    return dataclasses.replace(verdict, layers=_layer_costs(results))
+
+
+def _layer_costs(results: Tables) -> tuple[Cost, ...]:
+    """The layers with the most time of their own; none when no layer is known."""
+    tables = results["layers"].tables()
+    if not has_layers(tables["tree"]):
+        return ()
+    return tuple(Cost(*cost) for cost in most_own_time(tables["by_pattern"], count=COSTS))
 
 
 def _findings(results: Tables) -> list[Owned]:

@@ -99,6 +99,37 @@
   };
   all("details.table").forEach(setUpTable);
 
+  // -- the tree of layers ----------------------------------------------------------------------------
+
+  const setUpTree = (tree) => {
+    const nodes = all(".node", tree);
+    const paths = nodes.map((node) => one(".layer-name", node).title.toLowerCase());
+    const parents = nodes.map((node) => node.parentElement.closest(".node"));
+    const first = nodes.map((node) => node.open);
+    const openAll = (open) => {
+      for (const node of nodes) if (node.tagName === "DETAILS") node.open = open;
+    };
+    for (const holder of all("[hidden]", tree)) holder.hidden = false;
+    one("[data-tree=open]", tree).addEventListener("click", () => openAll(true));
+    one("[data-tree=close]", tree).addEventListener("click", () => openAll(false));
+    const search = one("input", tree);
+    search.addEventListener("input", () => {
+      const text = search.value.trim().toLowerCase();
+      const kept = new Set();
+      const above = new Set();
+      nodes.forEach((node, index) => {
+        if (!text || !paths[index].includes(text)) return;
+        kept.add(node);
+        for (let at = parents[index]; at && !above.has(at); at = at.parentElement.closest(".node")) above.add(at);
+      });
+      nodes.forEach((node, index) => {
+        node.hidden = Boolean(text) && !kept.has(node) && !above.has(node);
+        if (node.tagName === "DETAILS") node.open = text ? above.has(node) : first[index];
+      });
+    });
+  };
+  all(".tree").forEach(setUpTree);
+
   // -- reading values off the lines ------------------------------------------------------------------
 
   const lines = data("series-data");

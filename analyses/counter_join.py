@@ -1,0 +1,136 @@
+"""Which kernel each range of hardware counters was measured over, and what the counters say about it.
+
+CUPTI's range profiler replays every kernel once for each pass and writes one range per kernel: its name (or
+`__missing__`), its counters, and times that are only spread evenly over the recording. So a range is joined by name
+and order, never by time: the k-th range of a name is the k-th launch of that name. Where the profile holds no kernels,
+only the calls that launched them, ranges and calls of the whole file are joined in order if they are equally many.
+
+* FLOPs: additions and multiplications, and fused multiply-adds twice, of fp64, fp32 and fp16 in the ordinary units
+  (`smsp__sass_thread_inst_executed_op_*_pred_on.sum`; all nine must be there). They do not count tensor cores, so where
+  a tensor-core counter is above zero, or the kernel's name tells tensor cores, the FLOPs are not captured.
+* DRAM bytes: `dram__bytes_read.sum` and `dram__bytes_write.sum`.
+* Occupancy: `sm__warps_active.avg.pct_of_peak_sustained_active`, as a ratio.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
+from tracekit.trace import Trace
+
+__all__ = ["MEASURED", "UNNAMED", "has_ranges", "join_kernels", "join_launches", "measured_ranges"]
+
+UNNAMED: Final = "__missing__"
+"""How the profiler writes a range whose kernel it cannot name."""
+
+MEASURED: Final = {
+    "flops": pl.Int64,
+    "dram_read_bytes": pl.Int64,
+    "dram_write_bytes": pl.Int64,
+    "occupancy": pl.Float64,
+}
+"""What the counters of a range tell; null where they were not recorded."""
+
+_INSTRUCTION: Final = r"^smsp?__sass_thread_inst_executed_op_([dfh])(add|mul|fma)_pred_on\.sum$"
+_KINDS: Final = 9
+_TENSOR: Final = r"(inst_executed_pipe_tensor|ops_path_tensor|inst_executed_pipe_hmma).*\.sum$"
+_READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+_OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
+
+
+def has_ranges(trace: Trace) -> bool:
+    """Whether counters were measured kernel by kernel, so that the times of the trace are those of replays."""
+    return trace.counters is not None and bool(trace.counters["duration"].is_not_null().any())
+
+
+def measured_ranges(trace: Trace) -> pl.DataFrame:
+    """One row per range, in order: `range` (from 0), `name`, `start` (ns) and the columns of MEASURED.
+
+    >>> import tracekit
+    >>> measured_ranges(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).height
+    0
+    """
+    schema = {"range": pl.Int64, "name": pl.String, "start": pl.Int64, **MEASURED}
+    if trace.counters is None:
+        return pl.DataFrame(schema=schema)
+    rows = trace.counters.filter(pl.col("duration").is_not_null()).with_columns(
+        pl.col("name", "series").cast(pl.String)
+    )
+    series, value = pl.col("series"), pl.col("value")
+    counted = series.str.contains(_INSTRUCTION)
+    times = pl.when(series.str.contains("fma_pred_on")).then(2.0).otherwise(1.0)
+    tensor = value.filter(series.str.contains(_TENSOR)).sum() > 0
+    unseen = tensor | pl.col("name").str.contains(f"(?i){TENSOR_CORE}")
+    flops = (value * times).filter(counted).sum().round().cast(pl.Int64)
+    complete = series.filter(counted).n_unique() == _KINDS
+    found = rows.group_by("start", "name", maintain_order=True).agg(
+        pl.when(complete).then(flops).alias("flops"),
+        *(
+            value.filter(series == name).first().round().cast(pl.Int64).alias(column)
+            for name, column in ((_READ, "dram_read_bytes"), (_WRITTEN, "dram_write_bytes"))
+        ),
+        (value.filter(series == _OCCUPANCY).first() / 100).alias("occupancy"),
+        tensor.alias("tensor"),
+    )
+    unseen = pl.col("tensor") | pl.col("name").str.contains(f"(?i){TENSOR_CORE}")
+    return (
+        found.with_columns(pl.when(~unseen).then("flops").alias("flops"))
+        .sort("start", maintain_order=True)
+        .with_row_index("range")
+        .select(pl.col(name).cast(kind) for name, kind in schema.items())
+    )
+
+
+def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The columns of MEASURED, one row per row of `kernels` (`name`, `step`), which are in the order of their launches.
+
+    A name joins when it has as many ranges as kernels, or as many as kernels in each step, which then all get the same.
+    Where all ranges and all kernels are equally many and no name contradicts, ranges without a name join by their
+    place. What does not join is null.
+    """
+    mine = kernels.select(pl.col("name").cast(pl.String), "step").with_row_index("row")
+    names = ranges["name"]
+    if ranges.height == mine.height and bool(((names == mine["name"]) | (names == UNNAMED)).all()):
+        return ranges.select(list(MEASURED))
+    mine = mine.with_columns(
+        pl.len().over("name").alias("many"),
+        pl.len().over("name", "step").alias("per_step"),
+        pl.int_range(pl.len()).over("name").alias("turn"),
+        pl.int_range(pl.len()).over("name", "step").alias("step_turn"),
+    ).with_columns(
+        (pl.col("per_step").min().over("name") == pl.col("per_step").max().over("name")).alias("steady")
+    )
+    theirs = ranges.filter(pl.col("name") != UNNAMED).with_columns(
+        pl.int_range(pl.len()).over("name").alias("turn"), pl.len().over("name").alias("ranges")
+    )
+    counts = theirs.select("name", "ranges").unique()
+    mine = mine.join(counts, on="name", how="left", maintain_order="left")
+    by_turn = (
+        pl.when(pl.col("many") == pl.col("ranges"))
+        .then("turn")
+        .when(pl.col("steady") & (pl.col("per_step") == pl.col("ranges")))
+        .then("step_turn")
+    )
+    mine = mine.with_columns(by_turn.cast(pl.Int64).alias("turn"))
+    joined = mine.join(theirs, on=["name", "turn"], how="left", maintain_order="left", suffix="_of_range")
+    return joined.select(pl.col(name).cast(kind) for name, kind in MEASURED.items())
+
+
+def join_launches(trace: Trace) -> pl.DataFrame | None:
+    """The ranges of a trace without kernels: `launch_id` (host.span_id) beside the columns of `measured_ranges`.
+
+    None when the profile holds another number of launch calls than of ranges, so that nothing tells which is whose;
+    also when graphs were launched, whose kernels have no call of their own.
+    """
+    ranges = measured_ranges(trace)
+    calls = trace.host.filter(pl.col("kind") == "runtime").with_columns(pl.col("name").cast(pl.String))
+    if calls["name"].str.contains(GRAPH_LAUNCH).any():
+        return None
+    calls = calls.filter(pl.col("name").str.contains(KERNEL_LAUNCH)).sort("start", "span_id")
+    if not ranges.height or calls.height != ranges.height:
+        return None
+    return ranges.with_columns(calls["span_id"].alias("launch_id"))

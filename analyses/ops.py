@@ -1,0 +1,193 @@
+"""Which operators take the time, on the host and on the device.
+
+An operator is known by its name. Its *calls* are its spans that start in the scope's window on the host. Host total
+is the time of the calls, one inside another of the same name counted once; host self is what of it passes in no other
+operator. Device total is the summed time of the activities launched inside a call at any depth, device self that of
+the activities for whose launch it is the innermost operator, so the self times of all rows sum to the device time.
+
+torch's `key_averages()` gives the same counts and times where operators hold nothing but operators. It subtracts
+every other event inside a call from the self time as well (launch calls, ranges of the user's), and counts a call
+inside another of the same name twice in the total.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses._layer_tree import has_same_above, rolled_up
+from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.assemble import thread_codes
+from tracekit.facts.stack_names import PHASES
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.spans import Int64Array, Nesting, nest
+from tracekit.trace import Trace
+
+__all__ = ["Ops", "ops"]
+
+_SHAPE = ["operator", "shapes", "dtypes"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Ops(Result):
+    """`by_operator`: per operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call),
+    `device_total_ns`, `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth,
+    the self time by phase (`forward_ns` … `other_ns`) and its `share`: of the device's time, or without a device of
+    the operators' on the host. The row without an operator has the activities launched outside any. The device's
+    columns are null when no device was captured.
+
+    `by_shape`: the same per operator, shapes and types of its inputs, which are null for a call without any; None when
+    shapes were not recorded.
+    `calls` and `host_self_ns` are the totals.
+    """
+
+    by_operator: pl.DataFrame
+    by_shape: pl.DataFrame | None
+    calls: int
+    host_self_ns: int
+
+
+def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
+    """Operators of the scope, with their times on the host and on the device.
+
+    >>> import tracekit
+    >>> found = ops(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> int(found.by_operator["host_self_ns"].sum()) == found.host_self_ns
+    True
+    >>> found.by_operator["device_self_ns"].null_count() == found.by_operator.height
+    True
+    """
+    scope = scope or select(trace)
+    calls = _calls(trace, scope)
+    by_operator = _table(calls, ["operator"], scope)
+    counted = calls.filter("counted")
+    result = Ops(
+        answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
+        not_captured=None if calls.height else "no operators; profile with ProfilerActivity.CPU",
+        by_operator=by_operator,
+        by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
+        calls=counted.height,
+        host_self_ns=int(counted["host_self"].sum()),
+    )
+    return evaluate("ops", trace, scope, result)
+
+
+def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """One row per operator's span with work in the scope, and one for activities outside any operator.
+
+    `counted` are the calls of the scope, `repeats` those inside another of the same name.
+    """
+    spans = trace.host.filter(pl.col("kind") == "op")
+    counted = spans["span_id"].is_in(scope.host("op")["span_id"].implode()).to_numpy()
+    nesting = _nesting(spans)
+    depth = nesting.depth()
+    name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
+    places = attribution(trace, scope=scope).model.places(spans["span_id"].to_numpy())
+    frame = spans.select(pl.col("name").alias("operator"), "shapes", "dtypes").with_columns(
+        pl.Series("host_total", nesting.end - nesting.start),
+        pl.Series("host_self", nesting.self_time()),
+        pl.Series("repeats", has_same_above(nesting.parent, name)),
+        pl.Series("counted", counted),
+        pl.Series("host_phase", places.phase),
+    )
+    launched, outside = _launched(trace, scope, spans)
+    whole = rolled_up(launched, nesting.parent, depth)
+    frame = frame.with_columns(
+        *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
+        pl.Series("device_self", launched[:, : len(PHASES)].sum(axis=1)),
+        pl.Series("device_total", whole[:, : len(PHASES)].sum(axis=1)),
+        pl.Series("launched", whole[:, -1]),
+    ).filter(pl.col("counted") | (pl.col("launched") > 0))
+    return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
+
+
+def _nesting(spans: pl.DataFrame) -> Nesting:
+    """The operators' nesting among themselves."""
+    start = spans["start"].to_numpy()
+    return nest(thread_codes(spans), start, start + spans["duration"].to_numpy())
+
+
+def _launched(trace: Trace, scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
+    """Per operator's span the time of the activities that it launched itself, by phase, and their number.
+
+    Beside it the same of the activities outside any operator. Zeros without a device.
+    """
+    columns = len(PHASES) + 1
+    found = np.zeros((trace.host.height + 1, columns), dtype=np.int64)
+    if not scope.on_cpu:
+        rows = attributed(trace, scope)
+        op = rows["op_id"].fill_null(-1).to_numpy()  # −1 is the last row
+        phase = rows["phase"].to_physical().to_numpy()
+        np.add.at(found, (op, phase), rows["duration"].to_numpy())
+        np.add.at(found[:, -1], op, 1)
+    return found[spans["span_id"].to_numpy()], found[-1]
+
+
+def _outside(sums: Int64Array, schema: pl.Schema) -> pl.DataFrame:
+    whole = int(sums[:-1].sum())
+    row = {
+        **dict.fromkeys(schema),
+        **{f"self_{phase}": int(sums[at]) for at, phase in enumerate(PHASES)},
+        **{"device_self": whole, "device_total": whole, "launched": int(sums[-1])},
+        **{"counted": False, "repeats": False},
+    }
+    return pl.DataFrame([row], schema=schema)
+
+
+def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
+    counted, outer = pl.col("counted"), ~pl.col("repeats")
+    device = [
+        pl.col("device_total").filter(outer).sum().alias("device_total_ns"),
+        pl.col("device_self").sum().alias("device_self_ns"),
+        pl.col("launched").filter(outer).sum().alias("launched"),
+    ]
+    if scope.on_cpu:
+        phases = [
+            pl.col("host_self").filter(counted & (pl.col("host_phase") == at)).sum().alias(f"{phase}_ns")
+            for at, phase in enumerate(PHASES)
+        ]
+        device = [pl.lit(None, dtype=pl.Int64).alias(one.meta.output_name()) for one in device]
+    else:
+        phases = [pl.col(f"self_{phase}").sum().alias(f"{phase}_ns") for phase in PHASES]
+    sums = calls.group_by(keys).agg(
+        counted.sum().cast(pl.Int64).alias("calls"),
+        pl.col("host_total").filter(counted & outer).sum().alias("host_total_ns"),
+        pl.col("host_self").filter(counted).sum().alias("host_self_ns"),
+        *device,
+        *phases,
+    )
+    order = "host_self_ns" if scope.on_cpu else "device_self_ns"
+    whole = int(sums[order].sum() or 0)
+    some = pl.when(pl.col("calls") > 0)
+    columns = sums.with_columns(pl.col(keys).cast(pl.String)).select(
+        *keys,
+        "calls",
+        "host_total_ns",
+        "host_self_ns",
+        some.then(pl.col("host_total_ns") / pl.col("calls")).alias("mean_host_ns"),
+        "device_total_ns",
+        "device_self_ns",
+        some.then(pl.col("device_total_ns") / pl.col("calls")).alias("mean_device_ns"),
+        "launched",
+        *(f"{phase}_ns" for phase in PHASES),
+        (pl.col(order) / whole if whole else pl.lit(None, dtype=pl.Float64)).alias("share"),
+    )
+    return columns.sort(
+        [order, "host_self_ns", *keys], descending=[True, True, *[False] * len(keys)], nulls_last=True
+    )
+
+
+def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
+    if not table.height:
+        return "No operator was recorded."
+    rows = table.filter(pl.col("operator").is_not_null() & (pl.col("share") > 0)).head(3)
+    told = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
+    host = format_ns(int(table["host_self_ns"].sum()))
+    what = "that time" if on_cpu else "the device time"
+    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host"
+    return f"{text}; of {what}: {told}." if told else f"{text}."

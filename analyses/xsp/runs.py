@@ -1,0 +1,172 @@
+"""One run of a model: the recordings of its levels, and what each of them may be asked (XSP's ladder).
+
+A level that is recorded disturbs all levels above it. So the latency of the model comes from the run at level M alone,
+that of layers from the run at level ML, times of kernels from the run at level MLG, and no time from a run in which
+hardware counters were measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.counter_join import has_ranges
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.statistics import trimmed_mean
+from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
+from tracekit.manifest import Level, Manifest
+from tracekit.spans import Int64Array
+from tracekit.trace import Trace
+
+__all__ = ["Recording", "XspRun", "run_of"]
+
+_WITHOUT_STEPS = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """A trace at one level: its scope and where each of its activities belongs."""
+
+    trace: Trace
+    scope: Scope
+    found: Attribution
+
+    @classmethod
+    def of(cls, trace: Trace, step: str | None = None) -> Recording:
+        """The recording in a trace; `step` names its steps. Raises UsageError when it matches nothing."""
+        scope = select(trace, step=step)
+        return cls(trace, scope, attribution(trace, scope=scope))
+
+    def step_of(self, times: Int64Array) -> pl.Series:
+        """The number of the step that is open on the host at each time; null outside of the steps.
+
+        Without steps everything is one, number 0.
+        """
+        steps = self.scope.steps
+        if not steps.height:
+            return pl.Series("step", [_WITHOUT_STEPS], dtype=pl.Int64).new_from_index(0, times.size)
+        index = np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1
+        inside = (index >= 0) & (times < steps["end"].to_numpy()[np.maximum(index, 0)])
+        numbers = steps["step"].gather(np.maximum(index, 0))
+        return pl.DataFrame({"step": numbers, "in": inside}).select(pl.when("in").then("step")).to_series()
+
+    def paths(self, layers: Int64Array) -> pl.DataFrame:
+        """`layer` (the path) and `type` of layers by number; null for −1."""
+        asked = pl.DataFrame({"layer_id": layers})
+        known = self.found.layers.select("layer_id", pl.col("path").alias("layer"), "type")
+        return asked.join(known, on="layer_id", how="left", maintain_order="left").select("layer", "type")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class XspRun:
+    """One run of a model: what its manifest tells, and the recordings at its levels; None where there is none.
+
+    `layers` is of level ML, `kernels` of level MLG, `counters` of a run in which hardware counters were measured.
+    """
+
+    label: str
+    manifest: Manifest | None = None
+    layers: Recording | None = None
+    kernels: Recording | None = None
+    counters: Recording | None = None
+    kept: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def step_ns(self, level: Level) -> float | None:
+        """The 20 % trimmed mean of the step times of a level in ns, the slowest rank of each; None if not run."""
+        return None if self.manifest is None else trimmed_mean(self.manifest.step_times_ns(level))
+
+    @property
+    def latency_ns(self) -> float | None:
+        """The latency of the model: of a step at level M, in ns."""
+        return self.step_ns("M")
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of a step over all ranks."""
+        return None if self.manifest is None else self.manifest.samples_per_step
+
+    @property
+    def batch(self) -> int | None:
+        """Samples of one batch of one rank."""
+        settings = None if self.manifest is None else self.manifest.settings
+        if settings is None:
+            return None
+        if settings.batch is not None:
+            return settings.batch
+        return None if self.samples is None else self.samples // (settings.ranks * settings.accumulate)
+
+    @property
+    def precision(self) -> str | None:
+        """The precision that the run was set to; None when no manifest tells it."""
+        settings = None if self.manifest is None else self.manifest.settings
+        return None if settings is None else settings.precision
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the self time of operators stands for kernels, because no device was captured."""
+        return self.kernels is not None and self.kernels.scope.on_cpu
+
+    @property
+    def device_name(self) -> str | None:
+        """The name of the device on which the kernels ran."""
+        for recording in (self.kernels, self.counters):
+            if recording is None:
+                continue
+            used = set(recording.trace.device["device_id"].unique())
+            for device in recording.trace.meta.devices:
+                if device.name and (device.device_id in used or not used):
+                    return device.name
+        return None if self.manifest is None else self.manifest.device_name
+
+    def peak_tflops(self, precision: str | None) -> float | None:
+        """The peak of the device for a precision in 10¹² FLOP/s; None when it is not listed."""
+        if self.device_name is None or precision not in ("fp32", "tf32", "bf16", "fp16"):
+            return None
+        return peak_tflops(self.device_name, precision)
+
+    @property
+    def bandwidth_gbps(self) -> float | None:
+        """The peak bandwidth of the device's memory in 10⁹ bytes/s; None when it is not listed."""
+        return None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
+
+
+def run_of(
+    label: str,
+    *traces: Trace,
+    manifest: Manifest | None = None,
+    counters: Trace | None = None,
+    step: str | None = None,
+) -> XspRun:
+    """A run from its traces; the level of each is that which the manifest beside it tells, or its content.
+
+    A trace with counters over single kernels is that of a run for counters; one with operators or device activities is
+    of level MLG; one with layers only of level ML. Raises UsageError when `step` matches nothing.
+
+    >>> import tracekit
+    >>> run = run_of("cnn", tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> run.layers is None, run.on_cpu
+    (True, True)
+    """
+    placed: dict[str, Recording] = {}
+    for trace in traces:
+        manifest = manifest or trace.manifest
+        placed[_place(trace)] = Recording.of(trace, step)
+    if counters is not None:
+        placed["counters"] = Recording.of(counters)
+    return XspRun(
+        label=label,
+        manifest=manifest,
+        layers=placed.get("layers"),
+        kernels=placed.get("kernels"),
+        counters=placed.get("counters"),
+    )
+
+
+def _place(trace: Trace) -> str:
+    if has_ranges(trace):
+        return "counters"
+    works = trace.has_device or bool((trace.host["kind"] == "op").any())
+    return "kernels" if works else "layers"
