@@ -186,7 +186,7 @@ def step_spans(scope: Scope) -> pl.DataFrame:
 
 def _label(trace: Trace, steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
     if not found:
-        return "nothing ran on a device or an operator"
+        return "no device activity and no operator was recorded"
     if not by_step:
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
         return f"{what}, first to last activity"

@@ -3,7 +3,8 @@
 It needs a capture's manifest (`tracekit capture` writes it beside the trace). The step time is that of the run without
 any recording (level M), so that neither the profiler nor the ranges count; without such a run it is that of the
 profiled steps. Throughput is samples of a step, over all ranks, over the median step time. Model FLOPs utilisation is
-the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision.
+the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision
+(docs/definitions.md §10).
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _answer(
         recorded = "" if manifest.step_times_ns("M") else ", with the profiler"
         text += f" takes {format_ns(step_ns)} a step{recorded}"
     if rate is not None:
-        text += f": {_rate(rate)} samples a second"
+        text += f": {_rate(rate)} samples a second{_over_ranks(manifest)}"
     if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
         text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step"
     slower = manifest.overhead()
@@ -197,6 +198,14 @@ def _answer(
         return f"{text}."
     times = f"{slower:.2f} times as long" if slower >= _FELT else "about as long"
     return f"{text}. Recorded, a step takes {times}."
+
+
+def _over_ranks(manifest: Manifest) -> str:
+    """How the throughput of several ranks comes about, since each trace shows only one of them."""
+    ranks = 1 if manifest.settings is None else manifest.settings.ranks
+    if ranks == 1:
+        return ""
+    return f" of all {ranks} ranks ({manifest.samples_per_step} a step of the slowest rank)"
 
 
 def _traits(manifest: Manifest) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 import msgspec
@@ -13,11 +14,14 @@ __all__ = ["CATALOGUE", "Entry", "catalogue", "listing"]
 
 CATALOGUE: Final = Path(__file__).with_name("catalogue.json")
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
-_NOTE: Final = """\
-GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample
-of the size given (pixels of a side, tokens, frames, …); a training step takes about three times as many.
-–: not countable without values. size and batch are the defaults.
-More: timm:NAME and torchvision:NAME, where they are installed; FILE.py:FUNCTION for your own."""
+_PIPED_WIDTH: Final = 100
+_GAP: Final = "  "
+_NOTE: Final = (
+    "GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample "
+    "of the size given (pixels of a side, tokens, frames, …); a training step takes about three times as many.",
+    "–: not countable without values. size and batch are the defaults.",
+    "More: timm:NAME and torchvision:NAME, where they are installed; FILE.py:FUNCTION for your own.",
+)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,23 +43,51 @@ def catalogue() -> list[Entry]:
     return msgspec.json.decode(CATALOGUE.read_bytes(), type=list[Entry])
 
 
-def listing() -> str:
-    """All workloads as text: a line each, the installed ones of other packages behind tracekit's own."""
-    rows = [_HEAD, *(_row(entry) for entry in catalogue())]
+def listing(width: int | None = None) -> str:
+    """All workloads as text: a line each, the installed ones of other packages behind tracekit's own.
+
+    With a `width`, that of a terminal, counts of parameters are rounded and tasks cut until the lines fit.
+    """
+    narrow = width is not None
+    head = tuple("params" if narrow and title == "parameters" else title for title in _HEAD)
+    rows = [head, *(_row(entry, rounded=narrow) for entry in catalogue())]
     own = set(workloads.built_in())
     rows += [(name, "", "", "", "", "") for name in workloads.names() if name not in own]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+    if width is not None:
+        rest = sum(widths) - widths[1] + len(_GAP) * (len(_HEAD) - 1)
+        widths[1] = min(widths[1], max(width - rest, len(_HEAD[1])))
+    lines = [_GAP.join(_cells(row, widths)).rstrip() for row in rows]
+    notes = [part for note in _NOTE for part in wrap(note, width or _PIPED_WIDTH)]
+    return "\n".join([*lines, "", *notes])
+
+
+def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The cells as wide as their columns: texts to the left, cut if need be, numbers to the right."""
+    cut = [
+        cell if len(cell) <= width else f"{cell[: width - 1]}…"
+        for cell, width in zip(row, widths, strict=True)
     ]
-    return "\n".join([*lines, "", _NOTE])
+    return [
+        cell.ljust(width) if column < 2 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cut, widths, strict=True))
+    ]
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: Entry, *, rounded: bool) -> tuple[str, ...]:
     flops = "–" if entry.forward_flops is None else f"{entry.forward_flops / 1e9:,.4g}"
     size = "–" if entry.size is None else str(entry.size)
-    return entry.name, entry.task, f"{entry.parameters:,}", flops, size, str(entry.batch)
+    parameters = _rounded(entry.parameters) if rounded else f"{entry.parameters:,}"
+    return entry.name, entry.task, parameters, flops, size, str(entry.batch)
+
+
+def _rounded(count: int) -> str:
+    """The count in three digits.
+
+    >>> _rounded(25_557_032), _rounded(38_402), _rounded(999_999_999), _rounded(90)
+    ('25.6 M', '38.4 k', '1 G', '90')
+    """
+    value, units = float(f"{count:.3g}"), ["G", "M", "k", ""]
+    while value >= 1000 and len(units) > 1:
+        value, _ = value / 1000, units.pop()
+    return f"{value:.3g} {units[-1]}".rstrip()

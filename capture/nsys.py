@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ _VARIABLE: Final = "TRACEKIT_UNDER_NSYS"
 """Names the file in which the program below nsys notes how far it came."""
 
 _BEGUN, _FINISHED = "begun", "finished"
+_POLL_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 60
 """What nsys is given to write its profile after a Ctrl-C."""
 
@@ -138,16 +140,24 @@ def _run(words: list[str], note: Path) -> int:
         start_new_session=True,
     )
     try:
-        code = process.wait()
+        # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+        while (code := process.poll()) is None:
+            time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(_GRACE_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _end(process)
         raise
     return code if code >= 0 else 128 - code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _name_profile(folder: Path) -> None:

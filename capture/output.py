@@ -45,7 +45,7 @@ _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the pa
 # know it by, and do not tell whose machine it was.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 _CHUNK = 1 << 20
-_OWN_TRACE = re.compile(r"trace(-ML)?(-rank\d+)?\.json\.gz")
+_OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")
 _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
 
 
@@ -139,7 +139,14 @@ def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
 def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
     exported = scratch / "exported.json"
     recorded.export(str(exported))
-    return pack_trace(exported, scratch / name, {LAYER_METADATA_KEY: msgspec.json.encode(recorded.layers)})
+    if not exported.exists():
+        # The profiler does not tell when it could not write.
+        raise UsageError(
+            "the profiler could not write its trace", remedy="make room on the disk, or write elsewhere"
+        )
+    layers = recorded.layers
+    added = {} if layers is None else {LAYER_METADATA_KEY: msgspec.json.encode(layers)}
+    return pack_trace(exported, scratch / name, added)
 
 
 def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | None:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tracekit.capture.plan import Plan
 from tracekit.capture.ranks import Failure, error_file
 from tracekit.capture.recorder import record
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError, UsageError, WorkloadError
 from tracekit.manifest import Manifest
 
 __all__ = ["main"]
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> None:
         manifest = record(plan, folder, _teller(scratch, rank), rank=rank, keep=_keeper(scratch, rank))
         _keeper(scratch, rank)(manifest)
     except TracekitError as error:
-        _fail(scratch, rank, Failure(type(error).__name__, str(error), _traceback(error.__cause__)))
+        own_part = error.traceback if isinstance(error, WorkloadError) else ""
+        _fail(scratch, rank, Failure(type(error).__name__, str(error), _traceback(error.__cause__), own_part))
     except Exception as error:  # noqa: BLE001 - the parent raises it again, as it cannot see it otherwise
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
         _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))

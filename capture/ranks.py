@@ -19,7 +19,7 @@ import msgspec
 from tracekit import errors
 from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
 from tracekit.capture.plan import Plan
-from tracekit.errors import OutOfMemoryError, TracekitError
+from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
 from tracekit.manifest import Manifest
 
 __all__ = ["Failure", "error_file", "record_ranks"]
@@ -31,11 +31,15 @@ _START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from t
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, a traceback or ""."""
+    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, tracebacks or "".
+
+    `own_part` is that of a WorkloadError.
+    """
 
     kind: str
     text: str
     traceback: str = ""
+    own_part: str = ""
 
 
 def error_file(scratch: Path, rank: int) -> Path:
@@ -49,7 +53,8 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
     Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
     rank did not fit the memory. What was finished on all ranks stays.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as scratch_name:
+    # Not in `folder`: when its disk is full, the ranks must still be able to say so.
+    with tempfile.TemporaryDirectory(prefix="tracekit-ranks-") as scratch_name:
         scratch = Path(scratch_name)
         port = _free_port()
         processes: list[subprocess.Popen[bytes]] = []
@@ -186,7 +191,14 @@ def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitEr
                 remedy="lower --batch, --size or --ranks",
             )
     failure = _failure(scratch, failed)
-    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: it was killed, or crashed")
+    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: {_ended(codes[failed])}")
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        names = {member.value: member.name for member in signal.Signals}
+        return f"it crashed ({names.get(-code, f'signal {-code}')})"
+    return f"it ended with exit code {code} and no word"
 
 
 def _failure(scratch: Path, rank: int) -> Failure | None:
@@ -198,6 +210,8 @@ def _raised(rank: int, failure: Failure) -> TracekitError:
     """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
     kind = getattr(errors, failure.kind, TracekitError)
     error: TracekitError = kind(f"rank {rank}: {failure.text}")
+    if isinstance(error, WorkloadError):
+        error.traceback = failure.own_part
     error.__cause__ = _InAnotherProcess(failure.traceback) if failure.traceback else None
     return error
 

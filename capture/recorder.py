@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import errno
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from shutil import copyfile
+from typing import Any, Final
 
 import msgspec
 import torch
 
-from tracekit.capture import workloads
+from tracekit.capture import counters, workloads
 from tracekit.capture.device import resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
 from tracekit.capture.flops import flop_counter
 from tracekit.capture.instrument import describe_layers
 from tracekit.capture.names import PhaseRange, no_phase
-from tracekit.capture.output import trace_file, without_paths, write_capture, write_trace
+from tracekit.capture.output import SCRATCH_PREFIX, trace_file, without_paths, write_capture, write_trace
 from tracekit.capture.plan import Plan
 from tracekit.capture.precision import tensor_cores
 from tracekit.capture.ranges import ProfilerMarks
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.sessions import Recorded, recording
+from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
-from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["record", "train_step"]
 
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
+_QUIET_SECONDS: Final = 10
+"""A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
 
 
 def record(
@@ -53,7 +57,7 @@ def record(
     device = resolve_device(_own_device(settings, rank))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    with tensor_cores(device, settings.precision), _own_errors(plan):
+    with tensor_cores(device, settings.precision), own_errors(plan):
         progress(f"building {plan.workload}")
         torch.manual_seed(settings.seed)
         workload = _build(plan, device)
@@ -78,6 +82,7 @@ class _Capture:
     ) -> None:
         self._keep = keep
         self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
+        self._told_at = 0.0
         self._batches: Iterator[Any] = workload.batches()
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
@@ -102,11 +107,14 @@ class _Capture:
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
             progress(_announced(level, self.plan.options.steps))
+            self._told_at = time.monotonic()
             if level == "metrics":
                 self._count_flops()
                 self._write(None)
+                if counters.has_counters(self.device):
+                    self._measure_counters()
             else:
-                self._run_level(level)
+                self._run_level(level, progress)
 
     def stop(self, error: BaseException) -> None:
         """Say in the manifest, where there is one already, why it is not whole."""
@@ -116,7 +124,7 @@ class _Capture:
             self.manifest = msgspec.structs.replace(self.manifest, stopped=without_paths(why)[:200])
             write_capture(self.folder, self.manifest)
 
-    def _run_level(self, level: Level) -> None:
+    def _run_level(self, level: Level, progress: Callable[[str], None]) -> None:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -125,6 +133,7 @@ class _Capture:
             while not live.done:
                 losses.append(train_step(self.workload, self._batches, live.phase))
                 live.step()
+                self._tell_of_slow_steps(len(losses), progress)
         steps = self.plan.options.steps
         run = Run(
             level=level,
@@ -136,8 +145,24 @@ class _Capture:
         )
         if self._keep is not None and live.recorded is not None:
             run = write_trace(self.folder, run, live.recorded)
-        self.manifest = msgspec.structs.replace(self.manifest, runs=[*self.manifest.runs, run])
-        self._write(live.recorded)
+        self._add(run, live.recorded)
+
+    def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
+        now, options = time.monotonic(), self.plan.options
+        total = options.wait + options.warmup + options.steps
+        if now - self._told_at >= _QUIET_SECONDS and done < total:
+            self._told_at = now
+            progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
+
+    def _add(self, run: Run, recorded: Recorded | None) -> None:
+        """Write the run; where that fails, the manifest goes on without it, as its trace is not there."""
+        before = self.manifest
+        self.manifest = msgspec.structs.replace(before, runs=[*before.runs, run])
+        try:
+            self._write(recorded)
+        except BaseException:
+            self.manifest = before
+            raise
 
     def _write(self, recorded: Recorded | None) -> None:
         self.manifest = msgspec.structs.replace(self.manifest, skipped_samples=self._skipped())
@@ -154,6 +179,25 @@ class _Capture:
             train_step(self.workload, self._batches, no_phase)
         synchronize(self.device)
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
+
+    def _measure_counters(self) -> None:
+        """Of one step, into a trace of its own; the manifest says why when there are none."""
+        settings = self.plan.settings
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=SCRATCH_PREFIX) as scratch:
+            exported = Path(scratch) / "counters.json"
+            why = counters.measure(
+                lambda: train_step(self.workload, self._batches, no_phase),
+                self.device,
+                exported,
+                ranks=settings.ranks,
+            )
+            if why is not None:
+                self.manifest = msgspec.structs.replace(self.manifest, counters_missing=without_paths(why))
+                self._write(None)
+                return
+            name = trace_file("metrics", self.rank, settings.ranks)
+            run = Run(level="metrics", rank=self.rank, trace=name, step_times_ns=[])
+            self._add(run, Recorded(partial(copyfile, exported)))
 
 
 def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) -> torch.Tensor:
@@ -208,25 +252,3 @@ def _build(plan: Plan, device: torch.device) -> Workload:
 
 _OF_THE_LOOP = ("precision", "compile", "channels_last", "accumulate", "checkpoint_activations", "ranks")
 """Settings that only the shared loop can follow."""
-
-
-@contextmanager
-def _own_errors(plan: Plan) -> Iterator[None]:
-    """Turn what a step raises into an error that says whose it is."""
-    try:
-        yield
-    except (TracekitError, KeyboardInterrupt):
-        raise
-    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
-        text = str(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(w in text for w in _NO_MEMORY):
-            raise OutOfMemoryError(
-                f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
-                remedy="lower --batch or --size, or add --checkpoint-activations",
-            ) from error
-        disk_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        if disk_full or workloads.is_built_in(plan.workload):
-            raise
-        raise WorkloadError(
-            f"{plan.workload} raised {type(error).__name__}: {' '.join(text.split())[:200]}"
-        ) from error

@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from tracekit.capture.device import StepClock, ToolWindow, resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
-from tracekit.capture.instrument import Instrumentation
+from tracekit.capture.instrument import Instrumentation, describe_layers
 from tracekit.capture.layer_table import LayerTable
 from tracekit.capture.names import Phase
 from tracekit.capture.nsys import collects, under_nsys
@@ -43,10 +43,10 @@ __all__ = ["Recorded", "Session", "check_options", "recording", "session"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a level left behind: `export` writes its trace to a path."""
+    """What a level left behind: `export` writes its trace to a path; `layers` is None where none were marked."""
 
     export: Callable[[str], object]
-    layers: LayerTable
+    layers: LayerTable | None = None
 
 
 class Session:
@@ -202,7 +202,7 @@ def session(
             config=dict(config or {}),
             seed=seed,
             parameters=parameters,
-            layers=len(live.recorded.layers.layers),
+            layers=len(describe_layers(model)),
             samples_per_step=samples_per_step,
             layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
             runs=[run],

@@ -77,7 +77,16 @@ class UnreadableTraceError(TracekitError):
 
 
 class WorkloadError(TracekitError):
-    """Code that is not tracekit's own raised, while it was being recorded; `__cause__` is what it raised."""
+    """Code that is not tracekit's own raised, while it was being recorded; `__cause__` is what it raised.
+
+    `traceback` is the part of its traceback that its author needs to see; empty when there is none.
+    """
+
+    def __init__(
+        self, fault: str, *, path: str | os.PathLike[str] | None = None, remedy: str = "", traceback: str = ""
+    ) -> None:
+        super().__init__(fault, path=path, remedy=remedy)
+        self.traceback = traceback
 
 
 class InconclusiveError(TracekitError):

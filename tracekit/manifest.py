@@ -38,7 +38,7 @@ Setting = int | float | str | bool
 Level = Literal["M", "ML", "MLG", "metrics"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 """M: steps only, no profiler. ML: also phases and layers, by the host's clock. MLG: the profiler, with kernels.
-metrics: FLOPs are counted; its times mean nothing."""
+metrics: FLOPs are counted, and hardware counters where there are some; its times mean nothing."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
@@ -100,13 +100,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was run. `schema_version` rises when a field changes its meaning.
 
-    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample was unusable.
+    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample that was drawn was unusable, one drawn twice as two.
     `parameters` counts every parameter of the model once. `samples_per_step` counts over all ranks.
     `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
     rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that
     of the folder in which the capture ran. `layer_ranges` is `structured` when the ranges carry arguments, `plain`
     when only names. `stopped` says why the capture ended before all its levels; None when it did not. `nsys` is the file
-    name of the Nsight Systems profile beside it; None when there is none.
+    name of the Nsight Systems profile beside it; None when there is none. `counters_missing` says why the level
+    metrics of a GPU has no hardware counters; None where it has them, was not run, or ran on a CPU.
     """
 
     schema_version: int = MANIFEST_VERSION
@@ -133,6 +134,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     runs: list[Run]
     stopped: str | None = None
     nsys: str | None = None
+    counters_missing: str | None = None
 
     def to_json(self) -> bytes:
         """Return the manifest as indented UTF-8 JSON with a final newline."""
@@ -170,7 +172,8 @@ def traces_in(folder: Path) -> list[Path]:
     Raises what `read_manifest` raises, and UnreadableTraceError when the manifest lists no trace.
     """
     runs = [run for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace is not None]
-    best = [run for run in runs if run.level == "MLG"] or runs
+    of_levels = ([run for run in runs if run.level == level] for level in ("MLG", "ML", "metrics"))
+    best: list[Run] = next((found for found in of_levels if found), [])
     if not best:
         stopped = read_manifest(folder / MANIFEST_FILE).stopped
         fault = "the capture has no trace" + (f": it was stopped ({stopped})" if stopped else "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
@@ -38,9 +40,9 @@ class Block(nn.Module):
 
 def smooth(options: WorkloadOptions, **more: object) -> Recipe:
     """No dropout and no batch normalisation: a sample's gradient does not depend on the others in its batch."""
+    more.setdefault("dataset", Points())
     return Recipe(
         model=nn.Sequential(Block(), Block(), nn.Linear(SIDE, 1)).to(options.device),
-        dataset=Points(),
         forward=lambda model, batch: model(batch[0]),
         loss=lambda output, batch: functional.mse_loss(output, batch[1]),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
@@ -80,6 +82,51 @@ def reads_a_missing_file(options: WorkloadOptions) -> Recipe:
 
 def exits(options: WorkloadOptions) -> Recipe:
     sys.exit(0)
+
+
+class Missing(Points):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        raise LookupError("no such point")
+
+
+def raises_in_its_data(options: WorkloadOptions) -> Recipe:
+    return smooth(options, dataset=Missing())
+
+
+class EndsItsLoader(Points):
+    """In a process of a DataLoader, whichever comes to a sample behind the first few ends: by a signal, or a code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index > 8 and get_worker_info() is not None:
+            os.kill(os.getpid(), -self.code) if self.code < 0 else os._exit(self.code)
+        return super().__getitem__(index)
+
+
+def loses_a_killed_loader(options: WorkloadOptions) -> Recipe:
+    return smooth(options, dataset=EndsItsLoader(-signal.SIGKILL))
+
+
+def loses_a_crashed_loader(options: WorkloadOptions) -> Recipe:
+    return smooth(options, dataset=EndsItsLoader(3))
+
+
+def finds_the_disk_full(options: WorkloadOptions) -> Recipe:
+    def fail(model: nn.Module, updates: int) -> None:
+        if updates == 4 and os.environ.get("RANK", "1") == "1":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return smooth(options, after_update=fail)
+
+
+def is_killed_by_a_signal(options: WorkloadOptions) -> Recipe:
+    def die(model: nn.Module, updates: int) -> None:
+        if updates == 4 and os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), int(os.environ["TRACEKIT_TEST_SIGNAL"]))
+
+    return smooth(options, after_update=die)
 
 
 def raises_in_a_step(options: WorkloadOptions) -> Recipe:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tracekit.capture import output, workloads
+from tracekit.capture import output, recorder, workloads
 from tracekit.capture.device import resolve_device
 from tracekit.capture.output import pack_trace
 from tracekit.capture.run import run
@@ -56,6 +56,28 @@ def test_an_installed_package_can_add_a_workload(tmp_path: Path, monkeypatch) ->
     ]
 
 
+def test_slow_steps_say_how_far_they_are(tmp_path: Path, monkeypatch) -> None:
+    lines: list[str] = []
+    for quiet in (1000, 0):
+        monkeypatch.setattr(recorder, "_QUIET_SECONDS", quiet)
+        options = CaptureOptions(steps=2, warmup=1)
+        lines.append("--")
+        small = Settings(batch=1, size=8)
+        run("cnn", tmp_path, settings=small, options=options, levels=("M",), progress=lines.append)
+    assert lines == [
+        *("--", "building cnn", "timing 2 steps without the profiler"),
+        *("--", "building cnn", "timing 2 steps without the profiler"),
+        *(f"{done} of 3 steps are done, 1 of them warm-up" for done in (1, 2)),
+    ]
+
+
+def test_progress_is_plain_lines_where_stderr_is_no_terminal(tmp_path: Path) -> None:
+    words = ["capture", "cnn", "-o", str(tmp_path / "out"), "--steps", "1", "--levels", "M", "--size", "8"]
+    done = subprocess.run([sys.executable, "-m", "tracekit", *words], capture_output=True, check=True)
+    assert done.stderr.splitlines() == [b"building cnn", b"timing 1 steps without the profiler"]
+    assert done.stdout.decode().splitlines() == [str(tmp_path / "out" / "manifest.json")]
+
+
 def test_without_torch_the_error_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'tracekit\[capture\]'"):
@@ -87,14 +109,14 @@ def test_other_devices_are_refused(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["cnn", "encoder"])
 def test_a_gpu_recording_holds_the_kernels_of_its_steps(tmp_path: Path, name: str) -> None:
-    result = run(name, tmp_path, device="cuda", steps=2)
+    result = run(name, tmp_path, settings=Settings(device="cuda"), options=CaptureOptions(steps=2))
     events = json.loads(gzip.decompress(result.trace.read_bytes()))["traceEvents"]
     steps = [e for e in events if e.get("cat") == "user_annotation" and "ProfilerStep#" in e["name"]]
     kernels = [e for e in events if e.get("cat") == "kernel"]
     assert len(steps) == 2
     assert kernels
     assert max(k["ts"] + k["dur"] for k in kernels) <= max(s["ts"] + s["dur"] for s in steps)
-    assert min(result.manifest.step_times_ns.profiled) > 0
+    assert min(result.manifest.step_times_ns("MLG")) > 0
 
 
 def test_a_manifest_reads_back_as_it_was_written(captured) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tracekit.capture.catalogue import count, variants
 from tracekit.capture.listing import catalogue, listing
+from tracekit.cli.main import main
 
 KNOWN = {
     "yolov5:s": (7_235_389, 16.43),
@@ -53,9 +54,31 @@ def test_a_recount_gives_the_same(name: str) -> None:
 
 def test_the_list_tells_what_its_flops_are() -> None:
     text = listing()
+    assert max(map(len, text.splitlines())) <= 102
+    text = " ".join(text.split())
     assert "2 × the multiply-adds" in text
     assert "forward pass of one sample" in text
-    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("width", [80, 90, 120])
+def test_a_listing_fits_the_terminal(width: int) -> None:
+    lines = listing(width).splitlines()
+    assert max(map(len, lines)) <= width
+    names = [line.split()[0] for line in listing().splitlines() if line]
+    cut = [line.split()[0] for line in lines if line]
+    assert cut[: len(catalogue())] == names[: len(catalogue())], "a name is what must be typed"
+    assert any(" 25.6 M " in line for line in lines)
+
+
+def test_a_pipe_gets_whole_columns_and_a_terminal_what_fits(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        with pytest.raises(SystemExit):
+            main(["capture", "--list"])
+        text = capsys.readouterr().out
+        assert ("offline reinforcement learning" in text) is not is_terminal
+        assert (max(map(len, text.splitlines())) <= 80) is is_terminal
 
 
 def test_listing_needs_no_torch() -> None:

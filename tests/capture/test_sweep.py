@@ -166,9 +166,14 @@ def test_own_workload_that_runs_out_of_memory_is_recorded_and_the_sweep_goes_on(
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(number: int, tmp_path: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+)
+def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(
+    number: int, code: int, said: str, tmp_path: Path
+) -> None:
+    program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tracekit.cli.entry import main; main()"
     )
@@ -185,17 +190,17 @@ def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(number: int, tm
         "-o",
         str(tmp_path),
     ]
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("cnn-*")):  # the first run's own process has begun
         assert process.poll() is None
         time.sleep(0.05)
     (child,) = _children(process.pid)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert err.splitlines() == [
         f"{tmp_path / 'index.parquet'} holds 0 runs; the same command goes on from there",
-        "tracekit: error: interrupted",
+        f"tracekit: error: {said}",
     ]
     assert read_index(tmp_path).height == 0
     assert not Path(f"/proc/{child}").exists(), "the child was ended, and waited for"

@@ -1,15 +1,15 @@
 """Workloads named FILE.py:FUNCTION: what goes wrong in them is shown as theirs, and what was finished stays."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
+import re
+import runpy
+import traceback
 from pathlib import Path
 
 import pytest
 
+from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
+from tracekit.capture.tracebacks import own_part
 from tracekit.cli.main import main
 from tracekit.errors import UsageError, WorkloadError
 from tracekit.manifest import CaptureOptions, read_manifest
@@ -62,11 +62,61 @@ def test_an_error_of_theirs_is_a_traceback_and_one_line(
 ) -> None:
     assert capture(function, tmp_path) == 1
     text = capsys.readouterr().err
-    assert text.startswith("Traceback")
-    assert f'{OURS}", line ' in text
+    files = re.findall(r'^  File "(.*)", line ', text, re.MULTILINE)
+    assert files[0] == str(OURS), "no frame above the user's own"
+    assert not [file for file in files if file.endswith(("recorder.py", "training.py"))]
     last = text.splitlines()[-1]
     assert last.startswith(f"tracekit: error: {OURS}:{function} raised {kind}")
     assert not (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1"), ("--workers", "1")])
+def test_frames_begin_in_the_users_file_wherever_it_ran(tmp_path: Path, capfd, more: tuple[str, ...]) -> None:
+    assert capture("raises_in_its_data", tmp_path, *more) == 1
+    lines = capfd.readouterr().err.splitlines()
+    begin = lines.index("Traceback (most recent call last):")
+    assert lines[begin + 1].startswith(f'  File "{OURS}", line ')
+    assert lines[-1].startswith("tracekit: error: ")
+    assert "raised LookupError: no such point" in lines[-1]
+    assert sum(line.startswith("Traceback") for line in lines) == 1
+
+
+def test_debug_shows_all_frames(tmp_path: Path) -> None:
+    words = ["capture", f"{OURS}:raises_in_its_data", "-o", str(tmp_path), *SHORT, "--debug"]
+    with pytest.raises(WorkloadError) as caught:
+        main(words)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "recorder.py" in text
+    assert f'{OURS}", line ' in text
+
+
+def test_each_error_of_a_chain_is_cut(tmp_path: Path) -> None:
+    net = tmp_path / "net.py"
+    net.write_text("""
+def inner(): raise ValueError("bad")
+def outer():
+    try: inner()
+    except ValueError as error: raise KeyError("worse") from error
+""")
+    there = runpy.run_path(str(net))
+    with pytest.raises(KeyError) as caught:
+        there["outer"]()
+    cut = own_part(caught.value, net)
+    assert [line for line in cut.splitlines() if "File" in line] == [
+        f'  File "{net}", line 4, in outer',
+        f'  File "{net}", line 2, in inner',
+        f'  File "{net}", line 5, in outer',
+    ]
+    assert Path(__file__).name in own_part(
+        caught.value, None
+    )  # it begins at the first frame that is not tracekit's
+
+
+def test_what_only_tracekit_saw_has_no_traceback() -> None:
+    with pytest.raises(UsageError) as caught:
+        Plan(workload="cnn", levels=()).check()
+    caught.value.__traceback__ = caught.tb.tb_next
+    assert own_part(caught.value, None) == ""
 
 
 @pytest.mark.parametrize("content", ["1 / 0\n", "def build(:\n", "raise SystemExit(0)\n"])
@@ -89,38 +139,6 @@ def test_levels_that_were_finished_before_an_error_stay(tmp_path: Path) -> None:
     assert [one.level for one in manifest.runs] == ["M"]
     assert manifest.stopped == 'ValueError: step "four" is one too many'
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
-
-
-def interrupted(tmp_path: Path, *more: str) -> tuple[int, str]:
-    """The exit code and stderr of a program that is sent SIGINT, as by Ctrl-C, while it is being profiled."""
-    ready = tmp_path / "ready"
-    words = ["capture", f"{OURS}:is_slow_while_profiled", "-o", str(tmp_path / "out"), *SHORT, *more]
-    program = subprocess.Popen(
-        [sys.executable, "-m", "tracekit", *words],
-        env={**os.environ, "TRACEKIT_TEST_READY": str(ready)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not ready.exists() and program.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(program.pid, signal.SIGINT)  # as a terminal does it: the program and all that it started
-    _, text = program.communicate(timeout=60)
-    return program.returncode, text
-
-
-@pytest.mark.parametrize("more", [(), ("--ranks", "2")])
-def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, more: tuple[str, ...]) -> None:
-    code, text = interrupted(tmp_path, *more)
-    assert code == 130, text
-    assert text.splitlines()[-1] == "tracekit: error: interrupted"
-    assert f"finished levels (M) are in {tmp_path / 'out'}" in text
-    assert "Traceback" not in text
-    manifest = read_manifest(tmp_path / "out" / "manifest.json")
-    assert {one.level for one in manifest.runs} == {"M"}
-    assert manifest.stopped == "interrupted"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
 
 
 def test_an_older_manifest_is_not_taken_for_what_was_finished(tmp_path: Path, monkeypatch, capsys) -> None:

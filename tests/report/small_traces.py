@@ -196,6 +196,14 @@ def nothing(folder: Path) -> Trace:
     return script.read(folder)
 
 
+def ranges_only(folder: Path) -> Trace:
+    """A step with a layer in it, as the level ML of a capture records them."""
+    script = Script()
+    script.host("ProfilerStep#0", 0, 100, "user_annotation")
+    script.host("tracekit.layer/conv", 10, 50, "user_annotation", layer="conv", layer_id=1, module="Conv2d")
+    return script.read(folder)
+
+
 def hostile(folder: Path) -> Trace:
     """Every text that a trace may choose is an attack."""
     script = Script()

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import capture_options as flags
-from tracekit.errors import UsageError, WorkloadError
+from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.output import terminal_width
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
-    from tracekit.manifest import CaptureOptions, Settings
+    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = ["capture"]
 
@@ -60,7 +62,8 @@ def capture(
     if nsys:
         from tracekit.cli.capture_nsys import capture_under_nsys
 
-        capture_under_nsys(context, folder, flags.levels_of(levels), device)
+        with ended_by_signals():
+            capture_under_nsys(context, folder, flags.levels_of(levels), device)
         return
     from tracekit.manifest import CaptureOptions, Settings
 
@@ -85,7 +88,9 @@ def capture(
     options = CaptureOptions(
         steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
     )
-    _run(workload, folder, settings, options, levels, data)
+    with ended_by_signals():
+        result = _run(workload, folder, settings, options, flags.levels_of(levels), data)
+    _print_result(result)
 
 
 def _run(
@@ -93,9 +98,9 @@ def _run(
     folder: Path,
     settings: Settings,
     options: CaptureOptions,
-    levels: str,
+    levels: tuple[Level, ...],
     data: Path | None,
-) -> None:
+) -> CaptureResult:
     from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
@@ -103,27 +108,24 @@ def _run(
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
-            result = run(
+            return run(
                 workload,
                 folder,
                 settings=settings,
                 options=options,
-                levels=flags.levels_of(levels),
+                levels=levels,
                 data=data,
-                progress=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
+                progress=_tell,
             )
-    except WorkloadError as error:
-        if error.__cause__ is not None:
-            import traceback
-
-            # It is the user's own code: where it failed is what he needs to see, before our one line.
-            traceback.print_exception(error.__cause__)
-        raise
-    except KeyboardInterrupt:
+    except BaseException:
         if _written_at(folder / MANIFEST_FILE) != before:
             _say_what_is_left(folder)
         raise
-    _print_result(result)
+
+
+def _tell(line: str) -> None:
+    # A file's name may hold what moves a terminal's cursor.
+    typer.echo("".join(letter if letter.isprintable() else "?" for letter in line), err=True)
 
 
 def _print_result(result: CaptureResult) -> None:
@@ -132,16 +134,23 @@ def _print_result(result: CaptureResult) -> None:
     for run in result.manifest.runs:
         if run.trace_defect:
             typer.echo(f"warning: {run.trace}: {run.trace_defect}", err=True)
+    if result.manifest.counters_missing:
+        typer.echo(f"warning: no hardware counters: {result.manifest.counters_missing}", err=True)
     if result.manifest.skipped_samples:
         times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
-        typer.echo(f"warning: {times} a sample could not be used, and another took its place", err=True)
+        typer.echo(
+            f"warning: {times} a sample could not be used, and another took its place "
+            "(one that is drawn again counts again)",
+            err=True,
+        )
 
 
 def _say_what_is_left(folder: Path) -> None:
     from tracekit.manifest import MANIFEST_FILE, read_manifest
 
     done = ", ".join(dict.fromkeys(run.level for run in read_manifest(folder / MANIFEST_FILE).runs))
-    typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+    if done:
+        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
 
 
 def _written_at(path: Path) -> int | None:
@@ -160,4 +169,4 @@ def _default_folder(workload: str) -> Path:
 def _print_list() -> None:
     from tracekit.capture.listing import listing
 
-    typer.echo(listing())
+    typer.echo(listing(terminal_width() if sys.stdout.isatty() else None))

@@ -13,7 +13,7 @@ import typer
 
 import tracekit
 from tracekit.cli import commands
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, WorkloadError
 
 __all__ = ["app", "main"]
 
@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except TracekitError as error:
         if debug:
             raise
+        if isinstance(error, WorkloadError):
+            # It is the user's own code: where it failed is what he needs to see, before our one line.
+            sys.stderr.write(error.traceback)
         code = _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _complain("interrupted", _INTERRUPTED)

@@ -70,7 +70,8 @@ def report(
     if chosen in _FOLDERS:
         _write_folders(made, chosen, output)
         return
-    text = _joined([_render(result, trace, chosen) for result, trace in made], chosen)
+    rendered = [_render(result, trace, chosen) for result, trace in made]
+    text = _joined(_headed(rendered, [result for result, _ in made], chosen), chosen)
     if question:
         question.keep(text)
     out.emit(text, output)
@@ -95,6 +96,24 @@ def _joined(texts: Sequence[str], chosen: Format) -> str:
     if chosen is Format.json and len(texts) > 1:
         return '{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}"
     return "\n".join(texts)
+
+
+def _headed(texts: Sequence[str], reports: Sequence[Report], chosen: Format) -> Sequence[str]:
+    """Of several reports each with a line above it that says which trace, and which rank, it is of."""
+    if len(texts) == 1 or chosen not in (Format.table, Format.md):
+        return texts
+    from tracekit.report.format import format_source
+    from tracekit.report.markdown import escape
+
+    sources = [format_source(made.trace) for made in reports]
+    if chosen is Format.md:
+        return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
+    from rich.cells import cell_len, set_cell_size
+
+    width = out.terminal_width()
+    heads = [f"══ {source} " for source in sources]
+    lines = [set_cell_size(head + "═" * (width - cell_len(head)), width) for head in heads]
+    return [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
 
 
 def _render(result: Report, trace: Trace, chosen: Format) -> str:
@@ -170,7 +189,7 @@ def run_analysis(
     read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
     from tracekit.report.build import build_report
 
-    texts = []
+    texts, reports = [], []
     for trace in read:
         made = build_report(trace, window=window.value, step=step, only=[name])
         whole = made.sections[0]
@@ -184,7 +203,8 @@ def run_analysis(
             out.emit_frame(costliest(section.tables[0], top) if top else frame, chosen, output)
             return
         texts.append(_render_section(made, section, chosen, top))
-    text = "\n".join(texts)
+        reports.append(made)
+    text = "\n".join(_headed(texts, reports, chosen))
     if question:
         question.keep(text)
     out.emit(text, output)

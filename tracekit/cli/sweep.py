@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -15,6 +12,7 @@ import typer
 from tracekit.cli import capture_options as flags
 from tracekit.cli import options as shared
 from tracekit.cli import sweep_options as lists
+from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.frames import Listing, check_format, emit_listing, sorted_by
 from tracekit.cli.output import choose_format
 from tracekit.errors import TracekitError, UsageError
@@ -90,9 +88,9 @@ def sweep(
     )
     settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
     options = CaptureOptions(steps=steps, warmup=warmup)
-    rows = _sweep(
-        grid, output, settings, options, flags.levels_of(levels), data, retry=retry, timeout=timeout
-    )
+    chosen_levels = flags.levels_of(levels)
+    with ended_by_signals():
+        rows = _sweep(grid, output, settings, options, chosen_levels, data, retry=retry, timeout=timeout)
     emit_listing(_runs(rows, output), chosen)
     _say_what_failed(rows)
 
@@ -115,35 +113,20 @@ def _sweep(
     from tracekit.capture.sweep import sweep as run_all
 
     try:
-        with _terminable():
-            return run_all(
-                grid,
-                folder,
-                settings=settings,
-                options=options,
-                levels=levels,
-                data=data,
-                retry=retry,
-                timeout=timeout,
-                progress=_teller(),
-            )
+        return run_all(
+            grid,
+            folder,
+            settings=settings,
+            options=options,
+            levels=levels,
+            data=data,
+            retry=retry,
+            timeout=timeout,
+            progress=_teller(),
+        )
     except KeyboardInterrupt:
         _say_how_to_go_on(folder)
         raise
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """What a scheduler sends before it kills counts as Ctrl-C, so that the run that is going is ended too."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _teller() -> Callable[[Progress], None]:

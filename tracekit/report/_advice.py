@@ -67,6 +67,11 @@ _GENERAL: Final[dict[Bound, tuple[str, str]]] = {
         "Measure times in a second run",
         "profile without profiler_metrics in experimental_config; read only the counters here",
     ),
+    "ranges only": (
+        "Record what the layers run",
+        "tracekit capture --levels M,MLG records operators and kernels as well; "
+        "a profiler of your own needs activities=[CPU, CUDA]",
+    ),
     "nothing ran": (
         "Capture some work",
         "call the model inside the profiler's active steps, with activities=[CPU, CUDA]",

@@ -16,6 +16,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
 from tracekit.findings import Finding
+from tracekit.report._capture_flags import with_flags
 from tracekit.report._tree import costliest
 from tracekit.report.columns import TableView, column_of, view_of
 from tracekit.report.figures_data import figures_of
@@ -80,11 +81,13 @@ def build_report(
         empty = isinstance(outcome, Result) and outcome.not_captured is not None
         if wanted and not (only is None and analysis.optional and empty):
             sections.append(_section(analysis, outcome, scope, top))
+    verdict = _with_excerpt(_clean_verdict(decide(scope, results)), trace)
+    verdict, told = with_flags(verdict, _said_once(sections), trace.manifest)
     return Report(
         trace=_trace_info(trace),
         window=_window(scope),
-        verdict=_with_excerpt(_clean_verdict(decide(scope, results)), trace),
-        sections=_said_once(sections),
+        verdict=verdict,
+        sections=told,
         health=(*_health(trace), *broken),
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -26,6 +27,7 @@ from tracekit.report._idle_words import main_cause, where
 from tracekit.report._names import category_name
 from tracekit.report._parts import DeviceParts, device_parts
 from tracekit.report.model import Advice, Bound, Cost, Verdict
+from tracekit.trace import Trace
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
@@ -63,14 +65,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     if replayed:
         return _of_counters(scope, replayed, findings)
     if not scope.overlapping.height or scope.duration <= 0:
-        ranges = scope.trace.host.filter(pl.col("kind") == "module").height
-        return Verdict(
-            "nothing ran",
-            "The trace holds ranges only, no device activity and no operator: it tells times of the host."
-            if ranges
-            else "The trace holds no device activity and no operator.",
-            advice=(general("nothing ran", 0),),
-        )
+        return _of_nothing(scope.trace)
     verdict = on_cpu(scope, results, findings) if scope.on_cpu else _on_device(scope, results, findings)
     return dataclasses.replace(verdict, layers=_layer_costs(results))
 
@@ -88,6 +83,21 @@ def _findings(results: Tables) -> list[Owned]:
     owner = {id(finding): name for name, result in results.items() for finding in result.findings}
     ranked = rank([finding for result in results.values() for finding in result.findings])
     return [Owned(finding, owner[id(finding)]) for finding in ranked]
+
+
+def _of_nothing(trace: Trace) -> Verdict:
+    """The verdict on a trace in which no device and no operator did anything."""
+    if not trace.host.filter(pl.col("kind") == "module").height:
+        text = "The trace holds no device activity and no operator."
+        return Verdict("nothing ran", text, advice=(general("nothing ran", 0),))
+    runs = [] if trace.manifest is None else trace.manifest.runs
+    name = Path(trace.meta.path).name
+    level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
+    text = (
+        f"Only ranges of steps, phases and layers were recorded{level}: times of the host, "
+        "with no operator and no device activity."
+    )
+    return Verdict("ranges only", text, advice=(general("ranges only", 0),))
 
 
 # -- a run for counters ----------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Hardware counters of each kernel of a step, where the device and this torch's profiler give them.
+
+The names are those of Kineto and CUPTI, as HTA's documentation of its CUPTI counter analysis has them:
+https://hta.readthedocs.io/en/latest/source/features/cupti_counter_analysis.html. The profiler says nothing when it is
+not permitted to count, or was built without it; it then writes no range. Never run on a GPU so far.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from tracekit.capture.device import synchronize
+from tracekit.capture.nsys import under_nsys
+from tracekit.facts.kineto import COUNTER_RANGE_CATEGORY
+
+__all__ = ["METRICS", "has_counters", "measure"]
+
+METRICS: Final = (
+    "kineto__tensor_core_insts",
+    "kineto__cuda_core_flops",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+)
+_LONGEST_TEXT: Final = 150
+
+
+def has_counters(device: torch.device) -> bool:
+    """Whether this is a device that has hardware counters: a GPU of NVIDIA, whose counters Kineto reads by CUPTI."""
+    return device.type == "cuda" and torch.version.cuda is not None
+
+
+def measure(step: Callable[[], object], device: torch.device, target: Path, *, ranks: int) -> str | None:
+    """Run `step` once with `METRICS` counted of each kernel, and write the profiler's trace to `target`.
+
+    Returns None, or one line that says why nothing was counted; a failure of the profiler is no reason to lose a
+    capture.
+    """
+    if ranks > 1:
+        return "a kernel that waits for another rank cannot be measured alone"
+    if under_nsys():
+        return "nsys holds the counters"
+    try:
+        _profile(step, device, target)
+    except Exception as error:  # noqa: BLE001 - an experimental part of the profiler; the manifest says what it said
+        return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
+    if not _holds_ranges(target):
+        return "the profiler wrote none: no permission to read them, or this torch was built without them"
+    return None
+
+
+def _profile(step: Callable[[], object], device: torch.device, target: Path) -> None:
+    config = torch._C._profiler._ExperimentalConfig(
+        profiler_metrics=list(METRICS), profiler_measure_per_kernel=True
+    )
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, experimental_config=config) as profiler:
+        step()
+        synchronize(device)
+    profiler.export_chrome_trace(str(target))
+
+
+def _holds_ranges(trace: Path) -> bool:
+    with trace.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(f'"{COUNTER_RANGE_CATEGORY}"'.encode()) >= 0

@@ -1,0 +1,122 @@
+"""What a training step may raise, as an error that says whose it is and what to do."""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from tracekit.capture import workloads
+from tracekit.capture.plan import Plan
+from tracekit.capture.tracebacks import own_part, own_text
+from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
+
+__all__ = ["own_errors"]
+
+_LONGEST_TEXT: Final = 200
+_NO_MEMORY: Final = ("not enough memory", "can't allocate memory", "out of memory")
+_NO_SHARED_MEMORY: Final = (
+    "unable to allocate shared memory",
+    "unable to write to file </torch_",
+    "out of shared memory",
+)
+_LOADER_ENDED: Final = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) "
+    r"(?:is killed by signal: (?P<signal>[^.]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)"
+)
+
+
+_RECEIVING: Final = frozenset({"reductions.py", "resource_sharer.py", "connection.py", "queues.py"})
+_HEARD_SECONDS: Final = 1
+
+
+@contextmanager
+def own_errors(plan: Plan) -> Iterator[None]:
+    """Turn what the block raises into an error that says whose it is.
+
+    Raises OutOfMemoryError when a step does not fit the memory; UsageError when the disk or the shared memory is full;
+    TracekitError when a loader process ended; WorkloadError for anything else in code that is not tracekit's own.
+    """
+    try:
+        yield
+    except (TracekitError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
+        known = _known(error, plan)
+        if known is not None:
+            raise known from error
+        if workloads.is_built_in(plan.workload):
+            raise
+        base, in_file, _ = plan.workload.partition(".py:")
+        own = own_part(error, Path(f"{base}.py") if in_file else None)
+        raise WorkloadError(
+            f"{plan.workload} raised {own_text(error)[:_LONGEST_TEXT]}", traceback=own
+        ) from error
+
+
+def _known(error: BaseException, plan: Plan) -> TracekitError | None:
+    """The error as one line, where it is one of those that the machine causes and not the code."""
+    text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return UsageError("the disk is full", remedy="make room, or write elsewhere")
+    if any(words in text for words in _NO_SHARED_MEMORY):
+        return UsageError(
+            "the loader processes have no shared memory left (/dev/shm)",
+            remedy="lower --batch or --workers, or enlarge it",
+        )
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
+        words in text for words in _NO_MEMORY
+    ):
+        return OutOfMemoryError(
+            f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
+            remedy="lower --batch or --size, or add --checkpoint-activations",
+        )
+    if plan.settings.workers and isinstance(error, OSError | EOFError) and _while_receiving(error):
+        return _of_lost_loader()
+    return _of_loader([found for text in _texts(error) if (found := _LOADER_ENDED.search(text))])
+
+
+def _while_receiving(error: BaseException) -> bool:
+    """Whether it came up while a batch was taken from a loader process, which then is no longer there to hand it over."""
+    files = (Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(file.name in _RECEIVING and file.parent.name == "multiprocessing" for file in files)
+
+
+def _of_lost_loader() -> TracekitError | None:
+    """Torch raises how a loader ended, whenever it hears of that: a moment later."""
+    try:
+        time.sleep(_HEARD_SECONDS)
+    except RuntimeError as told:
+        found = _LOADER_ENDED.search(str(told))
+        if found is not None:
+            return _of_loader([found])
+    return TracekitError("a loader process ended", remedy="--workers 0 shows where")
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """Of the error and of what it was raised from: a loader's end is told twice, and only the first says how."""
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
+
+
+def _of_loader(told: Sequence[re.Match[str]]) -> TracekitError | None:
+    if not told:
+        return None
+    ended = next((found for found in told if found["signal"] or found["code"]), told[0])
+    if ended["signal"] == "Killed":
+        return OutOfMemoryError(
+            "the system killed a loader process, as it does when memory runs out",
+            remedy="lower --workers, --batch or --size",
+        )
+    how = f"crashed ({ended['signal']})" if ended["signal"] else "ended"
+    if ended["code"]:
+        how = f"ended with exit code {ended['code']}"
+    return TracekitError(f"a loader process {how}", remedy="--workers 0 shows where")

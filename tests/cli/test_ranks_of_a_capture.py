@@ -1,0 +1,44 @@
+"""Reports of the ranks of one capture say which rank each is of, and what all of them do together."""
+
+from __future__ import annotations
+
+import pytest
+from paths import SAMPLES
+
+from tracekit.cli.main import main
+
+FOLDER = next(path.parent for path in SAMPLES if path.parent.name == "bert_cpu_ddp")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--no-cache"])
+    assert not left.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "steps"])
+def test_each_report_begins_with_its_rank(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown(capsys, command, str(FOLDER)).splitlines()
+    heads = [line for line in lines if line.startswith("══")]
+    assert lines[0] == heads[0]
+    assert [head[:37] for head in heads] == [f"══ trace-rank{n}.json.gz · rank {n} of 2 " for n in (0, 1)]
+    assert {len(head) for head in heads} == {80}
+    one = shown(capsys, command, str(FOLDER), "--rank", "1")
+    assert "══" not in one
+    assert one.rstrip() in "\n".join(lines)
+
+
+@pytest.mark.parametrize("command", ["report", "steps"])
+def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, command, str(FOLDER), "-f", "md")
+    assert text.startswith("*trace-rank0.json.gz · rank 0 of 2")
+    assert "\n*trace-rank1.json.gz · rank 1 of 2" in text
+
+
+def test_throughput_is_said_to_be_that_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(shown(capsys, "report", str(FOLDER), "--rank", "1").split())
+    assert "142 samples a second of all 2 ranks (4 a step of the slowest rank)" in text

@@ -1,0 +1,67 @@
+"""What a scheduler or a closing terminal sends before it kills: it ends a command as Ctrl-C does, children included."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from tracekit.errors import TracekitError
+
+__all__ = ["EndedBySignalError", "ended_by_signals"]
+
+_NAMES: Final = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_DEAF_SECONDS: Final = 15
+"""How long further signals are left alone: a scheduler repeats them, and the children are being ended meanwhile."""
+
+
+class EndedBySignalError(TracekitError):
+    """A signal ended the command; the exit code is 128 and its number, as a shell has it.
+
+    >>> str(EndedBySignalError(15)), EndedBySignalError(15).exit_code
+    ('ended by SIGTERM', 143)
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt in the block, and EndedBySignalError behind it.
+
+    A signal that is being ignored, as SIGHUP below nohup, stays so.
+    """
+    first: int | None = None
+    replaced: dict[int, Any] = {}
+    deaf_until = 0.0
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        nonlocal first, deaf_until
+        if time.monotonic() < deaf_until:
+            return
+        first, deaf_until = number, time.monotonic() + _DEAF_SECONDS
+        if hasattr(signal, "SIGCHLD") and callable(signal.getsignal(signal.SIGCHLD)):
+            # torch raises an error for a loader that ends, and the same signal may have ended it. It would do so while
+            # the program exits, too, so this stays.
+            signal.signal(signal.SIGCHLD, lambda *_: None)
+        raise KeyboardInterrupt
+
+    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    try:
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                replaced[number] = signal.signal(number, interrupt)
+        yield
+    except (KeyboardInterrupt, Exception):
+        if first is None:
+            raise
+        # Whatever went wrong then did so because of the signal: a loader that got it too, a rank that was ended.
+        raise EndedBySignalError(first) from None
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
