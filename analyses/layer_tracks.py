@@ -59,7 +59,7 @@ def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
     >>> scope = select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
     >>> bars = layer_tracks(scope, attribution(scope.trace, scope=scope)).host
     >>> sorted(bars["phase"].unique().cast(str))
-    ['backward', 'data', 'forward', 'optimizer']
+    ['backward', 'data', 'forward', 'optimizer', 'other']
     """
     model = found.model
     threads = pl.DataFrame(
