@@ -156,14 +156,29 @@ setTimeout(() => {
   out.theme = document.documentElement.dataset.theme;
   const canvas = document.getElementById("canvas");
   canvas.focus();
-  for (const key of ["+", "ArrowRight", ".", "."]) {
-    canvas.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
-  }
-  out.picked = document.getElementById("picked").textContent;
+  const picked = document.getElementById("picked");
+  const press = (target, key) => target.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+  for (const key of ["w", "+", "d", "ArrowRight", ".", "."]) press(canvas, key);
+  out.neighbour = picked.querySelector("b").textContent;
+  const find = document.getElementById("find");
+  find.value = "KERNEL_1";
+  find.dispatchEvent(new Event("input"));
+  out.hits = document.getElementById("found").textContent;
+  press(canvas, "Escape");
+  press(find, "Enter");
+  const told = () => [...picked.querySelectorAll(".chain > div")].map((row) => [...row.children].map((part) => part.textContent));
+  out.picked = picked.textContent;
+  out.chain = told();
+  picked.querySelector(".reference").click();
+  out.launch = picked.querySelector("b").textContent;
+  out.launched = told();
+  document.querySelector("[data-do=link]").click();
+  out.link = location.hash;
   const box = canvas.getBoundingClientRect();
-  const at = {clientX: box.left + 400, clientY: box.top + 30, bubbles: true, cancelable: true};
+  const at = {clientX: box.left + 400, clientY: box.top + 36, bubbles: true, cancelable: true};
   canvas.dispatchEvent(new WheelEvent("wheel", {...at, deltaY: -100}));
   document.querySelector("[data-do=all]").click();
+  document.querySelectorAll("#groups input").forEach((box) => { if (!box.parentNode.textContent.includes("threads")) box.click(); });
   canvas.dispatchEvent(new PointerEvent("pointermove", at));
   out.tip = document.getElementById("tip").textContent;
   document.title = JSON.stringify(out);
@@ -185,7 +200,21 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert (out["first"], out["every"], out["found"]) == (10, 20, 1)
     assert (out["order"], out["largest"]) == ("descending", "kernel_19")
     assert out["theme"] in ("light", "dark")
-    assert out["picked"].startswith("aten::mm · op, 6.00 µs")
+    assert out["neighbour"] == "operator dispatch"
+    assert out["hits"] == "11 found"
+    assert out["picked"].startswith("kernel_1 · gemm, 21.0 µs, starts at 110 µs · device 0, stream 7")
+    assert out["chain"] == [
+        ["Launch", "cudaLaunchKernel 4.00 µs, 5.00 µs earlier"],
+        ["Operator", "aten::mm 6.00 µs"],
+        ["Phase", "forward"],
+        ["Layer known by", "unattributed"],
+    ]
+    assert out["launch"] == "cudaLaunchKernel"
+    assert ["Launched", "kernel_1 21.0 µs"] in out["launched"]
+    assert re.fullmatch(
+        r"#timeline&from=\d+&to=\d+&select=\d+&find=KERNEL_1&(light|dark)",
+        out["link"].replace("&amp;", "&"),
+    )
     assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")
 
 
@@ -205,34 +234,22 @@ def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: 
     assert f'class="{"columns" if kind == "columns" else "stack"}"' in _page(script.read(tmp_path))
 
 
-# -- the timeline's data ---------------------------------------------------------------------------
-
-
-def test_timeline_of_a_step(tmp_path: Path) -> None:
-    trace = small_traces.host_bound(tmp_path)
-    shapes = timeline(trace, build_report(trace).window)
-    assert shapes is not None
-    lanes = {lane["label"]: lane for lane in shapes["lanes"]}
-    stream, idle = lanes["device 0, stream 7"], lanes["device 0, idle"]
-    assert (len(stream["starts"]), len(idle["starts"])) == (10, 9)
-    assert sum(idle["durations"]) == 9 * 80_000
-    calls = [name for lane in shapes["lanes"] for name in lane["names"]]
-    assert {shapes["names"][calls[link]] for link in stream["links"]} == {"cudaLaunchKernel"}
-
-
-def test_timeline_drops_the_shortest_spans_of_the_host(tmp_path: Path) -> None:
-    trace = small_traces.host_bound(tmp_path)
-    shapes = timeline(trace, build_report(trace).window, limit=12)
-    assert shapes is not None
-    assert sum(len(lane["starts"]) for lane in shapes["lanes"]) == 12
-    assert shapes["note"].startswith("12 of 40 shapes are drawn")
-    assert "ProfilerStep#3" in shapes["names"]
-
-
 def test_no_timeline_without_anything(tmp_path: Path) -> None:
     trace = small_traces.nothing(tmp_path)
     assert timeline(trace, build_report(trace).window) is None
     assert "The timeline needs" not in _page(trace)
+
+
+@needs_browser
+def test_a_browser_that_cannot_unpack_says_so(tmp_path: Path) -> None:
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", _page(small_traces.host_bound(tmp_path))
+    )
+    page = page.replace("<head>", "<head><script>delete window.DecompressionStream;</script>")
+    tell = "<script>setTimeout(() => { document.title = document.getElementById('picked').textContent; }, 300)</script>"
+    assert _title_after(page.replace("</body>", tell + "</body>"), tmp_path).startswith(
+        "This browser cannot unpack the timeline"
+    )
 
 
 @pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name)

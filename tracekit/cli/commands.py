@@ -15,6 +15,7 @@ from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.sweep import characterize, sweep
+from tracekit.cli.view import view
 from tracekit.cli.xsp import xsp
 from tracekit.errors import UsageError
 
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
         made = _WITH_OWN_FLAGS.get(analysis.name) or _command(analysis)
         app.command(name=analysis.name, help=_help(analysis))(made)
     app.command(name="analysis")(third_party)
+    app.command()(view)
     app.command()(export)
     app.command()(capture)
     app.command()(sweep)

@@ -11,6 +11,8 @@ import typer
 __all__ = [
     "MAX_EVENTS",
     "CommPatterns",
+    "ExportKind",
+    "ExportTo",
     "FigureFormat",
     "FigureKind",
     "Figures",
@@ -50,6 +52,13 @@ class FigureKind(str, Enum):
     svg = "svg"
     png = "png"
     pdf = "pdf"
+
+
+class ExportKind(str, Enum):
+    """What is exported."""
+
+    frames = "frames"
+    chrome = "chrome"
 
 
 class WindowKind(str, Enum):
@@ -133,6 +142,15 @@ Figures = Annotated[
 
 FigureFormat = Annotated[
     FigureKind, typer.Option("--figure-format", help="How figures are written.", rich_help_panel=_WRITE)
+]
+
+ExportTo = Annotated[
+    ExportKind,
+    typer.Option(
+        "--to",
+        help="The frames that were read, or the file for Perfetto with tracks of layers and idle time.",
+        rich_help_panel=_WRITE,
+    ),
 ]
 
 MaxEvents = Annotated[

@@ -12,7 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
 from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
-from tracekit.cli.options import FigureKind, Format, WindowKind
+from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
@@ -251,18 +251,33 @@ def _render_section(made: Report, section: Section, chosen: Format, top: int | N
 
 def export(
     trace: flags.TraceFile,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="The folder, or with --to chrome the file, to write."
+        ),
+    ],
+    to: flags.ExportTo = ExportKind.frames,
     format_: flags.FormatFlag = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Write the trace's own frames (host spans, device activities, …) as Parquet or CSV files."""
+    """Write the trace's own frames as Parquet or CSV files, or the trace with tracks of layers and idle time."""
     chosen = format_ or Format.parquet
+    if to is ExportKind.chrome and format_ is not None:
+        raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
     if chosen not in (Format.parquet, Format.csv):
         raise UsageError(f"export writes parquet or csv, not {chosen.value}")
     digest = digests_of([trace], no_cache=no_cache)[0]
     # A copy of the trace is one of all of it.
-    read = load(trace, digest=digest, limits=limits_of(no_size_limit=no_size_limit, max_events=0))
+    limits = limits_of(no_size_limit=no_size_limit, max_events=0)
+    read = load(trace, digest=digest, limits=limits)
+    if to is ExportKind.chrome:
+        from tracekit.report import chrome
+
+        added = chrome.write(read, output, limits=limits)
+        typer.echo(f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in added.items()) + " added")
+        return
     from tracekit.report.tables import write_trace
 
     for name in write_trace(read, output, chosen.value):

@@ -14,6 +14,7 @@ __all__ = [
     "DEVICE_CATEGORIES",
     "DEVICE_SYNC_CATEGORIES",
     "DROPPED_CATEGORIES",
+    "ENRICHED_CATEGORY",
     "FORWARD_BACKWARD_FLOW",
     "HOST_CATEGORIES",
     "MEMORY_EVENT",
@@ -60,11 +61,15 @@ DEVICE_SYNC_CATEGORIES: Final = frozenset({"cuda_sync", "cuda_event", "xpu_sync"
 COUNTER_RANGE_CATEGORY: Final = "cuda_profiler_range"
 """Hardware counters measured over one kernel."""
 
+ENRICHED_CATEGORY: Final = "tracekit"
+"""Of what tracekit itself adds to a trace."""
+
 DROPPED_CATEGORIES: Final[dict[str, str]] = {
     "gpu_user_annotation": "Kineto derives these from host ranges and kernels; the originals are kept",
     "Trace": "the profiler's own window, which holds no work",
     "external_correlation": "internal numbers of the profiler",
     "mtia_insight": "summaries that the vendor's tool derives",
+    ENRICHED_CATEGORY: "tracks of layers and idle time that `tracekit export --to chrome` adds",
 }
 """Categories that repeat what other events say, each with the reason for leaving it out."""
 

@@ -127,6 +127,18 @@ class EventStream:
         rest = b",".join([*[text for text, _ in under_way], pending])
         yield from self._one_by_one(rest, blocks)
 
+    def opened(self) -> tuple[bytes, bytes, Iterator[bytes]]:
+        """The plain bytes of the file: those up to the bracket that opens the event array, with it, what was read
+        beyond it, and all blocks after that.
+
+        Raises UnreadableTraceError when the file is not a trace at all.
+        """
+        read: list[bytes] = []
+        blocks = self.source.blocks()
+        beyond = self._open_array(_kept_in(read, blocks))
+        head = b"".join(read)
+        return head[: len(head) - len(beyond)], beyond, blocks
+
     def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[list[AnyEvent]]:
         ended = False
         for block in chain((b"",), blocks):
@@ -256,6 +268,12 @@ class EventStream:
         if parsed.pop("traceEvents", None) is not None:
             self.defects.add("unreadable_tail", "a second traceEvents")
         self.header.update(parsed)
+
+
+def _kept_in(read: list[bytes], blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for block in blocks:
+        read.append(block)
+        yield block
 
 
 def _skip_comma(text: bytes, cut: int) -> int:

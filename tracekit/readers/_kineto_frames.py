@@ -113,7 +113,8 @@ class RawFrames:
                 others,
             )
         elif phase == "M":
-            self._add_metadata(group)
+            if category not in facts.DROPPED_CATEGORIES:
+                self._add_metadata(group)
         elif phase == "C":
             self._add_counters(group)
         elif phase in ("s", "f") and category in facts.FORWARD_BACKWARD_FLOW:

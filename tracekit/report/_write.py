@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from tracekit.errors import UsageError
 
-__all__ = ["make_directory", "write_bytes", "write_text"]
+__all__ = ["make_directory", "write_bytes", "write_chunks", "write_text"]
 
 
 def write_text(path: str | os.PathLike[str], data: str) -> Path:
@@ -18,7 +19,12 @@ def write_text(path: str | os.PathLike[str], data: str) -> Path:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file through a temporary one beside it, and return its path.
+    """Write a file through a temporary one beside it, and return its path; see `write_chunks`."""
+    return write_chunks(path, (data,))
+
+
+def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
+    """Write a file piece by piece through a temporary one beside it, and return its path.
 
     A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly. Raises UsageError when it cannot be written;
     then the file that was there is untouched and nothing is left behind.
@@ -27,9 +33,9 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
     try:
         if target.exists() and not target.is_file() and not target.is_dir():
             with target.open("wb") as special:
-                special.write(data)
+                special.writelines(chunks)
         else:
-            _replace(target, data)
+            _replace(target, chunks)
     except OSError as error:
         raise _refusal(error, path) from error
     return Path(path)
@@ -45,12 +51,12 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     return directory
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace(target: Path, chunks: Iterable[bytes]) -> None:
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         # "x" fails on a file that is there; the mode follows the user's umask, as for any file he makes.
         with temporary.open("xb") as stream:
-            stream.write(data)
+            stream.writelines(chunks)
             stream.flush()
             os.fsync(stream.fileno())
         if target.exists():

@@ -26,8 +26,8 @@
     theme.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
     for (const redraw of redraws) redraw();
   };
-  const wanted = location.hash.slice(1);
-  if (wanted === "dark" || wanted === "light") root.dataset.theme = wanted;
+  const wanted = ["dark", "light"].find((name) => location.hash.slice(1).split("&").includes(name));
+  if (wanted) root.dataset.theme = wanted;
   theme.hidden = false;
   theme.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -165,11 +165,28 @@
   all(".plot").forEach(setUpPlot);
 
   const source = data("timeline-data");
-  if (source) {
-    one(".tools").hidden = false;
-    one(".stage").hidden = false;
-    const timeline = new Timeline(source, { time, isDark });
+  const showTimeline = async () => {
+    if (!TimelineData.canUnpack()) {
+      one("#picked").textContent =
+        "This browser cannot unpack the timeline (it has no DecompressionStream, which browsers have had since 2023).";
+      return;
+    }
+    const began = performance.now();
+    const shapes = await TimelineData.unpack(source);
+    shapes.unpacked = performance.now() - began;
+    for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
+    const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
+    const view = new TimelineView(shapes, { canvas, stage, spacer, time, isDark });
+    const timeline = new Timeline(view, { time });
     redraws.push(() => timeline.recolour());
-  }
+    timeline.recolour();
+    timeline.follow();
+    window.addEventListener("hashchange", () => timeline.follow());
+  };
   showTheme();
+  if (source) {
+    showTimeline().catch((error) => {
+      one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
+    });
+  }
 })();

@@ -1,102 +1,29 @@
 "use strict";
 
-// One step on a canvas: lanes of threads and streams, which can be moved, zoomed, searched and pointed at.
+// The reader's hands on a TimelineView: moving, choosing, searching, and the panel that tells what was chosen.
 class Timeline {
-  static GUTTER = 150;
-  static ROW = 15;
-  static GAP = 9;
-  static AXIS = 22;
-  static LEAST_NS = 20;
-  static COLOURS = { kernel: "gemm", graph: "gemm", op: "operator" };
-  static PALE = new Set(["idle", "step", "annotation", "module"]);
-
-  constructor(source, { time, isDark }) {
-    Object.assign(this, { source, time, isDark });
-    this.canvas = document.getElementById("canvas");
-    this.tip = document.getElementById("tip");
-    this.picked = document.getElementById("picked");
-    this.context = this.canvas.getContext("2d");
-    this.from = 0;
-    this.to = source.span_ns;
-    this.selected = null;
-    this.hits = null; // numbers of the names that the search found
+  constructor(view, { time }) {
+    Object.assign(this, { view, time, data: view.data, canvas: view.canvas });
+    for (const id of ["tip", "picked", "find", "found"]) this[id] = document.getElementById(id);
+    this.touches = new Map();
     this.drag = null;
-    this.pending = 0;
-    this.layOut();
-    this.canvas.style.height = `${this.height}px`;
     this.makeLegend();
+    this.makeSwitches();
     this.listen();
-    new ResizeObserver(() => this.redraw()).observe(this.canvas);
+    new ResizeObserver(() => view.redraw()).observe(view.stage);
   }
-
-  // -- the shapes ----------------------------------------------------------------------------------
-
-  layOut() {
-    this.shapes = [];
-    this.launched = new Map();
-    let top = Timeline.AXIS;
-    for (const lane of this.source.lanes) {
-      const depth = lane.depths.reduce((most, d) => Math.max(most, d), 0);
-      // lines by depth, each in order of time, so that what is in sight is found by halving
-      lane.lines = Array.from({ length: depth + 1 }, () => []);
-      lane.top = top;
-      lane.height = (depth + 1) * Timeline.ROW;
-      this.fill(lane);
-      top += lane.height + Timeline.GAP;
-    }
-    for (const shape of this.shapes) {
-      if (shape.link >= 0) this.launched.set(shape.link, [...(this.launched.get(shape.link) || []), shape.id]);
-    }
-    this.height = top + 4;
-  }
-
-  fill(lane) {
-    let at = 0;
-    lane.starts.forEach((step, i) => {
-      at += step;
-      const shape = {
-        lane, start: at, end: at + lane.durations[i], name: lane.names[i], kind: lane.kinds[i],
-        depth: lane.depths[i], link: lane.links ? lane.links[i] : -1, id: this.shapes.length,
-      };
-      this.shapes.push(shape);
-      lane.lines[shape.depth].push(shape);
-    });
-  }
-
-  nameOf(shape) {
-    return this.source.names[shape.name];
-  }
-
-  static firstFrom(line, t) {
-    let [low, high] = [0, line.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (line[middle].end < t) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  }
-
-  // What is drawn on the other end of a launch, at most two hundred shapes.
-  partners(shape) {
-    const ids = shape.link >= 0 ? [shape.link] : this.launched.get(shape.id) || [];
-    return ids.slice(0, 200).map((id) => this.shapes[id]);
-  }
-
-  // -- drawing -------------------------------------------------------------------------------------
 
   recolour() {
-    const style = getComputedStyle(document.documentElement);
-    const get = (name) => style.getPropertyValue(name).trim();
-    this.ink = Object.fromEntries(["ink", "muted", "line", "card", "accent"].map((name) => [name, get(`--${name}`)]));
-    this.colours = this.source.kinds.map((kind) => get(`--c-${Timeline.COLOURS[kind] || kind}`) || get("--c-other"));
-    this.swatches.forEach((mark, i) => { mark.style.background = this.colours[i]; });
-    this.redraw();
+    this.view.recolour();
+    this.data.source.kinds.forEach((kind, i) => {
+      if (this.swatches[i]) this.swatches[i].style.background = this.view.kindColours[i];
+    });
   }
 
   makeLegend() {
     const legend = document.getElementById("kinds");
-    this.swatches = this.source.kinds.map((kind) => {
+    this.swatches = this.data.source.kinds.map((kind) => {
+      if (kind === "layer") return null;
       const [item, mark] = [document.createElement("li"), document.createElement("span")];
       mark.className = "swatch";
       item.append(mark, ` ${kind}`);
@@ -105,255 +32,355 @@ class Timeline {
     });
   }
 
-  redraw() {
-    if (this.pending) return;
-    this.pending = requestAnimationFrame(() => {
-      this.pending = 0;
-      this.draw();
-    });
-  }
-
-  draw() {
-    const ratio = window.devicePixelRatio || 1;
-    this.width = this.canvas.clientWidth;
-    if (!this.width || !this.ink) return;
-    this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.width = Math.round(this.width * ratio);
-    this.context.scale(ratio, ratio);
-    this.context.font = "11px system-ui, sans-serif";
-    this.drawAxis();
-    for (const lane of this.source.lanes) for (const line of lane.lines) this.drawLine(line);
-    if (this.selected) this.drawSelection();
-    this.drawGutter();
-  }
-
-  x(t) {
-    return Timeline.GUTTER + ((t - this.from) / (this.to - this.from)) * (this.width - Timeline.GUTTER);
-  }
-
-  y(shape) {
-    return shape.lane.top + shape.depth * Timeline.ROW;
-  }
-
-  // Left and right edge of a shape, cut to what is in sight.
-  edges(shape) {
-    return [Math.max(this.x(shape.start), Timeline.GUTTER), Math.min(this.x(shape.end), this.width)];
-  }
-
-  drawAxis() {
-    const { context, ink, from, to } = this;
-    const rough = (to - from) / Math.max(2, (this.width - Timeline.GUTTER) / 110);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
-    context.fillStyle = ink.muted;
-    context.strokeStyle = ink.line;
-    context.beginPath();
-    for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
-      const at = Math.round(this.x(t)) + 0.5;
-      context.moveTo(at, 16);
-      context.lineTo(at, this.height);
-      if (at < this.width - 40) context.fillText(this.time(t), at + 3, 11);
-    }
-    context.stroke();
-  }
-
-  drawLine(line) {
-    const { context } = this;
-    let until = -1;
-    for (let i = Timeline.firstFrom(line, this.from); i < line.length && line[i].start < this.to; i += 1) {
-      const shape = line[i];
-      const [left, right] = this.edges(shape);
-      // what would fall on a pixel that is taken is not drawn
-      if (right <= until && shape !== this.selected) continue;
-      const drawn = Math.max(right - left, 0.7);
-      context.globalAlpha = this.hits && !this.hits.has(shape.name) ? 0.18 : 1;
-      context.fillStyle = this.colours[shape.kind];
-      context.fillRect(left, this.y(shape), drawn > 3 ? drawn - 0.6 : drawn, Timeline.ROW - 1.5);
-      until = Math.max(until, Math.floor(left + drawn));
-      if (drawn > 34) this.label(shape, left, drawn);
-    }
-    context.globalAlpha = 1;
-  }
-
-  label(shape, left, drawn) {
-    const room = Math.floor((drawn - 8) / 5.6);
-    const name = this.nameOf(shape);
-    const light = this.isDark() && Timeline.PALE.has(this.source.kinds[shape.kind]);
-    this.context.fillStyle = light ? "#f2f4f8" : "#101318";
-    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, this.y(shape) + 10.5);
-  }
-
-  drawSelection() {
-    const { context, selected, ink } = this;
-    const others = this.partners(selected);
-    context.strokeStyle = ink.ink;
-    context.lineWidth = 1.5;
-    for (const shape of [selected, ...others]) {
-      const [left, right] = this.edges(shape);
-      if (right < Timeline.GUTTER || left > this.width) continue;
-      context.strokeRect(left - 1, this.y(shape) - 1, Math.max(right - left, 1) + 1.5, Timeline.ROW);
-    }
-    context.strokeStyle = ink.accent;
-    context.beginPath();
-    for (const other of others) {
-      const [call, work] = selected.link >= 0 ? [other, selected] : [selected, other];
-      const [a, b] = [this.x(call.start), this.x(work.start)];
-      const [c, d] = [this.y(call) + Timeline.ROW, this.y(work)];
-      context.moveTo(Math.max(a, Timeline.GUTTER), c);
-      context.bezierCurveTo(a, (c + d) / 2, b, (c + d) / 2, Math.max(b, Timeline.GUTTER), d);
-    }
-    context.stroke();
-    context.lineWidth = 1;
-  }
-
-  drawGutter() {
-    const { context, ink } = this;
-    context.fillStyle = ink.card;
-    context.fillRect(0, 0, Timeline.GUTTER - 1, this.height);
-    context.fillStyle = ink.line;
-    context.fillRect(Timeline.GUTTER - 1, 0, 1, this.height);
-    for (const lane of this.source.lanes) {
-      context.fillStyle = ink.line;
-      context.fillRect(0, lane.top - Timeline.GAP / 2, this.width, 1);
-      context.fillStyle = ink.ink;
-      context.fillText(lane.label.length > 24 ? `${lane.label.slice(0, 23)}…` : lane.label, 8, lane.top + 10.5);
+  // A box to tick for each group of lanes that there is.
+  makeSwitches() {
+    const holder = document.getElementById("groups");
+    const { view } = this;
+    for (const group of new Set(this.data.source.lanes.map((lane) => lane.group))) {
+      const [label, box] = [document.createElement("label"), document.createElement("input")];
+      box.type = "checkbox";
+      box.checked = !view.hidden.has(group);
+      box.addEventListener("change", () => {
+        view.hidden[box.checked ? "delete" : "add"](group);
+        view.layOut();
+      });
+      label.append(box, ` ${group === "python" ? "Python" : group}`);
+      holder.append(label);
     }
   }
 
-  // -- moving --------------------------------------------------------------------------------------
+  // -- the panel ---------------------------------------------------------------------------------------
 
-  look(low, high) {
-    const length = Math.min(Math.max(high - low, Timeline.LEAST_NS), this.source.span_ns);
-    this.from = Math.min(Math.max(low, 0), this.source.span_ns - length);
-    this.to = this.from + length;
-    this.redraw();
-  }
-
-  zoom(factor, around = (this.from + this.to) / 2) {
-    this.look(around - (around - this.from) * factor, around + (this.to - around) * factor);
-  }
-
-  all() {
-    this.look(0, this.source.span_ns);
-  }
-
-  shift(part) {
-    const by = part * (this.to - this.from);
-    this.look(this.from + by, this.to + by);
-  }
-
-  at(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const [px, py] = [event.clientX - box.left, event.clientY - box.top];
-    const t = this.from + ((px - Timeline.GUTTER) / (box.width - Timeline.GUTTER)) * (this.to - this.from);
-    const lane = this.source.lanes.find((l) => py >= l.top && py < l.top + l.height);
-    const line = lane && px > Timeline.GUTTER ? lane.lines[Math.floor((py - lane.top) / Timeline.ROW)] : [];
-    const slack = (2 * (this.to - this.from)) / (box.width - Timeline.GUTTER); // two pixels either way
-    const near = line[Timeline.firstFrom(line, t - slack)];
-    return { px, py, t, shape: near && near.start <= t + slack ? near : null };
+  // A time since the start to the ns, without idle zeros.
+  static instant(t) {
+    const [digits, unit] = t >= 1e6 ? [6, "ms"] : t >= 1e3 ? [3, "µs"] : [0, "ns"];
+    return `${Number((t / 10 ** digits).toFixed(digits))} ${unit}`;
   }
 
   words(shape) {
-    const length = this.time(shape.end - shape.start);
-    const text = `${this.source.kinds[shape.kind]}, ${length}, starts at ${this.time(shape.start)}`;
-    if (shape.link < 0) return text;
-    const call = this.shapes[shape.link];
-    return `${text}, launched by ${this.nameOf(call)} ${this.time(shape.start - call.start)} earlier`;
+    const { data } = this;
+    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${Timeline.instant(data.start[shape])}`;
   }
 
   select(shape) {
-    this.selected = shape;
-    const name = document.createElement("b");
-    name.textContent = shape ? this.nameOf(shape) : "";
-    this.picked.replaceChildren(name, shape ? ` · ${this.words(shape)} · ${shape.lane.label}` : "Nothing is selected.");
-    this.redraw();
+    this.view.selected = shape;
+    this.tell(shape);
+    this.view.redraw();
   }
+
+  go(shape) {
+    this.select(shape);
+    this.view.reveal(shape);
+  }
+
+  tell(shape) {
+    if (shape < 0) {
+      this.picked.replaceChildren("Nothing is selected.");
+      return;
+    }
+    const [name, list] = [document.createElement("b"), document.createElement("dl")];
+    name.textContent = this.data.nameOf(shape);
+    list.className = "chain";
+    for (const [title, ...parts] of this.chain(shape)) {
+      const [row, term, text] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
+      term.textContent = title;
+      text.append(...parts);
+      row.append(term, text);
+      list.append(row);
+    }
+    this.picked.replaceChildren(name, ` · ${this.words(shape)} · ${this.data.laneOf(shape).label}`, list);
+  }
+
+  // From a shape up through the stack: rows of a title and what stands behind it.
+  chain(shape) {
+    const { data } = this;
+    const { group } = data.laneOf(shape);
+    const rows = [];
+    if (group === "idle") this.tellIdle(shape, rows);
+    else if (data.kindOf(shape) === "layer") rows.push(["Layer", this.layerOf(shape)]);
+    else if (group === "streams") this.tellActivity(shape, rows);
+    else this.tellSpan(shape, rows);
+    if (data.kindOf(shape) !== "layer" && data.layer[shape] >= 0) rows.push(["Layer", this.layerOf(shape)]);
+    if (data.phase[shape] >= 0) rows.push(["Phase", data.source.phases[data.phase[shape]]]);
+    if (data.method[shape] >= 0) rows.push(["Layer known by", data.source.methods[data.method[shape]]]);
+    return rows;
+  }
+
+  layerOf(shape) {
+    const { path, type } = this.data.source.layers[this.data.layer[shape]];
+    return type && !path.endsWith(type) ? `${path} (${type})` : path;
+  }
+
+  // The name of another shape, to be pressed, and its length.
+  reference(shape, more = "") {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "reference";
+    button.textContent = this.data.nameOf(shape);
+    button.addEventListener("click", () => {
+      this.go(shape);
+      this.canvas.focus({ preventScroll: true });
+    });
+    return [button, ` ${this.time(this.data.length(shape))}${more}`];
+  }
+
+  tellActivity(shape, rows) {
+    const { data } = this;
+    const call = data.link[shape];
+    if (call < 0) {
+      rows.push(["Launch", "not recorded, or not drawn"]);
+      return;
+    }
+    const delay = data.start[shape] - data.start[call];
+    rows.push(["Launch", ...this.reference(call, `, ${this.time(Math.abs(delay))} ${delay < 0 ? "later" : "earlier"}`)]);
+    this.tellOperators(call, rows);
+  }
+
+  tellOperators(span, rows) {
+    const found = this.data.operators(span).filter((one) => one !== this.view.selected);
+    if (found.length) rows.push([found.length > 1 ? "Operator, innermost" : "Operator", ...this.reference(found[0])]);
+    if (found.length > 1) rows.push(["Operator, outermost", ...this.reference(found[found.length - 1])]);
+  }
+
+  tellSpan(shape, rows) {
+    const { data } = this;
+    this.tellOperators(shape, rows);
+    const launched = data.launchedBy(shape);
+    if (launched.length) rows.push(["Launched", ...this.reference(launched[0], launched.length > 1 ? ` and ${launched.length - 1} more` : "")]);
+  }
+
+  tellIdle(shape, rows) {
+    const { data } = this;
+    const note = data.note[shape] >= 0 ? `, ${data.source.notes[data.note[shape]]}` : "";
+    rows.push(["Cause", `${data.nameOf(shape)}${note}`]);
+    if (data.link[shape] >= 0) {
+      rows.push(["Meanwhile the host", ...this.reference(data.link[shape])]);
+      this.tellOperators(data.link[shape], rows);
+    }
+    if (data.ended[shape] >= 0) rows.push(["Ended by", ...this.reference(data.ended[shape])]);
+  }
+
+  // -- choosing and finding ----------------------------------------------------------------------------
 
   step(way) {
-    const number = (this.selected ? this.selected.id : -way) + way;
-    const shape = this.shapes[Math.min(Math.max(number, 0), this.shapes.length - 1)];
-    this.select(shape);
-    const half = (this.to - this.from) / 2;
-    if (shape.start < this.from || shape.end > this.to) this.look(shape.start - half, shape.start + half);
+    const shape = this.view.selected < 0 && way > 0 ? 0 : this.view.selected + way;
+    this.go(Math.min(Math.max(shape, 0), this.data.count - 1));
   }
 
-  find(text) {
+  search(text) {
     const wanted = text.trim().toLowerCase();
-    const found = this.source.names.flatMap((name, i) => (name.toLowerCase().includes(wanted) ? [i] : []));
-    this.hits = wanted ? new Set(found) : null;
-    this.redraw();
+    this.view.hits = wanted ? this.data.matching(wanted) : null;
+    const count = wanted ? this.view.hits[this.data.count] : 0;
+    this.found.textContent = wanted ? `${count.toLocaleString("en")} found` : "";
+    this.view.redraw();
   }
 
-  // -- the reader's hands --------------------------------------------------------------------------
+  nextHit(way) {
+    const { hits, selected } = this.view;
+    if (!hits || !hits[this.data.count]) return;
+    const { count } = this.data;
+    let at = selected < 0 && way < 0 ? 0 : selected;
+    do at = (at + way + count) % count;
+    while (hits[at + 1] === hits[at]);
+    this.go(at);
+  }
+
+  // -- the fragment of the address tells what to show: #timeline&from=0&to=9000&select=7&dark --------------
+
+  link() {
+    const { view } = this;
+    const parts = ["timeline", `from=${Math.round(view.from)}`, `to=${Math.round(view.to)}`];
+    if (view.selected >= 0) parts.push(`select=${view.selected}`);
+    if (this.find.value) parts.push(`find=${encodeURIComponent(this.find.value)}`);
+    for (const group of view.hidden) if (group !== "python") parts.push(`hide=${group}`);
+    if (!view.hidden.has("python")) parts.push("show=python");
+    if (document.documentElement.dataset.theme) parts.push(document.documentElement.dataset.theme);
+    window.history.replaceState(null, "", `#${parts.join("&")}`);
+  }
+
+  follow() {
+    const asked = new URLSearchParams(window.location.hash.slice(1));
+    if (!asked.has("timeline")) return;
+    const { view } = this;
+    const number = (name) => (asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null);
+    view.hidden = new Set(["python", ...asked.getAll("hide")].filter((group) => !asked.getAll("show").includes(group)));
+    for (const box of document.querySelectorAll("#groups input")) {
+      box.checked = !view.hidden.has(box.parentNode.textContent.trim().toLowerCase());
+    }
+    view.layOut();
+    if (number("from") !== null && number("to") > number("from")) view.look(number("from"), number("to"));
+    if (asked.has("find")) {
+      this.find.value = asked.get("find");
+      this.search(this.find.value);
+    }
+    const shape = number("select");
+    if (Number.isInteger(shape) && shape >= 0 && shape < this.data.count) this.select(shape);
+    if (asked.has("bench")) this.measure();
+    else document.getElementById("timeline").scrollIntoView({ behavior: "instant" });
+  }
+
+  // How long drawing takes, in ms, while the view zooms in and moves; written into the page.
+  async measure() {
+    const { view } = this;
+    const [draws, gaps] = [[], []];
+    view.draw();
+    const first = performance.now();
+    const next = () => new Promise((done) => { requestAnimationFrame(done); });
+    const way = [...Array(20).fill(() => view.all()), ...Array(40).fill(() => view.zoom(0.85)), ...Array(40).fill(() => view.shift(0.1)), ...Array(20).fill(() => view.zoom(1.3))];
+    let before = await next();
+    for (const move of way) {
+      move();
+      const began = performance.now();
+      view.draw();
+      draws.push(performance.now() - began);
+      const now = await next();
+      gaps.push(now - before);
+      before = now;
+    }
+    const told = document.createElement("output");
+    told.id = "bench";
+    told.textContent = JSON.stringify({ shapes: this.data.count, first, unpack: this.data.unpacked, draws, gaps });
+    document.body.append(told);
+  }
+
+  // -- the reader's hands ------------------------------------------------------------------------------
 
   listen() {
     const on = (type, handler, options) => this.canvas.addEventListener(type, handler.bind(this), options);
     on("pointerdown", this.onDown);
     on("pointermove", this.onMove);
     on("pointerup", this.onUp);
-    on("pointercancel", () => { this.drag = null; });
+    on("pointercancel", this.onCancel);
     on("pointerleave", () => { this.tip.hidden = true; });
     on("dblclick", this.onDouble);
     on("wheel", this.onWheel, { passive: false });
     on("keydown", this.onKey);
-    const buttons = { in: () => this.zoom(0.6), out: () => this.zoom(1.7), all: () => this.all() };
+    this.view.stage.addEventListener("scroll", () => this.view.redraw(), { passive: true });
+    const { view } = this;
+    const buttons = { in: () => view.zoom(0.6), out: () => view.zoom(1.7), all: () => view.all(), fit: () => this.fit(), link: () => this.link() };
     for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", buttons[button.dataset.do]);
-    const find = document.getElementById("find");
-    find.addEventListener("input", () => this.find(find.value));
+    this.find.addEventListener("input", () => this.search(this.find.value));
+    this.find.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
+    });
+  }
+
+  fit() {
+    if (this.view.selected >= 0) this.view.reveal(this.view.selected, true);
+    else this.view.all();
+  }
+
+  place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
   }
 
   onDown(event) {
-    this.drag = { x: event.clientX, from: this.from, to: this.to, moved: false };
+    const [px, py] = this.place(event);
+    this.touches.set(event.pointerId, px);
     this.canvas.setPointerCapture(event.pointerId);
+    const { from, to, stage } = this.view;
+    this.drag = { px, py, from, to, scrolled: stage.scrollTop, moved: this.touches.size > 1, by: event.pointerType };
+    this.pinched = this.touches.size > 1 ? { apart: this.apart(), from, to } : null;
+  }
+
+  apart() {
+    const [a, b] = [...this.touches.values()];
+    return Math.max(Math.abs(a - b), 12);
   }
 
   onMove(event) {
-    if (this.drag) {
-      const { x, from, to } = this.drag;
-      const by = ((event.clientX - x) / (this.width - Timeline.GUTTER)) * (to - from);
-      this.drag.moved = this.drag.moved || Math.abs(event.clientX - x) > 3;
-      this.tip.hidden = true;
-      if (this.drag.moved) this.look(from - by, to - by);
+    const [px, py] = this.place(event);
+    if (!this.drag) {
+      this.hover(px, py);
       return;
     }
-    const { px, py, shape } = this.at(event);
-    this.tip.hidden = !shape;
-    if (!shape) return;
-    this.tip.textContent = `${this.nameOf(shape).slice(0, 200)} · ${this.words(shape)}`;
-    this.tip.style.left = `${Math.max(0, Math.min(px + 12, this.width - this.tip.offsetWidth - 6))}px`;
-    this.tip.style.top = `${py + 16}px`;
+    this.tip.hidden = true;
+    this.touches.set(event.pointerId, px);
+    if (this.pinched && this.touches.size > 1) {
+      const { apart, from, to } = this.pinched;
+      const [middle, half] = [(from + to) / 2, ((to - from) / 2) * (apart / this.apart())];
+      this.view.look(middle - half, middle + half);
+      return;
+    }
+    const { drag, view } = this;
+    drag.moved = drag.moved || Math.abs(px - drag.px) > 3 || Math.abs(py - drag.py) > 3;
+    if (!drag.moved || this.pinched) return;
+    const by = (px - drag.px) / view.scale;
+    if (drag.by === "mouse") view.stage.scrollTop = drag.scrolled - (py - drag.py);
+    view.look(drag.from - by, drag.to - by);
+  }
+
+  hover(px, py) {
+    const shape = this.view.at(px, py);
+    const lane = px < this.view.gutter ? this.view.laneAt(py) : null;
+    this.tip.hidden = shape < 0 && !lane;
+    this.canvas.classList.toggle("over", !this.tip.hidden);
+    if (this.tip.hidden) return;
+    this.tip.textContent = lane ? lane.label : this.hint(shape);
+    const { stage, width } = this.view;
+    this.tip.style.left = `${Math.max(0, Math.min(px + 12, width - this.tip.offsetWidth - 6))}px`;
+    const under = py + 16 + this.tip.offsetHeight < stage.clientHeight;
+    this.tip.style.top = `${stage.scrollTop + (under ? py + 16 : Math.max(py - this.tip.offsetHeight - 8, 0))}px`;
+  }
+
+  hint(shape) {
+    const layer = this.data.layer[shape] >= 0 && this.data.kindOf(shape) !== "layer" ? ` · ${this.layerOf(shape)}` : "";
+    return `${this.data.nameOf(shape).slice(0, 200)} · ${this.words(shape)}${layer}`;
   }
 
   onUp(event) {
-    if (this.drag && !this.drag.moved) this.select(this.at(event).shape);
-    this.drag = null;
+    this.touches.delete(event.pointerId);
+    if (this.drag && !this.drag.moved) this.press(...this.place(event));
+    if (!this.touches.size) [this.drag, this.pinched] = [null, null];
+  }
+
+  onCancel(event) {
+    this.touches.delete(event.pointerId);
+    if (!this.touches.size) [this.drag, this.pinched] = [null, null];
+  }
+
+  press(px, py) {
+    const { view } = this;
+    const lane = px < view.gutter ? view.laneAt(py) : null;
+    if (!lane) {
+      this.select(view.at(px, py));
+      return;
+    }
+    view.folded[view.folded.has(lane.number) ? "delete" : "add"](lane.number);
+    view.layOut();
   }
 
   onDouble(event) {
-    const { shape } = this.at(event);
-    if (!shape) return this.all();
-    const margin = (shape.end - shape.start) * 0.2 + 10;
-    return this.look(shape.start - margin, shape.end + margin);
+    const shape = this.view.at(...this.place(event));
+    if (shape >= 0) this.view.reveal(shape, true);
+    else this.view.all();
   }
 
   onWheel(event) {
     // the page scrolls as usual until the timeline has been clicked
     if (document.activeElement !== this.canvas && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
+    const { view } = this;
     const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
-    if (sideways) this.shift((event.deltaX || event.deltaY) / this.width);
-    else this.zoom(Math.exp(Math.min(Math.max(event.deltaY, -120), 120) * 0.003), this.at(event).t);
+    if (event.altKey) view.stage.scrollTop += event.deltaY;
+    else if (sideways) view.shift((event.deltaX || event.deltaY) / view.width);
+    else view.zoom(Math.exp(Math.min(Math.max(event.deltaY, -120), 120) * 0.003), view.timeAt(this.place(event)[0]));
   }
 
   onKey(event) {
+    const { view } = this;
+    const [left, right, closer, wider] = [() => view.shift(-0.15), () => view.shift(0.15), () => view.zoom(0.7), () => view.zoom(1.4)];
+    const scroll = (by) => () => { view.stage.scrollTop += by; };
     const moves = {
-      ArrowLeft: () => this.shift(-0.15), ArrowRight: () => this.shift(0.15),
-      "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1.4),
-      0: () => this.all(), Home: () => this.all(),
-      ",": () => this.step(-1), ".": () => this.step(1), Escape: () => this.select(null),
+      ArrowLeft: left, a: left, ArrowRight: right, d: right, "+": closer, "=": closer, w: closer, "-": wider, s: wider,
+      ArrowUp: scroll(-48), ArrowDown: scroll(48), 0: () => view.all(), Home: () => view.all(), f: () => this.fit(),
+      ",": () => this.step(-1), ".": () => this.step(1), n: () => this.nextHit(1), N: () => this.nextHit(-1),
+      "/": () => this.find.focus(), Escape: () => this.select(-1),
     };
-    if (!moves[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+    const move = moves[event.key] || moves[event.key.toLowerCase()];
+    if (!move || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    moves[event.key]();
+    move();
   }
 }

@@ -1,0 +1,98 @@
+"""`tracekit view`: the trace in Perfetto, or its report, in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tracekit.cli import options as flags
+from tracekit.cli.loading import digests_of, expanded, limits_of, load
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.serve import Document, Server
+
+__all__ = ["view"]
+
+PERFETTO_PORT: Final = 9001
+"""The only one that the Perfetto UI may load from."""
+
+
+def view(
+    trace: flags.TraceFile,
+    html: Annotated[
+        bool, typer.Option("--html", help="Open tracekit's own report with its timeline, not Perfetto.")
+    ] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
+    ] = True,
+    once: Annotated[bool, typer.Option("--once", help="End when the file was fetched once.")] = False,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
+    ] = PERFETTO_PORT,
+    step: flags.Step = None,
+    window: flags.WindowFlag = flags.WindowKind.steps,
+    max_events: flags.MaxEvents = flags.MAX_EVENTS,
+    no_cache: flags.NoCache = False,
+    no_size_limit: flags.NoSizeLimit = False,
+) -> None:
+    """Open a trace in Perfetto (ui.perfetto.dev), or its report: served from this machine to your browser only."""
+    import webbrowser
+
+    from tracekit.serve import Document, Server
+
+    paths = expanded([trace])
+    if len(paths) != 1:
+        raise UsageError(
+            "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
+        )
+    if html:
+        document = _report(paths[0], step, window, max_events, no_cache=no_cache, no_size_limit=no_size_limit)
+    else:
+        document = Document.of_trace(paths[0])
+    server = Server(document, port)
+    server.start()
+    try:
+        typer.echo(server.link)
+        if browser and not webbrowser.open(server.link):
+            typer.echo("no browser could be opened; open the address yourself", err=True)
+        if not once:
+            typer.echo("serving it until Ctrl-C", err=True)
+        _wait(server, once=once)
+    finally:
+        server.stop()
+
+
+def _wait(server: Server, *, once: bool) -> None:
+    """Until Ctrl-C, which is how this ends, or with `once` until the document was sent."""
+    try:
+        while True:  # a wait without an end cannot be interrupted on every system
+            if server.served.wait(0.2):
+                if once:
+                    return
+                server.served.clear()
+    except KeyboardInterrupt:
+        typer.echo("", err=True)
+
+
+def _report(
+    path: Path,
+    step: str | None,
+    window: flags.WindowKind,
+    max_events: int,
+    *,
+    no_cache: bool,
+    no_size_limit: bool,
+) -> Document:
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits)
+    from tracekit.report import html
+    from tracekit.report.build import build_report
+
+    page = html.render(build_report(read, window=window.value, step=step), read)
+    from tracekit.serve import Document
+
+    return Document.of_page("report.html", page)

@@ -1,0 +1,395 @@
+"use strict";
+
+// Draws a TimelineData on a canvas that shows the stretch `from` to `to`, and tells what lies at a point.
+class TimelineView {
+  static ROW = 16;
+  static GAP = 8;
+  static AXIS = 22;
+  static LEAST_NS = 20;
+  static COLOURS = { kernel: "gemm", graph: "gemm", op: "operator" };
+  static PALE = new Set(["step", "annotation", "module", "python", "layer"]);
+
+  constructor(data, { canvas, stage, spacer, time, isDark }) {
+    Object.assign(this, { data, canvas, stage, spacer, time, isDark });
+    this.context = canvas.getContext("2d");
+    this.span = data.source.span_ns;
+    this.from = 0;
+    this.to = this.span;
+    this.hidden = new Set(["python"]); // groups of lanes
+    this.folded = new Set(); // numbers of lanes of which one line is shown
+    this.selected = -1;
+    this.hits = null;
+    this.pending = 0;
+    this.frames = 0;
+    this.layOut();
+  }
+
+  // -- where things are --------------------------------------------------------------------------------
+
+  layOut() {
+    this.lanes = this.data.source.lanes.map((lane, number) => ({ ...lane, number, top: 0, height: 0 }));
+    this.shown = [];
+    let top = TimelineView.AXIS + 4;
+    let next = 0;
+    for (const lane of this.lanes) {
+      const lines = this.folded.has(lane.number) ? Math.min(1, lane.rows.length) : lane.rows.length;
+      const visible = !this.hidden.has(lane.group);
+      lane.top = visible ? top : -1;
+      lane.height = visible ? lines * TimelineView.ROW : 0;
+      lane.rows.forEach((_, line) => {
+        const row = this.data.rows[next];
+        row.top = visible && line < lines ? top + line * TimelineView.ROW : -1;
+        if (row.top >= 0) this.shown.push(row);
+        next += 1;
+      });
+      if (visible) top += lane.height + TimelineView.GAP;
+    }
+    this.height = top;
+    this.stage.style.maxHeight = `min(85vh, ${top + 4}px)`;
+    this.size();
+    this.redraw();
+  }
+
+  // The width of the canvas, and of the part of it in which lanes are named.
+  size() {
+    this.width = this.canvas.clientWidth;
+    this.gutter = this.width < 640 ? 84 : 176;
+    this.rescale();
+  }
+
+  x(t) {
+    return this.gutter + (t - this.from) * this.scale;
+  }
+
+  y(row) {
+    return row.top - this.stage.scrollTop;
+  }
+
+  timeAt(px) {
+    return this.from + (px - this.gutter) / this.scale;
+  }
+
+  // The shape at a point of the canvas, or the longest one within two pixels; −1 for none.
+  at(px, py) {
+    const y = py + this.stage.scrollTop;
+    if (px < this.gutter || py < TimelineView.AXIS) return -1;
+    const row = this.shown.find((one) => y >= one.top && y < one.top + TimelineView.ROW);
+    if (!row) return -1;
+    const { data } = this;
+    const [low, high] = [this.timeAt(px - 2), this.timeAt(px + 2)];
+    const first = data.firstAfter(row, low);
+    const last = data.firstFrom(row, high, first);
+    const t = this.timeAt(px);
+    for (let i = first; i < Math.min(last, first + 8); i += 1) if (data.start[i] <= t && data.end[i] > t) return i;
+    return last > first ? data.longest(row, first, last) : -1;
+  }
+
+  laneAt(py) {
+    const y = py + this.stage.scrollTop;
+    return this.lanes.find((lane) => lane.top >= 0 && y >= lane.top && y < lane.top + Math.max(lane.height, TimelineView.ROW));
+  }
+
+  // -- colours -----------------------------------------------------------------------------------------
+
+  recolour() {
+    const style = getComputedStyle(document.documentElement);
+    const get = (name) => style.getPropertyValue(name).trim();
+    this.ink = Object.fromEntries(["ink", "muted", "line", "card", "bg", "accent"].map((name) => [name, get(`--${name}`)]));
+    const { kinds, layers } = this.data.source;
+    this.kindColours = kinds.map((kind) => get(TimelineView.variable(kind)) || get("--c-other"));
+    const dark = this.isDark();
+    this.layerColours = layers.map(({ path, type }) => {
+      const hue = TimelineView.hue(type || path);
+      return dark ? `hsl(${hue} 34% 36%)` : `hsl(${hue} 58% 80%)`;
+    });
+    this.layerKind = kinds.indexOf("layer");
+    this.redraw();
+  }
+
+  static variable(kind) {
+    if (kind.startsWith("idle: ")) return `--i-${kind.slice(6).toLowerCase().replace(/[^a-z]+/g, "-")}`;
+    return `--c-${TimelineView.COLOURS[kind] || kind}`;
+  }
+
+  static hue(text) {
+    let sum = 7;
+    for (const letter of text) sum = (sum * 31 + letter.codePointAt(0)) % 9973;
+    return (sum * 47) % 360;
+  }
+
+  colourOf(shape) {
+    const kind = this.data.kind[shape];
+    return kind === this.layerKind ? this.layerColours[this.data.layer[shape]] : this.kindColours[kind];
+  }
+
+  // -- drawing -----------------------------------------------------------------------------------------
+
+  redraw() {
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => {
+      this.pending = 0;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const ratio = window.devicePixelRatio || 1;
+    this.size();
+    if (!this.width || !this.ink) return;
+    const tall = Math.min(this.stage.clientHeight, this.height);
+    this.spacer.style.height = `${Math.max(0, this.height - tall)}px`;
+    this.canvas.style.height = `${tall}px`;
+    const [width, height] = [Math.round(this.width * ratio), Math.round(tall * ratio)];
+    if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
+    const { context } = this;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.width, tall);
+    context.font = "11px system-ui, sans-serif";
+    this.tall = tall;
+    this.drawGrid();
+    for (const row of this.shown) {
+      const y = this.y(row);
+      if (y > -TimelineView.ROW && y < tall) this.drawRow(row, y);
+    }
+    context.globalAlpha = 1;
+    if (this.selected >= 0) this.drawSelection();
+    this.drawGutter();
+    this.drawAxis();
+    this.frames += 1;
+  }
+
+  ticks() {
+    const rough = (this.to - this.from) / Math.max(2, (this.width - this.gutter) / 110);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
+    const found = [];
+    this.tick = step;
+    for (let t = Math.ceil(this.from / step) * step; t <= this.to; t += step) found.push([Math.round(this.x(t)) + 0.5, t]);
+    return found;
+  }
+
+  drawGrid() {
+    const { context } = this;
+    context.strokeStyle = this.ink.line;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (const [at] of this.ticks()) {
+      context.moveTo(at, TimelineView.AXIS);
+      context.lineTo(at, this.tall);
+    }
+    context.stroke();
+  }
+
+  drawAxis() {
+    const { context, ink } = this;
+    context.fillStyle = ink.card;
+    context.fillRect(0, 0, this.width, TimelineView.AXIS - 2);
+    context.fillStyle = ink.line;
+    context.fillRect(0, TimelineView.AXIS - 2, this.width, 1);
+    context.fillStyle = ink.muted;
+    for (const [at, t] of this.ticks()) {
+      const text = this.instant(t, this.tick);
+      if (at < this.width - 6 * text.length) context.fillText(text, at + 3, 13);
+    }
+  }
+
+  // A time since the start, in one unit for all ticks, with as many digits as tell neighbours apart.
+  instant(t, step) {
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([least]) => this.to >= least * 10 || least === 1);
+    return `${(t / size).toFixed(Math.min(Math.max(Math.ceil(Math.log10(size / step)), 0), 9))} ${unit}`;
+  }
+
+  // What is wide enough is drawn as it is; of the rest one column a pixel, in the colour of the longest in it.
+  drawRow(row, y) {
+    const { data, to, scale } = this;
+    this.strip = null;
+    let i = data.firstAfter(row, this.from);
+    while (i < row.last && data.start[i] < to) {
+      if (data.length(i) * scale >= 2) {
+        this.drawShape(i, y);
+        i += 1;
+        continue;
+      }
+      const left = Math.max(Math.floor(this.x(data.start[i])), this.gutter);
+      const next = Math.max(data.firstFrom(row, this.timeAt(left + 1), i), i + 1);
+      const top = data.longest(row, i, next);
+      if (data.length(top) * scale >= 2) {
+        if (top > i) this.drawColumn(left, i, top, data.longest(row, i, top), y);
+        this.drawShape(top, y);
+        i = top + 1;
+      } else {
+        this.drawColumn(left, i, next, top, y);
+        i = next;
+      }
+    }
+    this.flush(y);
+  }
+
+  // Columns side by side of one colour become one rectangle.
+  drawColumn(left, low, high, top, y) {
+    const covered = (this.data.before[high] - this.data.before[low]) * this.scale;
+    const hit = !this.hits || this.hits[high] > this.hits[low];
+    const alpha = hit ? Math.min(1, 0.4 + Math.round(covered * 4) / 6) : 0.12;
+    const colour = this.colourOf(top);
+    const { strip } = this;
+    if (strip && strip.colour === colour && strip.alpha === alpha && strip.right === left) {
+      strip.right = left + 1;
+      return;
+    }
+    this.flush(y);
+    this.strip = { colour, alpha, left, right: left + 1 };
+  }
+
+  flush(y) {
+    if (!this.strip) return;
+    const { colour, alpha, left, right } = this.strip;
+    this.context.globalAlpha = alpha;
+    this.context.fillStyle = colour;
+    this.context.fillRect(left, y, right - left, TimelineView.ROW - 1.5);
+    this.strip = null;
+  }
+
+  drawShape(shape, y) {
+    this.flush(y);
+    const { context, data } = this;
+    const [left, right] = this.edges(shape);
+    const wide = right - left;
+    context.globalAlpha = this.hits && this.hits[shape + 1] === this.hits[shape] ? 0.15 : 1;
+    context.fillStyle = this.colourOf(shape);
+    context.fillRect(left, y, wide > 3 ? wide - 0.6 : wide, TimelineView.ROW - 1.5);
+    if (wide > 34) this.label(data.nameOf(shape), data.kindOf(shape), left, wide, y);
+  }
+
+  // Left and right edge of a shape, cut to what is in sight.
+  edges(shape) {
+    const { start, end } = this.data;
+    return [Math.max(this.x(start[shape]), this.gutter), Math.min(this.x(end[shape]), this.width)];
+  }
+
+  label(name, kind, left, wide, y) {
+    const room = Math.floor((wide - 8) / 6.1);
+    const pale = TimelineView.PALE.has(kind) || kind.startsWith("idle: ");
+    this.context.fillStyle = this.isDark() && pale ? "#f2f4f8" : "#101318";
+    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11);
+  }
+
+  drawSelection() {
+    const { context, data, selected, ink } = this;
+    context.strokeStyle = ink.ink;
+    context.lineWidth = 1.5;
+    const ends = this.partners(selected);
+    for (const shape of new Set([selected, ...ends.flat()])) this.frame(shape);
+    context.strokeStyle = ink.accent;
+    context.fillStyle = ink.accent;
+    for (const [source, target] of ends) this.arrow(data.rowOf(source), source, data.rowOf(target), target);
+    context.lineWidth = 1;
+  }
+
+  // What is joined to a shape by arrows, each from cause to effect; at most two hundred.
+  partners(shape) {
+    const { data } = this;
+    const pairs = [...data.launchedBy(shape).slice(0, 200)].map((work) => [shape, work]);
+    if (data.link[shape] >= 0) pairs.push([data.link[shape], shape]);
+    if (data.ended[shape] >= 0) pairs.push([shape, data.ended[shape]]);
+    return pairs;
+  }
+
+  frame(shape) {
+    const row = this.data.rowOf(shape);
+    const [left, right] = this.edges(shape);
+    if (row.top < 0 || right < this.gutter || left > this.width) return;
+    this.context.strokeRect(left - 1, this.y(row) - 1, Math.max(right - left, 1) + 1.5, TimelineView.ROW);
+  }
+
+  arrow(sourceRow, source, targetRow, target) {
+    if (sourceRow.top < 0 || targetRow.top < 0) return;
+    const { context, data } = this;
+    const down = targetRow.top > sourceRow.top;
+    const clip = (px) => Math.min(Math.max(px, this.gutter), this.width);
+    const [a, b] = [clip(this.x(data.start[source])), clip(this.x(data.start[target]))];
+    const c = this.y(sourceRow) + (down ? TimelineView.ROW : 0);
+    const d = this.y(targetRow) + (down ? -1 : TimelineView.ROW);
+    context.beginPath();
+    context.moveTo(a, c);
+    context.bezierCurveTo(a, (c + d) / 2, b, (c + d) / 2, b, d);
+    context.stroke();
+    const tip = down ? -6 : 6;
+    context.beginPath();
+    context.moveTo(b, d);
+    context.lineTo(b - 3.5, d + tip);
+    context.lineTo(b + 3.5, d + tip);
+    context.fill();
+  }
+
+  drawGutter() {
+    const { context, ink } = this;
+    context.fillStyle = ink.card;
+    context.fillRect(0, 0, this.gutter - 1, this.tall);
+    context.fillStyle = ink.line;
+    context.fillRect(this.gutter - 1, 0, 1, this.tall);
+    const room = Math.floor((this.gutter - 22) / 5.6);
+    for (const lane of this.lanes) {
+      const y = lane.top - this.stage.scrollTop;
+      if (lane.top < 0 || y > this.tall || y + lane.height < 0) continue;
+      context.fillStyle = ink.line;
+      context.fillRect(0, y - TimelineView.GAP / 2, this.width, 1);
+      context.fillStyle = ink.ink;
+      const { label } = lane;
+      context.fillText(label.length > room ? `${label.slice(0, room - 1)}…` : label, 18, Math.max(y, TimelineView.AXIS - 2) + 11);
+      if (lane.rows.length > 1) {
+        context.fillStyle = ink.muted;
+        context.fillText(this.folded.has(lane.number) ? "▸" : "▾", 5, Math.max(y, TimelineView.AXIS - 2) + 11);
+      }
+    }
+  }
+
+  // -- moving ------------------------------------------------------------------------------------------
+
+  look(low, high) {
+    const length = Math.min(Math.max(high - low, TimelineView.LEAST_NS), this.span);
+    this.from = Math.min(Math.max(low, 0), this.span - length);
+    this.to = this.from + length;
+    this.rescale();
+    this.redraw();
+  }
+
+  rescale() {
+    this.scale = (this.width - this.gutter) / (this.to - this.from); // pixels a ns
+  }
+
+  zoom(factor, around = (this.from + this.to) / 2) {
+    this.look(around - (around - this.from) * factor, around + (this.to - around) * factor);
+  }
+
+  shift(part) {
+    const by = part * (this.to - this.from);
+    this.look(this.from + by, this.to + by);
+  }
+
+  all() {
+    this.look(0, this.span);
+  }
+
+  // Bring a shape into sight, its lane too; with `near` so large that its neighbours are seen with it.
+  reveal(shape, near = false) {
+    const { data } = this;
+    const lane = this.lanes[data.rowOf(shape).lane];
+    if (lane.top < 0 || this.folded.has(lane.number)) {
+      this.hidden.delete(lane.group);
+      this.folded.delete(lane.number);
+      this.layOut();
+    }
+    const { top } = data.rowOf(shape);
+    if (top < this.stage.scrollTop + TimelineView.AXIS || top > this.stage.scrollTop + this.stage.clientHeight - 20) {
+      this.stage.scrollTop = Math.max(0, top - this.stage.clientHeight / 2);
+    }
+    const [start, end] = [data.start[shape], data.end[shape]];
+    const margin = near ? data.length(shape) * 0.2 + 10 : 0;
+    if (near) this.look(start - margin, end + margin);
+    else if (start < this.from || end > this.to) {
+      const half = Math.max((this.to - this.from) / 2, data.length(shape) * 0.7);
+      this.look((start + end) / 2 - half, (start + end) / 2 + half);
+    }
+    this.redraw();
+  }
+}
