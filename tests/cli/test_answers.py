@@ -161,3 +161,16 @@ def test_an_answer_needs_no_polars(trace: Path, capsys: pytest.CaptureFixture[st
         "finally: assert not {'polars', 'numpy', 'rich'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code, "report", str(trace), "-f", "md"], check=True, cwd="/")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["--max-events", "400"], ["--window", "trace"], ["--top", "1"], ["--causes"], ["--table", "streams"]],
+    ids=" ".join,
+)
+def test_an_analysis_is_not_answered_with_the_answer_to_another_question(
+    other: list[str], trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "idle", trace)
+    run(capsys, "idle", trace, *other)
+    assert len(made) == 2

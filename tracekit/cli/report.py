@@ -11,13 +11,13 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
+from tracekit.cli.asked import Asked
 from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.analyses.registry import View
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
@@ -134,90 +134,55 @@ def _render(result: Report, trace: Trace, chosen: Format) -> str:
     return terminal.render(result, width=out.terminal_width(), color=out.use_color())
 
 
-def run_analysis(
-    name: str,
-    traces: Sequence[Path],
-    *,
-    rank: int | None = None,
-    step: str | None = None,
-    window: WindowKind = WindowKind.steps,
-    comm_pattern: Sequence[str] | None = None,
-    table: str | None = None,
-    views: Sequence[View] = (),
-    top: int | None = None,
-    sort: str | None = None,
-    format_: Format | None = None,
-    output: Path | None = None,
-    max_events: int = flags.MAX_EVENTS,
-    no_cache: bool = False,
-    no_size_limit: bool = False,
-    refine: Refine | None = None,
-) -> None:
-    """Run one analysis on each trace and write its result, or what `refine` keeps of it; of `views`, when any are given,
-    only their tables.
+def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
+    """Run one analysis on each trace and write its result, or what `refine` keeps of it.
 
     Raises UsageError for an unknown table, column or format.
     """
-    chosen = out.choose_format(format_, output)
+    chosen = out.choose_format(asked.format_, asked.output)
     if chosen is Format.html:
         raise UsageError(
             "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
         )
-    traces = expanded(traces)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    digests = digests_of(traces, no_cache=no_cache)
+    traces = expanded(asked.traces)
+    limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
+    digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (
-        name,
-        names,
-        rank,
-        step,
-        window,
-        comm_pattern,
-        table,
-        [view.name for view in views],
-        top,
-        sort,
-        no_size_limit,
-        refine,
-        _looks_of(chosen),
-    )
-    question = None if chosen in _FOLDERS else Question(digests, *asked)
-    if question and (known := question.answer()) is not None:
-        out.emit(known, output)
+    selection = (asked.rank, asked.step, asked.window, asked.comm_pattern, asked.table, asked.top, asked.sort)
+    question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
+    if chosen not in _FOLDERS and (known := question.answer()) is not None:
+        out.emit(known, asked.output)
         return
-    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
+    read = load_all(traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
     from tracekit.report.build import build_report
 
-    texts, reports = [], []
-    for trace in read:
-        made = build_report(trace, window=window.value, step=step, only=[name])
-        whole = made.sections[0]
-        section = _narrow(whole if refine is None else refine(whole), views, table, sort)
-        if chosen in _FOLDERS:
-            if len(read) > 1:
-                raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
-            from tracekit.report._tree import costliest
-
-            frame = section.tables[0].frame
-            out.emit_frame(costliest(section.tables[0], top) if top else frame, chosen, output)
-            return
-        texts.append(_render_section(made, section, chosen, top))
-        reports.append(made)
-    text = "\n".join(_headed(texts, reports, chosen))
-    if question:
-        question.keep(text)
-    out.emit(text, output)
+    made = [build_report(t, window=asked.window.value, step=asked.step, only=[name]) for t in read]
+    sections = [_narrow(one.sections[0], refine, asked.table, asked.sort) for one in made]
+    if chosen in _FOLDERS:
+        _write_table(sections, chosen, asked)
+        return
+    pairs = zip(made, sections, strict=True)
+    texts = [_render_section(one, section, chosen, asked.top) for one, section in pairs]
+    text = "\n".join(_headed(texts, made, chosen))
+    question.keep(text)
+    out.emit(text, asked.output)
 
 
-def _narrow(section: Section, views: Sequence[View], table: str | None, sort: str | None) -> Section:
-    """The section with only the tables asked for, sorted as asked for."""
+def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
+    if len(sections) > 1:
+        raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+    from tracekit.report._tree import costliest
+
+    table = sections[0].tables[0]
+    out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
+
+
+def _narrow(section: Section, refine: Refine | None, table: str | None, sort: str | None) -> Section:
+    """The section with only what is asked for, sorted as asked for."""
     from dataclasses import replace
 
+    section = section if refine is None else refine(section)
     tables = section.tables
-    if views:
-        wanted = {name for view in views for name in view.tables}
-        tables = tuple(t for t in tables if t.name in wanted)
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
         if not tables:
