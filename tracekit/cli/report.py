@@ -18,7 +18,7 @@ from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.report.model import Report, Section
+    from tracekit.report.model import Report, Section, TraceInfo
     from tracekit.trace import Trace
 
 __all__ = ["export", "report", "run_analysis"]
@@ -71,7 +71,7 @@ def report(
         _write_folders(made, chosen, output)
         return
     rendered = [_render(result, trace, chosen) for result, trace in made]
-    text = _joined(_headed(rendered, [result for result, _ in made], chosen), chosen)
+    text = _joined(_headed(rendered, [result.trace for result, _ in made], chosen), chosen)
     if question:
         question.keep(text)
     out.emit(text, output)
@@ -98,14 +98,14 @@ def _joined(texts: Sequence[str], chosen: Format) -> str:
     return "\n".join(texts)
 
 
-def _headed(texts: Sequence[str], reports: Sequence[Report], chosen: Format) -> Sequence[str]:
+def _headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
     """Of several reports each with a line above it that says which trace, and which rank, it is of."""
     if len(texts) == 1 or chosen not in (Format.table, Format.md):
         return texts
     from tracekit.report.format import format_source
     from tracekit.report.markdown import escape
 
-    sources = [format_source(made.trace) for made in reports]
+    sources = [format_source(trace) for trace in traces]
     if chosen is Format.md:
         return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
     from rich.cells import cell_len, set_cell_size
@@ -154,18 +154,37 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
         out.emit(known, asked.output)
         return
     read = load_all(traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
-    from tracekit.report.build import build_report
+    if chosen is Format.json:
+        text = _json_of(name, asked, refine, read)
+    else:
+        from tracekit.analyses.scope import select
+        from tracekit.report.build import build_section, trace_info
 
-    made = [build_report(t, window=asked.window.value, step=asked.step, only=[name]) for t in read]
-    sections = [_narrow(one.sections[0], refine, asked.table, asked.sort) for one in made]
-    if chosen in _FOLDERS:
-        _write_table(sections, chosen, asked)
-        return
-    pairs = zip(made, sections, strict=True)
-    texts = [_render_section(one, section, chosen, asked.top) for one, section in pairs]
-    text = "\n".join(_headed(texts, made, chosen))
+        scopes = [select(trace, window=asked.window.value, step=asked.step) for trace in read]
+        whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
+        sections = [_narrow(section, refine, asked.table, asked.sort) for section in whole]
+        if chosen in _FOLDERS:
+            _write_table(sections, chosen, asked)
+            return
+        texts = [_render_section(section, chosen, asked.top) for section in sections]
+        text = "\n".join(_headed(texts, [trace_info(trace) for trace in read], chosen))
     question.keep(text)
     out.emit(text, asked.output)
+
+
+def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trace]) -> str:
+    """Reports with the one section, and with the verdict, which other analyses have a part in."""
+    from dataclasses import replace
+
+    from tracekit.report import json_
+    from tracekit.report.build import build_report
+
+    texts = []
+    for trace in read:
+        made = build_report(trace, window=asked.window.value, step=asked.step, only=[name])
+        section = _narrow(made.sections[0], refine, asked.table, asked.sort)
+        texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
+    return "\n".join(texts)
 
 
 def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
@@ -198,13 +217,7 @@ def _narrow(section: Section, refine: Refine | None, table: str | None, sort: st
     return replace(section, tables=tables)
 
 
-def _render_section(made: Report, section: Section, chosen: Format, top: int | None) -> str:
-    from dataclasses import replace
-
-    if chosen is Format.json:
-        from tracekit.report import json_
-
-        return json_.render(replace(made, sections=(section,)), top=top)
+def _render_section(section: Section, chosen: Format, top: int | None) -> str:
     if chosen is Format.md:
         from tracekit.report import markdown
 
