@@ -77,13 +77,19 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
     return evaluate("ops", trace, scope, result)
 
 
+_NEEDED = ("span_id", "process_id", "thread_id", "start", "duration", "name", "shapes", "dtypes")
+"""What is read of the host spans: a copy of all their columns would be the largest thing in memory."""
+
+
 def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     """One row per operator's span with work in the scope, and one for activities outside any operator.
 
     `counted` are the calls of the scope, `repeats` those inside another of the same name.
     """
-    spans = trace.host.filter(pl.col("kind") == "op")
-    counted = spans["span_id"].is_in(scope.host("op")["span_id"].implode()).to_numpy()
+    spans = trace.host.select("kind", *_NEEDED).filter(pl.col("kind") == "op")
+    counted = np.zeros(trace.host.height, dtype=bool)
+    counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
+    counted = counted[spans["span_id"].to_numpy()]
     nesting = _nesting(spans)
     depth = nesting.depth()
     name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
