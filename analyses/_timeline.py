@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analyses._stack import HostStack
-from tracekit.spans import Int64Array, nest
+from tracekit.spans import Int64Array, nest, take
 
 __all__ = ["Pieces", "Timeline", "timeline"]
 
@@ -63,18 +63,19 @@ class Timeline:
 
 def timeline(stack: HostStack, threads: Int64Array) -> Timeline:
     """The timeline of these threads (codes of the stack). Spans of no length own no time."""
-    codes = np.unique(threads)
-    rows = np.flatnonzero(np.isin(stack.thread, codes) & (stack.end > stack.start))
+    # One thread after the other, since the arrays of all edges are the largest that there are.
+    parts = [_of_thread(stack, code) for code in np.unique(threads).tolist()]
+    columns = [np.concatenate([np.zeros(0, dtype=np.int64), *column]) for column in zip(*parts, strict=True)]
+    return Timeline(*columns) if parts else Timeline(*([np.zeros(0, dtype=np.int64)] * 4))
+
+
+def _of_thread(stack: HostStack, code: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """The columns of a `Timeline` of one thread."""
+    low, high = np.searchsorted(stack.thread, [code, code + 1])
+    rows = low + np.flatnonzero(stack.end[low:high] > stack.start[low:high])
     nesting = nest(stack.thread[rows], stack.start[rows], stack.end[rows])
-    edges = np.concatenate(
-        [nesting.start, nesting.end, np.full(codes.size, _EARLIEST), np.full(codes.size, _LATEST)]
-    )
-    of = np.concatenate([nesting.thread, nesting.thread, codes, codes])
-    order = np.lexsort((edges, of))
-    edges, of = edges[order], of[order]
-    until = np.append(edges[1:], _EARLIEST)
-    keep = np.append(of[1:] == of[:-1], np.False_) & (until > edges) if of.size else np.zeros(0, dtype=bool)
-    of, edges, until = of[keep], edges[keep], until[keep]
-    inner = nesting.innermost_at(of, edges)
-    span = np.where(inner >= 0, rows[np.maximum(inner, 0)], -1) if rows.size else inner
-    return Timeline(of, edges, until, span)
+    edges = np.unique(np.concatenate([nesting.start, nesting.end, [_EARLIEST, _LATEST]]))
+    start, end = edges[:-1], edges[1:]
+    thread = np.full(start.size, code, dtype=np.int64)
+    inner = nesting.innermost_at(thread, start)
+    return thread, start, end, take(rows, inner)
