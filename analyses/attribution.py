@@ -374,7 +374,7 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
         missing.append(
             "no launch calls, so device work has no operator and no layer: profile with ProfilerActivity.CPU as well"
         )
-    if not any(each.name in ("capture", "module", "range") for each in model.layers.sources):
+    if not model.layers.sources:
         missing.append(
             "no layers: record with `tracekit capture`, or with_stack=True, or record_function around the modules"
         )

@@ -159,6 +159,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
+    steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
     chosen = _kept(rows, rows["step"].is_not_null()) if by_step else rows
     if by_step and not chosen.height:
@@ -170,6 +171,15 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     label = _label(trace, steps, by_step=by_step, found=chosen.height > 0)
     return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)
+
+
+def _without_stub(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The steps without one at the end in which nothing ran, when something ran in others: the profiler opens the
+    next step before it stops.
+    """
+    if steps.height < 2 or rows["step"].is_null().all() or (rows["step"] == steps["step"][-1]).any():
+        return steps
+    return steps.head(-1)
 
 
 def _kept(rows: pl.DataFrame, wanted: pl.Series) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import quote
 
-from tracekit.errors import UsageError
+from tracekit.errors import UnreadableTraceError, UsageError
 
 __all__ = ["PERFETTO", "Document", "Server"]
 
@@ -42,14 +42,18 @@ class Document:
 
     @classmethod
     def of_trace(cls, path: Path) -> Document:
-        """A trace file, as it is, for the Perfetto UI. Raises UsageError when it cannot be read."""
+        """A trace file, as it is, for the Perfetto UI. Raises UsageError for a folder, and UnreadableTraceError when it
+        cannot be read.
+        """
         try:
-            if not path.is_file():
+            if path.exists() and not path.is_file():
                 raise UsageError("it is not a file", path=path, remedy="give one trace file")
             with path.open("rb"):
                 size = path.stat().st_size
+        except FileNotFoundError as error:
+            raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
         except OSError as error:
-            raise UsageError(f"it cannot be opened ({error.strerror})", path=path) from error
+            raise UnreadableTraceError(f"it cannot be opened ({error.strerror})", path=path) from error
         return cls(path.name, "application/octet-stream", lambda: path.open("rb"), size, PERFETTO)
 
     @classmethod

@@ -105,7 +105,7 @@ def read_index(folder: Path) -> pl.DataFrame:
     try:
         # Polars would take brackets in the name of a folder for a pattern, so it gets the content.
         index = pl.read_parquet(BytesIO(path.read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UnreadableTraceError(
             "there is no such file", path=path, remedy="name the folder of a tracekit sweep"
         ) from None

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.findings import Finding
+from tracekit.trace import one_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.breakdown import Breakdown
@@ -66,7 +68,7 @@ def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
             "record_shapes=True",
         ),
         (
-            has_ops and not captured & {"layers", "modules"},
+            has_ops and not captured & {"layers", "modules"} and not _has_ranges(trace),
             "layers",
             "times by layer",
             "with_stack=True (or the ranges of tracekit.capture)",
@@ -74,6 +76,14 @@ def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
         (launched and "memory" not in captured, "allocator events", "memory timeline", "profile_memory=True"),
     ]
     return [(what, table, flag) for missing, what, table, flag in rows if missing]
+
+
+def _has_ranges(trace: Trace) -> bool:
+    """Whether somebody named ranges, or torch.compile compiled regions, which stand for layers."""
+    names = trace.host.select("kind", "name").filter(one_of("kind", "annotation", "op")).unique()
+    text = pl.col("name").cast(pl.String)
+    ranges = (pl.col("kind") == "annotation") & ~text.str.contains(NOT_A_LAYER)
+    return bool(names.select((ranges | text.str.contains(COMPILED_REGION)).any()).item())
 
 
 def _listed(items: list[str], separator: str = ", ") -> str:

@@ -51,7 +51,7 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
     "sum_ns": (_F, "their durations at level MLG a step, summed"),
     "gpu_ns": (_F, "the time a step in which at least one of them runs (union)"),
     "non_gpu_ns": (_F, "self_ns − gpu_ns; null where the device worked on after the call"),
-    "gpu_share": (_F, "gpu_ns over the latency, of a layer over self_ns"),
+    "gpu_share": (_F, "gpu_ns over the latency, of a layer over self_ns; of a model null without a device"),
     "flops": (_F, "floating-point operations"),
     "flops_source": (_T, "counter, analytic (from shapes), or both"),
     "counted_flops": (_N, "of a step, counted by torch's counter at level metrics"),

@@ -52,7 +52,7 @@ def model_row(run: XspRun) -> XspTable:
         pl.lit(run.label).alias("run"),
         pl.lit(run.batch, dtype=pl.Int64).alias("batch"),
         latency.alias("latency_ns"),
-        (pl.col("gpu_ns") / latency).alias("gpu_share"),
+        (pl.lit(None, dtype=pl.Float64) if run.on_cpu else pl.col("gpu_ns") / latency).alias("gpu_share"),
         pl.lit(counted, dtype=pl.Int64).alias("counted_flops"),
     )
     row = rows.row(0, named=True)

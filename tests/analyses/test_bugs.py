@@ -92,3 +92,22 @@ def test_the_window_of_a_cpu_trace_dropped_python_at_the_ends_of_steps(tmp_path:
     table = steps(trace, scope=scope).table
     assert scope.start == table["start"][0]
     assert scope.end == table["start"][-1] + table["duration_ns"][-1]
+
+
+def test_a_step_that_the_profiler_opened_before_it_stopped_was_counted_as_one(tmp_path: Path) -> None:
+    truth = generate(1, steps=2)
+    last = truth.steps[-1]
+    stub = {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"ProfilerStep#{last.number + 1}",
+        "pid": truth.main_thread[0],
+        "tid": truth.main_thread[1],
+        "ts": last.end_ns + 200_000,
+        "dur": 40_000,
+        "args": {},
+    }
+    truth.events.append(stub)
+    scope = select(tracekit.read(write(truth, tmp_path / "t.json")))
+    assert scope.steps["step"].to_list() == [step.number for step in truth.steps]
+    assert steps(scope.trace, scope=scope).table.height == 2

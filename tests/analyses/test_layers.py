@@ -133,7 +133,7 @@ class Model:
             if self.random.random() < 0.9:
                 self.call(child)
                 own += self.tick()
-        for _ in range(self.random.randint(0, 2)):
+        for _ in range(self.random.randint(path == "net", 2)):  # a step in which nothing runs is none
             start, length = self.clock + self.random.randint(0, 40) * US, self.random.randint(1, 60) * US
             self.made.span("op", "aten::mm", self.clock, self.clock + 4 * US)
             self.made.activity(

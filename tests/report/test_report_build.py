@@ -258,7 +258,7 @@ def test_selected_ranges_are_not_billed_for_what_ran_between_them(tmp_path: Path
     assert costs == {
         "matrix multiplication": 200_000,
         "operators of other steps": 600_000,
-        "outside any operator": 300_000,
+        "Python outside any operator": 300_000,
     }
 
 

@@ -19,9 +19,12 @@ from tracekit.report.model import Cost, Verdict
 __all__ = ["on_cpu"]
 
 COSTS: Final = 3
-OUTSIDE: Final = "outside any operator"
+OUTSIDE: Final = "Python outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
+FELT: Final = 1.2
+"""Recording that makes a step longer by a fifth is told."""
+
 PATTERN_SHARE: Final = 0.3
 """A finding from this share of the window on is what the run is about."""
 
@@ -65,7 +68,7 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
             fallback=general("cpu", 0),
             first=[python_advice(outside)] if python else [],
         ),
-        notes=tuple(_notes(total, selected, busy)),
+        notes=(*_recording(scope, idle), *_notes(total, selected, busy)),
         basis_ns=basis,
     )
 
@@ -105,6 +108,14 @@ def _headline(costs: list[Cost], basis: int) -> str:
         return f"{text}; the largest part of the operators: {own}." if own else f"{text}."
     text = f"{start}, the largest part went to: {own}"
     return f"{text}; {format_share(outside.share)} passed outside any operator." if outside.ns else f"{text}."
+
+
+def _recording(scope: Scope, idle: int) -> Iterator[str]:
+    """What the profiler itself costs is between the operators, and no operator's."""
+    manifest = scope.trace.manifest
+    slower = None if manifest is None else manifest.overhead()
+    if slower is not None and slower >= FELT and idle:
+        yield f"Recording makes a step {slower:.2f} times as long, mostly outside operators."
 
 
 def _notes(total: int, selected: int, busy: int) -> Iterator[str]:
