@@ -15,6 +15,7 @@ from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, take
 from tracekit.trace import Schema
 
@@ -69,7 +70,7 @@ def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame, kernel_gap
     rows, place = _joined([host, rest]), _joined(places)
     order = np.lexsort((rows.start, rows.gap))
     gap, frame = rows.gap[order], place.frame[order]
-    names = found.model.stack.frame["name"].cast(pl.String)
+    names = found.model.stack.frame["name"].cast(pl.String).str.slice(0, LONGEST_NAME)
     text = (
         names.gather(np.maximum(frame, 0)) if names.len() else pl.Series([None] * gap.size, dtype=pl.String)
     )

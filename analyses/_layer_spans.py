@@ -17,7 +17,8 @@ from tracekit.analyses._stack import HostStack
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
-from tracekit.spans import Int64Array, Nesting, nest, take
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
 __all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
@@ -29,9 +30,6 @@ ROOT = "<root>"
 
 _DEEPEST = 128
 """Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
-
-_LONGEST = 1024
-"""So many characters of a name or path tell layers apart; a range whose path were longer counts as the one around it."""
 
 _MOST_CONTAINERS = 32
 """A captured name of more parts stands for itself: modules around it that are never called are not made up."""
@@ -133,6 +131,7 @@ def _captured(trace: Trace, stack: HostStack) -> _Found | None:
         )
     else:
         spans = spans.rename({"layer": "path", "module_type": "type"})
+    spans = spans.with_columns(pl.col("path", "type").str.slice(0, LONGEST_NAME))
     types = dict(spans.unique("path").rows())
     if exact is not None:
         types = {**dict(exact["path", "type"].rows()), **types}
@@ -149,7 +148,13 @@ def _layer_table(trace: Trace) -> pl.DataFrame | None:
     except msgspec.DecodeError:
         return None  # the reader has said so in the trace's health
     return pl.DataFrame(
-        [(one.range_name.removeprefix(LAYER_PREFIX), one.name or ROOT, one.type) for one in table.layers],
+        [
+            (
+                one.range_name.removeprefix(LAYER_PREFIX),
+                *(text[:LONGEST_NAME] for text in (one.name or ROOT, one.type)),
+            )
+            for one in table.layers
+        ],
         schema={"printed": pl.String, "path": pl.String, "type": pl.String},
         orient="row",
     ).unique("printed", keep="first", maintain_order=True)
@@ -228,20 +233,35 @@ def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Ar
     last = rows + _spans_below(stack, rows)
     encloses = before[last] > before[rows + 1]
     away = np.flatnonzero(work & np.isin(stack.thread, engine))
-    for process in np.unique(stack.process[away]).tolist():
-        times = np.sort(stack.start[away[stack.process[away] == process]])
-        first, end = (np.searchsorted(times, bound[rows]) for bound in (stack.start, stack.end))
-        encloses |= (end > first) & (stack.process[rows] == process)
+    encloses |= _meet(stack, rows, away)
     kept: Int64Array = rows[encloses]
     return kept
+
+
+def _meet(stack: HostStack, rows: Int64Array, others: Int64Array) -> BoolArray:
+    """During which of the spans `rows` one of `others` starts in the same process."""
+    begins = pl.DataFrame({"process": stack.process[others], "at": stack.start[others]}).sort("at")
+    asked = pl.DataFrame({"process": stack.process[rows], "start": stack.start[rows]}).with_row_index("row")
+    next_ = asked.sort("start").join_asof(
+        begins,
+        left_on="start",
+        right_on="at",
+        by="process",
+        strategy="forward",
+        check_sortedness=False,
+        coalesce=False,
+    )
+    at = next_.sort("row")["at"].fill_null(np.iinfo(np.int64).max).to_numpy()
+    found: BoolArray = at < stack.end[rows]
+    return found
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
     """How many rows from each span on start before it ends, on its thread; itself included."""
     bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
     found = np.empty(rows.size, dtype=np.int64)
-    for code in np.unique(stack.thread[rows]).tolist():
-        mine = np.flatnonzero(stack.thread[rows] == code)
+    codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
+    for code, mine in zip(codes.tolist(), np.split(np.arange(rows.size), first[1:]), strict=True):
         low, high = np.searchsorted(stack.thread, [code, code + 1])
         found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
     return np.maximum(np.minimum(found, bounds) - rows, 1)
@@ -292,7 +312,7 @@ def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
 def _nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[Int64Array, pl.DataFrame]:
     """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
     depth = nesting.depth()
-    names = names.str.slice(0, _LONGEST)
+    names = names.str.slice(0, LONGEST_NAME)
     told = names.unique(maintain_order=True)
     name = _rows_of(names, told)
     # A path is a number until the end, and its text is made once: paths are far longer than names.
@@ -322,7 +342,7 @@ def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separ
         names.gather(pairs["name"]).alias("text"),
     )
     path = pl.concat_str("parent", pl.lit(separator), "text")
-    return texts.filter(outermost | (length <= _LONGEST)).with_columns(
+    return texts.filter(outermost | (length <= LONGEST_NAME)).with_columns(
         pl.when(outermost).then("text").otherwise(path).alias("path")
     )
 

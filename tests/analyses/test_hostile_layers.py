@@ -9,9 +9,12 @@ from typing import Any
 
 import tracekit
 from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.idle_causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.xsp.layers import module_table
 from tracekit.analyses.xsp.runs import Recording
+from tracekit.limits import LONGEST_NAME
+from tracekit.report._chrome_tracks import tracks
 
 SECONDS = 10
 """A fast machine needs about one; before, each took minutes or all memory."""
@@ -74,7 +77,7 @@ def test_a_captured_name_of_many_parts_makes_up_no_containers(tmp_path: Path) ->
     name = "a." * 20_000 + "a"
     found = attributed(tmp_path, [call(name, 0, 9), span("cpu_op", "op", 1, 1)])
     rows = found.layers.filter(found.layers["source"] == "capture")
-    assert rows["path"].to_list() == [name] == rows["name"].to_list()
+    assert rows["path"].to_list() == [name[:1024]] == rows["name"].to_list()
     assert rows["parent_layer_id"].to_list() == [None]
 
 
@@ -91,3 +94,52 @@ def test_a_module_with_more_parameters_than_a_number_holds(tmp_path: Path) -> No
     )
     modules = module_table(Recording.of(tracekit.read(path)))
     assert modules.select("layer", "parameters").rows() == [("a", None)]
+
+
+def test_every_thread_with_every_sequence_number_is_more_than_memory_holds(tmp_path: Path) -> None:
+    events = []
+    for i in range(5000):
+        events += [
+            span("cpu_op", "aten::mm", 1, 5, **{"Sequence number": 1}) | {"tid": i},
+            span("cpu_op", "MmBackward0", 100 + 10 * i, 5, **{"Sequence number": 1, "Fwd thread id": i + 1})
+            | {"tid": 9999},
+        ]
+    attributed(tmp_path, events)
+
+
+def test_forward_threads_and_processes_by_the_thousand(tmp_path: Path) -> None:
+    events = []
+    for i in range(20_000):
+        events += [
+            span("user_annotation", "r", 1, 9) | {"tid": i},
+            span("cpu_op", "aten::mm", 2, 5, **{"Sequence number": i}) | {"tid": i},
+            span("cpu_op", "MmBackward0", 100, 5, **{"Sequence number": i, "Fwd thread id": i + 1})
+            | {"tid": 99_999},
+            span("user_annotation", "r", 1, 9) | {"pid": i + 2},
+            span("cpu_op", "aten::mm", 2, 5) | {"pid": i + 2},
+            span("cpu_op", "MmBackward0", 4, 1) | {"pid": i + 2, "tid": 2},
+        ]
+    found = attributed(tmp_path, events)
+    assert found.coverage["method"].to_list() == ["range", "sequence", "enclosing-time"]
+
+
+def test_names_of_a_megabyte_are_not_repeated_for_every_piece_of_idle_time(tmp_path: Path) -> None:
+    long = "x" * 1_000_000
+    launches = []
+    for number, at in enumerate((1, 90_000)):
+        launches += [
+            span("cuda_runtime", "cudaLaunchKernel", at, 1, correlation=number + 1),
+            span("kernel", "k", at + 2, 1, correlation=number + 1, device=0, stream=7) | {"pid": 0, "tid": 7},
+        ]
+    events = [span("python_function", f"a.py(1): {long}", 0, 100_000), call(long, 0.5, 99_999)]
+    events += [span("user_annotation", long, 0.75, 99_998)]
+    events += [span("cpu_op", "op", 10 + 10 * i, 5) for i in range(2000)]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events + launches}))
+    trace = tracekit.read(path)
+    pieces = idle_causes(trace).pieces
+    assert pieces.height > 4000
+    assert pieces["frame"].str.len_chars().max() == LONGEST_NAME
+    assert attribution(trace).layers["path"].str.len_chars().max() == LONGEST_NAME
+    lines, _ = tracks(trace)
+    assert max(map(len, lines)) < 10 * LONGEST_NAME
