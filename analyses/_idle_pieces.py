@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analyses._idle_gaps import waits_for
 from tracekit.analyses._span_causes import CAUSE_NUMBER, SpanCauses, span_causes
+from tracekit.analyses._stack import texts
 from tracekit.analyses._timeline import timeline
 from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.scope import Scope
@@ -70,10 +71,6 @@ def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame, kernel_gap
     rows, place = _joined([host, rest]), _joined(places)
     order = np.lexsort((rows.start, rows.gap))
     gap, frame = rows.gap[order], place.frame[order]
-    names = found.model.stack.frame["name"].cast(pl.String).str.slice(0, LONGEST_NAME)
-    text = (
-        names.gather(np.maximum(frame, 0)) if names.len() else pl.Series([None] * gap.size, dtype=pl.String)
-    )
     made = pl.DataFrame(
         {
             "device_id": gaps["device_id"].gather(gap),
@@ -86,17 +83,23 @@ def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame, kernel_gap
             "layer_id": place.layer[order],
             "op_id": place.op[order],
             "phase": place.phase[order],
-            "frame": text.alias("frame"),
+            "frame": _frame_texts(found, frame),
             "dependency": dependency.gather(gap),
-            "framed": frame >= 0,
         }
     )
     return made.with_columns(
         *(pl.when(pl.col(name) >= 0).then(name) for name in ("span_id", "layer_id", "op_id")),
-        pl.when("framed").then("frame").alias("frame"),
         pl.col("cause").replace_strict(dict(enumerate(CAUSES)), return_dtype=pl.Enum(CAUSES)),
         pl.col("phase").replace_strict(dict(enumerate(PHASES)), return_dtype=pl.Enum(PHASES)),
     ).select(pl.col(name).cast(dtype) for name, dtype in PIECE_COLUMNS.items())
+
+
+def _frame_texts(found: Attribution, frame: Int64Array) -> pl.Series:
+    """The names of the frames; null where there is none."""
+    rows = pl.Series(frame, dtype=pl.Int64)
+    names = found.model.stack.frame["name"]
+    known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
+    return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
 
 
 _Columns = TypeVar("_Columns", _Rows, _Places)
@@ -167,7 +170,9 @@ def _rest(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> tuple[_Rows, 
 
 def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
     """`kernel (stream 20)`, and the device where it is another one; null for gaps that waited for nothing."""
-    sources = scope.trace.device.select(
+    wanted = waits.select(pl.col("source").alias("activity_id")).unique()
+    # Names as text only of what was waited for: those of all kernels would take more than all else.
+    sources = scope.trace.device.join(wanted, on="activity_id", how="semi").select(
         pl.col("activity_id").alias("source"),
         pl.col("name").cast(pl.String),
         pl.col("stream_id").alias("on"),

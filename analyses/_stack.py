@@ -12,7 +12,7 @@ from tracekit.assemble import thread_codes
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 from tracekit.trace import HOST_KINDS, Trace
 
-__all__ = ["HostStack", "ancestor_of", "host_stack"]
+__all__ = ["HostStack", "ancestor_of", "host_stack", "texts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,3 +94,14 @@ def host_stack(trace: Trace) -> HostStack:
 def ancestor_of(nesting: Nesting, wanted: BoolArray, rows: Int64Array) -> Int64Array:
     """The nearest span, from each row upwards and itself included, for which `wanted` is true; −1 for none."""
     return take(nesting.nearest_ancestor(wanted), rows)
+
+
+def texts(names: pl.Series) -> pl.Series:
+    """A categorical column as text. Each distinct text is stored once, which a cast would do for every row.
+
+    >>> texts(pl.Series(["a", None, "a"], dtype=pl.Categorical)).to_list()
+    ['a', None, 'a']
+    """
+    column = names.to_frame("name")
+    known = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
+    return column.join(known, on="name", how="left", maintain_order="left", nulls_equal=True)["text"]

@@ -111,9 +111,7 @@ def idle_caused_by_layer(trace: Trace, scope: Scope) -> pl.DataFrame:
 
 def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their operators and layers."""
-    operators = trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").cast(pl.String).alias("operator")
-    )
+    operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
     layers = found.layers.select("layer_id", pl.col("path").alias("layer"))
     return pieces.join(operators, on="op_id", how="left", maintain_order="left").join(
         layers, on="layer_id", how="left", maintain_order="left"
@@ -142,6 +140,7 @@ def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
     return (
         named.group_by(by, "cause")
         .agg(pl.col("duration_ns").sum().alias("total_ns"))
+        .with_columns(pl.col(by).cast(pl.String))
         .with_columns(share.alias("share"), pl.col("total_ns").sum().over(by).alias("all_ns"))
         .sort("all_ns", by, "total_ns", "cause", descending=[True, False, True, False], nulls_last=True)
         .select(by, pl.col("cause").cast(pl.String), "total_ns", "share")
@@ -166,13 +165,16 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) ->
         .unique("gap_id", keep="first", maintain_order=True)
     )
     rows = scope.activities if scope.on_cpu else scope.trace.device
-    names = rows.select(pl.col("activity_id").alias("ended_by"), pl.col("name").cast(pl.String))
+    names = rows.select(pl.col("activity_id").alias("ended_by"), "name")
     return (
         longest.join(main, on="gap_id", how="left", maintain_order="left")
         .join(names, on="ended_by", how="left", maintain_order="left")
         .select(
             *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
-            *("operator", "layer", "frame", "dependency", "name", pl.col("ended_by").alias("activity_id")),
+            pl.col("operator").cast(pl.String),
+            *("layer", "frame", "dependency"),
+            pl.col("name").cast(pl.String),
+            pl.col("ended_by").alias("activity_id"),
         )
     )
 

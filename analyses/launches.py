@@ -92,12 +92,26 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
 
 def _linked(scope: Scope) -> pl.DataFrame:
     """Activities with a launch call, and the delays of each."""
-    calls = scope.trace.host.filter(pl.col("kind") == "runtime").select(
+    runtime = scope.trace.host.select("kind", "span_id", "start", "duration").filter(
+        pl.col("kind") == "runtime"
+    )
+    calls = runtime.select(
         pl.col("span_id").alias("launch_id"),
         pl.col("start").alias("call_start"),
         pl.col("duration").alias("launch_call"),
     )
-    ordered = scope.activities.sort("device_id", "stream_id", "start", "end")
+    columns = (
+        "device_id",
+        "stream_id",
+        "start",
+        "end",
+        "activity_id",
+        "launch_id",
+        "kind",
+        "name",
+        "duration",
+    )
+    ordered = scope.activities.select(columns).sort("device_id", "stream_id", "start", "end")
     rows = ordered.join(calls, on="launch_id", how="inner", maintain_order="left")
     dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")
@@ -178,7 +192,7 @@ def _queues(queue: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
-    rows = scope.host("runtime")
+    rows = scope.host("runtime", columns=["name", "start", "duration"])
     if scope.window == "trace" and linked.height:
         # Calls that were over before the first launch of the window set the process up; they are not its cost.
         first = linked["call_start"].min()

@@ -77,23 +77,28 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
     return evaluate("ops", trace, scope, result)
 
 
+_NEEDED = ("span_id", "process_id", "thread_id", "start", "duration", "name", "shapes", "dtypes")
+"""What is read of the host spans: a copy of all their columns would be the largest thing in memory."""
+
+
 def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     """One row per operator's span with work in the scope, and one for activities outside any operator.
 
     `counted` are the calls of the scope, `repeats` those inside another of the same name.
     """
-    spans = trace.host.filter(pl.col("kind") == "op")
-    counted = spans["span_id"].is_in(scope.host("op")["span_id"].implode()).to_numpy()
+    spans = trace.host.select("kind", *_NEEDED).filter(pl.col("kind") == "op")
+    counted = np.zeros(trace.host.height, dtype=bool)
+    counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
+    counted = counted[spans["span_id"].to_numpy()]
     nesting = _nesting(spans)
     depth = nesting.depth()
     name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
-    places = attribution(trace, scope=scope).model.places(spans["span_id"].to_numpy())
     frame = spans.select(pl.col("name").alias("operator"), "shapes", "dtypes").with_columns(
         pl.Series("host_total", nesting.end - nesting.start),
         pl.Series("host_self", nesting.self_time()),
         pl.Series("repeats", has_same_above(nesting.parent, name)),
         pl.Series("counted", counted),
-        pl.Series("host_phase", places.phase),
+        pl.Series("host_phase", _host_phases(trace, scope, spans)),
     )
     launched, outside = _launched(trace, scope, spans)
     whole = rolled_up(launched, nesting.parent, depth)
@@ -104,6 +109,13 @@ def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
         pl.Series("launched", whole[:, -1]),
     ).filter(pl.col("counted") | (pl.col("launched") > 0))
     return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
+
+
+def _host_phases(trace: Trace, scope: Scope, spans: pl.DataFrame) -> Int64Array:
+    """The phase of each operator, as a number into PHASES; asked for only where no device's activities tell it."""
+    if not scope.on_cpu:
+        return np.full(spans.height, -1, dtype=np.int64)
+    return attribution(trace, scope=scope).model.places(spans["span_id"].to_numpy()).phase
 
 
 def _nesting(spans: pl.DataFrame) -> Nesting:
@@ -118,14 +130,15 @@ def _launched(trace: Trace, scope: Scope, spans: pl.DataFrame) -> tuple[Int64Arr
     Beside it the same of the activities outside any operator. Zeros without a device.
     """
     columns = len(PHASES) + 1
-    found = np.zeros((trace.host.height + 1, columns), dtype=np.int64)
+    found = np.zeros((spans.height + 1, columns), dtype=np.int64)
     if not scope.on_cpu:
         rows = attributed(trace, scope)
-        op = rows["op_id"].fill_null(-1).to_numpy()  # −1 is the last row
+        place = np.searchsorted(spans["span_id"].to_numpy(), rows["op_id"].fill_null(-1).to_numpy())
+        op = np.where(rows["op_id"].is_null().to_numpy(), -1, place)  # −1 is the last row
         phase = rows["phase"].to_physical().to_numpy()
         np.add.at(found, (op, phase), rows["duration"].to_numpy())
         np.add.at(found[:, -1], op, 1)
-    return found[spans["span_id"].to_numpy()], found[-1]
+    return found[:-1], found[-1]
 
 
 def _outside(sums: Int64Array, schema: pl.Schema) -> pl.DataFrame:

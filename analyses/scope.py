@@ -7,6 +7,7 @@ A trace without a device is analysed on the CPU: the self time of operators take
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -73,15 +74,24 @@ class Scope:
             )
         return self._unions[key]
 
-    def host(self, *kinds: str) -> pl.DataFrame:
-        """Host spans of these kinds (all when none is named) that start within the host side of the scope."""
+    def host(self, *kinds: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Host spans of these kinds (all when none is named) that start within the host side of the scope.
+
+        Of a large trace only the `columns` that are needed should be asked for.
+        """
+        if columns is not None:
+            narrow = self.trace.host.select(
+                "kind", "start", *(c for c in columns if c not in ("kind", "start"))
+            )
+            return narrow.filter(self._in_host(kinds)).select(columns)
+        return self.trace.host.filter(self._in_host(kinds))
+
+    def _in_host(self, kinds: Sequence[str]) -> pl.Expr:
         wanted = one_of("kind", *kinds) if kinds else pl.lit(value=True)
         if self.window == "steps" and self.steps.height:
             low, high = self.host_window()
             wanted &= (pl.col("start") >= low) & (pl.col("start") < high)
-        elif not kinds:
-            return self.trace.host
-        return self.trace.host.filter(wanted)
+        return wanted
 
     def host_window(self) -> tuple[int, int]:
         """First start to last end of the steps on the host; without steps, of all host spans."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses._stack import texts
 from tracekit.assemble import nesting_of
 from tracekit.facts.units import NS_PER_MS
 
@@ -24,10 +25,10 @@ CONTEXT_CREATION_NS: Final = 100 * NS_PER_MS
 
 def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
     """One row per API call of the scope: `span_id`, `name`, `role`, `start`, `duration`, `end` in ns."""
-    rows = scope.host("runtime")
+    rows = scope.host("runtime", columns=["span_id", "name", "start", "duration"])
     return rows.select(
         "span_id",
-        pl.col("name").cast(pl.String),
+        texts(rows["name"]).alias("name"),
         "start",
         "duration",
         (pl.col("start") + pl.col("duration")).alias("end"),

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.analyses._layer_spans import ROOT
 from tracekit.analyses.idle_causes import idle_causes
+from tracekit.trace import one_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
@@ -47,7 +48,7 @@ def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None
     spans = trace.host.select(
         "span_id", pl.col("duration").alias("span_ns"), pl.col("kind").alias("span_kind")
     )
-    pieces = found.pieces.filter(pl.col("cause").cast(pl.String).is_in(causes))
+    pieces = found.pieces.filter(one_of("cause", *causes))
     pieces = pieces.join(spans, on="span_id", how="left", maintain_order="left")
     if wanted is not None:
         pieces = pieces.filter(wanted)
@@ -58,7 +59,7 @@ def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None
     mine = pieces.filter(pl.col("device_id") == device)
     layer = _most(mine, "layer_id", ns)
     named = mine.join(
-        trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").cast(pl.String).alias("operator")),
+        trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")),
         on="op_id",
         how="left",
     )

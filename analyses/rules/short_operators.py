@@ -77,7 +77,9 @@ def _outermost(scope: Scope) -> pl.DataFrame:
     stack = model.stack
     above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
     above[stack.named(VALUE_OPERATOR, "op")] = 0
-    rows = scope.host("op").select("span_id", pl.col("name").cast(pl.String), "duration")
+    rows = scope.host("op", columns=["span_id", "name", "duration"]).with_columns(
+        pl.col("name").cast(pl.String)
+    )
     rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
     phase = model.places(rows["span_id"].to_numpy()).phase
     return rows.filter(pl.Series(phase != PHASES.index("data")))

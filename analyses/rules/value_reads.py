@@ -71,7 +71,7 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
     stack = model.stack
     value = stack.named(VALUE_OPERATOR, "op")
     outer = value & (stack.nesting.nearest_ancestor(value, include_self=False) < 0)
-    rows = scope.host("op")["span_id"].to_numpy()
+    rows = scope.host("op", columns=["span_id"])["span_id"].to_numpy()
     rows = rows[outer[rows]]
     phase = model.places(rows).phase
     chosen: Int64Array = rows[(phase != PHASES.index("optimizer")) & (phase != PHASES.index("data"))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,17 +30,20 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Grows by one whenever a report is built."""
+    """Grows by one whenever a report or a section is built."""
     from tracekit.report import build
 
     count: list[object] = []
-    real = build.build_report
 
-    def counting(*arguments: object, **named: object) -> object:
-        count.append(None)
-        return real(*arguments, **named)  # type: ignore[arg-type]
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def counting(*arguments: object, **named: object) -> object:
+            count.append(None)
+            return real(*arguments, **named)
 
-    monkeypatch.setattr(build, "build_report", counting)
+        return counting
+
+    monkeypatch.setattr(build, "build_report", counted(build.build_report))
+    monkeypatch.setattr(build, "build_section", counted(build.build_section))
     return count
 
 
@@ -161,3 +165,16 @@ def test_an_answer_needs_no_polars(trace: Path, capsys: pytest.CaptureFixture[st
         "finally: assert not {'polars', 'numpy', 'rich'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code, "report", str(trace), "-f", "md"], check=True, cwd="/")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [["--max-events", "400"], ["--window", "trace"], ["--top", "1"], ["--causes"], ["--table", "streams"]],
+    ids=" ".join,
+)
+def test_an_analysis_is_not_answered_with_the_answer_to_another_question(
+    other: list[str], trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "idle", trace)
+    run(capsys, "idle", trace, *other)
+    assert len(made) == 2

@@ -11,8 +11,10 @@ import typer
 from tracekit.analyses.registry import BUILT_IN, Analysis, View
 from tracekit.cli import options as flags
 from tracekit.cli import stack_commands
+from tracekit.cli.asked import Asked, with_flags
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
+from tracekit.cli.refine import Refine
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.sweep import characterize, sweep
 from tracekit.cli.view import view
@@ -57,7 +59,7 @@ def third_party(
     """Run an analysis that another package registered (entry-point group tracekit.analyses)."""
     if not traces:
         raise UsageError("no trace is given", remedy="give a trace file behind the name of the analysis")
-    run_analysis(name, traces, step=step, window=window, format_=format_, output=output)
+    run_analysis(name, Asked(traces, step=step, window=window, format_=format_, output=output))
 
 
 def _help(analysis: Analysis) -> str:
@@ -65,47 +67,15 @@ def _help(analysis: Analysis) -> str:
 
 
 def _command(analysis: Analysis) -> Callable[..., None]:
-    def command(
-        traces: flags.TraceFiles,
-        rank: flags.Rank = None,
-        step: flags.Step = None,
-        window: flags.WindowFlag = flags.WindowKind.steps,
-        comm_pattern: flags.CommPatterns = None,
-        table: flags.TableName = None,
-        top: flags.Top = None,
-        sort: flags.Sort = None,
-        format_: flags.FormatFlag = None,
-        output: flags.Output = None,
-        max_events: flags.MaxEvents = flags.MAX_EVENTS,
-        no_cache: flags.NoCache = False,
-        no_size_limit: flags.NoSizeLimit = False,
-        **views: bool,
-    ) -> None:
-        run_analysis(
-            analysis.name,
-            traces,
-            rank=rank,
-            step=step,
-            window=window,
-            comm_pattern=comm_pattern,
-            table=table,
-            views=[view for view in analysis.views if views[view.name]],
-            top=top,
-            sort=sort,
-            format_=format_,
-            output=output,
-            max_events=max_events,
-            no_cache=no_cache,
-            no_size_limit=no_size_limit,
-        )
+    def command(asked: Asked, **views: bool) -> None:
+        shown = [name for view in analysis.views if views[view.name] for name in view.tables]
+        run_analysis(analysis.name, asked, Refine(tuple(shown)) if shown else None)
 
     command.__name__ = analysis.name
-    # typer resolves annotations in the module of the function; here they are already objects.
-    plain = inspect.signature(command, eval_str=True)
-    named = [each for each in plain.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    shown = [_view_flag(view) for view in analysis.views]
-    command.__signature__ = plain.replace(parameters=[*named, *shown])  # type: ignore[attr-defined]
-    return command
+    first = inspect.Parameter("asked", inspect.Parameter.POSITIONAL_ONLY)
+    own = inspect.Signature([first, *map(_view_flag, analysis.views)])
+    command.__signature__ = own  # type: ignore[attr-defined]
+    return with_flags(command)
 
 
 def _view_flag(view: View) -> inspect.Parameter:

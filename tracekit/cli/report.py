@@ -11,14 +11,14 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
+from tracekit.cli.asked import Asked
 from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.analyses.registry import View
-    from tracekit.report.model import Report, Section
+    from tracekit.report.model import Report, Section, TraceInfo
     from tracekit.trace import Trace
 
 __all__ = ["export", "report", "run_analysis"]
@@ -71,7 +71,7 @@ def report(
         _write_folders(made, chosen, output)
         return
     rendered = [_render(result, trace, chosen) for result, trace in made]
-    text = _joined(_headed(rendered, [result for result, _ in made], chosen), chosen)
+    text = _joined(_headed(rendered, [result.trace for result, _ in made], chosen), chosen)
     if question:
         question.keep(text)
     out.emit(text, output)
@@ -98,14 +98,14 @@ def _joined(texts: Sequence[str], chosen: Format) -> str:
     return "\n".join(texts)
 
 
-def _headed(texts: Sequence[str], reports: Sequence[Report], chosen: Format) -> Sequence[str]:
+def _headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
     """Of several reports each with a line above it that says which trace, and which rank, it is of."""
     if len(texts) == 1 or chosen not in (Format.table, Format.md):
         return texts
     from tracekit.report.format import format_source
     from tracekit.report.markdown import escape
 
-    sources = [format_source(made.trace) for made in reports]
+    sources = [format_source(trace) for trace in traces]
     if chosen is Format.md:
         return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
     from rich.cells import cell_len, set_cell_size
@@ -134,90 +134,74 @@ def _render(result: Report, trace: Trace, chosen: Format) -> str:
     return terminal.render(result, width=out.terminal_width(), color=out.use_color())
 
 
-def run_analysis(
-    name: str,
-    traces: Sequence[Path],
-    *,
-    rank: int | None = None,
-    step: str | None = None,
-    window: WindowKind = WindowKind.steps,
-    comm_pattern: Sequence[str] | None = None,
-    table: str | None = None,
-    views: Sequence[View] = (),
-    top: int | None = None,
-    sort: str | None = None,
-    format_: Format | None = None,
-    output: Path | None = None,
-    max_events: int = flags.MAX_EVENTS,
-    no_cache: bool = False,
-    no_size_limit: bool = False,
-    refine: Refine | None = None,
-) -> None:
-    """Run one analysis on each trace and write its result, or what `refine` keeps of it; of `views`, when any are given,
-    only their tables.
+def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
+    """Run one analysis on each trace and write its result, or what `refine` keeps of it.
 
     Raises UsageError for an unknown table, column or format.
     """
-    chosen = out.choose_format(format_, output)
+    chosen = out.choose_format(asked.format_, asked.output)
     if chosen is Format.html:
         raise UsageError(
             "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
         )
-    traces = expanded(traces)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    digests = digests_of(traces, no_cache=no_cache)
+    traces = expanded(asked.traces)
+    limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
+    digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (
-        name,
-        names,
-        rank,
-        step,
-        window,
-        comm_pattern,
-        table,
-        [view.name for view in views],
-        top,
-        sort,
-        no_size_limit,
-        refine,
-        _looks_of(chosen),
-    )
-    question = None if chosen in _FOLDERS else Question(digests, *asked)
-    if question and (known := question.answer()) is not None:
-        out.emit(known, output)
+    selection = (asked.rank, asked.step, asked.window, asked.comm_pattern, asked.table, asked.top, asked.sort)
+    question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
+    if chosen not in _FOLDERS and (known := question.answer()) is not None:
+        out.emit(known, asked.output)
         return
-    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
-    from tracekit.report.build import build_report
+    read = load_all(traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
+    if chosen is Format.json:
+        text = _json_of(name, asked, refine, read)
+    else:
+        from tracekit.analyses.scope import select
+        from tracekit.report.build import build_section, trace_info
 
-    texts, reports = [], []
-    for trace in read:
-        made = build_report(trace, window=window.value, step=step, only=[name])
-        whole = made.sections[0]
-        section = _narrow(whole if refine is None else refine(whole), views, table, sort)
+        scopes = [select(trace, window=asked.window.value, step=asked.step) for trace in read]
+        whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
+        sections = [_narrow(section, refine, asked.table, asked.sort) for section in whole]
         if chosen in _FOLDERS:
-            if len(read) > 1:
-                raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
-            from tracekit.report._tree import costliest
-
-            frame = section.tables[0].frame
-            out.emit_frame(costliest(section.tables[0], top) if top else frame, chosen, output)
+            _write_table(sections, chosen, asked)
             return
-        texts.append(_render_section(made, section, chosen, top))
-        reports.append(made)
-    text = "\n".join(_headed(texts, reports, chosen))
-    if question:
-        question.keep(text)
-    out.emit(text, output)
+        texts = [_render_section(section, chosen, asked.top) for section in sections]
+        text = "\n".join(_headed(texts, [trace_info(trace) for trace in read], chosen))
+    question.keep(text)
+    out.emit(text, asked.output)
 
 
-def _narrow(section: Section, views: Sequence[View], table: str | None, sort: str | None) -> Section:
-    """The section with only the tables asked for, sorted as asked for."""
+def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trace]) -> str:
+    """Reports with the one section, and with the verdict, which other analyses have a part in."""
     from dataclasses import replace
 
+    from tracekit.report import json_
+    from tracekit.report.build import build_report
+
+    texts = []
+    for trace in read:
+        made = build_report(trace, window=asked.window.value, step=asked.step, only=[name])
+        section = _narrow(made.sections[0], refine, asked.table, asked.sort)
+        texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
+    return "\n".join(texts)
+
+
+def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
+    if len(sections) > 1:
+        raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+    from tracekit.report._tree import costliest
+
+    table = sections[0].tables[0]
+    out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
+
+
+def _narrow(section: Section, refine: Refine | None, table: str | None, sort: str | None) -> Section:
+    """The section with only what is asked for, sorted as asked for."""
+    from dataclasses import replace
+
+    section = section if refine is None else refine(section)
     tables = section.tables
-    if views:
-        wanted = {name for view in views for name in view.tables}
-        tables = tuple(t for t in tables if t.name in wanted)
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
         if not tables:
@@ -233,13 +217,7 @@ def _narrow(section: Section, views: Sequence[View], table: str | None, sort: st
     return replace(section, tables=tables)
 
 
-def _render_section(made: Report, section: Section, chosen: Format, top: int | None) -> str:
-    from dataclasses import replace
-
-    if chosen is Format.json:
-        from tracekit.report import json_
-
-        return json_.render(replace(made, sections=(section,)), top=top)
+def _render_section(section: Section, chosen: Format, top: int | None) -> str:
     if chosen is Format.md:
         from tracekit.report import markdown
 

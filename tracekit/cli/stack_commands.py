@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from tracekit.cli import options as flags
 from tracekit.cli import output as out
+from tracekit.cli.asked import Asked, with_flags
 from tracekit.cli.loading import digests_of, expanded, limits_of, load_all
-from tracekit.cli.options import Format, WindowKind
+from tracekit.cli.options import Format
 from tracekit.cli.refine import Refine
 from tracekit.cli.report import run_analysis
 from tracekit.errors import UsageError
 from tracekit.facts.stack_names import PHASES
-
-if TYPE_CHECKING:
-    from tracekit.limits import Limits
 
 __all__ = ["kernels", "layers", "ops"]
 
@@ -68,8 +65,9 @@ _SUFFIXES: Final = {
 }
 
 
+@with_flags
 def layers(
-    traces: flags.TraceFiles,
+    asked: Asked,
     by: Annotated[
         LayersBy,
         typer.Option(
@@ -84,12 +82,6 @@ def layers(
         PhaseKind | None,
         typer.Option(help="Layers with time in this phase, the most first.", rich_help_panel="Selection"),
     ] = None,
-    rank: flags.Rank = None,
-    step: flags.Step = None,
-    window: flags.WindowFlag = WindowKind.steps,
-    comm_pattern: flags.CommPatterns = None,
-    table: flags.TableName = None,
-    top: flags.Top = None,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -108,44 +100,25 @@ def layers(
             rich_help_panel="Output",
         ),
     ] = None,
-    output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """Run `layers`, or write the stacks of layers, operators and kernels for a flame graph."""
-    chosen = format_ or _stack_format(output)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    chosen = format_ or _stack_format(asked.output)
+    of = None if phase is None else phase.value
     if chosen in (LayersFormat.collapsed, LayersFormat.speedscope):
-        of = None if phase is None else phase.value
-        _write_stacks(traces, chosen, output, rank, step, window, comm_pattern, of, limits, no_cache=no_cache)
+        _write_stacks(asked, chosen, of)
         return
     tables: tuple[str, ...] | None
     if by is LayersBy.tree:
-        all_tables = table is not None or chosen is LayersFormat.json or _goes_to_json(format_, output)
-        tables = None if all_tables else _SHOWN_OF_LAYERS
+        to_json = chosen is LayersFormat.json or _goes_to_json(format_, asked.output)
+        tables = None if to_json or asked.table is not None else _SHOWN_OF_LAYERS
     else:
         tables = (f"by_{by.value}",)
-    refine = Refine(
-        tables, _NEED_LAYERS, depth, None if phase is None else phase.value, in_order=sort == "execution"
-    )
-    run_analysis(
-        "layers",
-        traces,
-        rank=rank,
-        step=step,
-        window=window,
-        comm_pattern=comm_pattern,
-        table=table,
-        top=top,
+    plain = replace(
+        asked,
         sort=None if sort == "execution" else sort,
         format_=None if chosen is None else Format(chosen.value),
-        output=output,
-        max_events=max_events,
-        no_cache=no_cache,
-        no_size_limit=no_size_limit,
-        refine=refine,
     )
+    run_analysis("layers", plain, Refine(tables, _NEED_LAYERS, depth, of, in_order=sort == "execution"))
 
 
 def _stack_format(output: Path | None) -> LayersFormat | None:
@@ -157,22 +130,11 @@ def _goes_to_json(given: LayersFormat | None, output: Path | None) -> bool:
     return given is None and output is not None and output.suffix.lower() == ".json"
 
 
-def _write_stacks(
-    traces: Sequence[Path],
-    chosen: LayersFormat,
-    output: Path | None,
-    rank: int | None,
-    step: str | None,
-    window: WindowKind,
-    comm_pattern: Sequence[str] | None,
-    phase: str | None,
-    limits: Limits,
-    *,
-    no_cache: bool,
-) -> None:
-    paths = expanded(traces)
-    digests = digests_of(paths, no_cache=no_cache)
-    read = load_all(paths, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
+def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None:
+    paths = expanded(asked.traces)
+    digests = digests_of(paths, no_cache=asked.no_cache)
+    limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
+    read = load_all(paths, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
     if len(read) > 1:
         raise UsageError(f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank")
     from tracekit.analyses.scope import select
@@ -180,90 +142,36 @@ def _write_stacks(
     from tracekit.report import stacks
 
     (trace,) = read
-    rows = layer_stacks(trace, scope=select(trace, window=window.value, step=step), phase=phase)
+    rows = layer_stacks(trace, scope=select(trace, window=asked.window.value, step=asked.step), phase=phase)
     if chosen is LayersFormat.collapsed:
-        out.emit(stacks.collapsed(rows), output)
+        out.emit(stacks.collapsed(rows), asked.output)
     else:
-        out.emit(stacks.speedscope(rows, Path(trace.meta.path).name), output)
+        out.emit(stacks.speedscope(rows, Path(trace.meta.path).name), asked.output)
 
 
+@with_flags
 def kernels(
-    traces: flags.TraceFiles,
+    asked: Asked,
     by: Annotated[
         KernelsBy | None,
         typer.Option(help="Only the table of these. Default: all.", rich_help_panel="Selection"),
     ] = None,
-    rank: flags.Rank = None,
-    step: flags.Step = None,
-    window: flags.WindowFlag = WindowKind.steps,
-    comm_pattern: flags.CommPatterns = None,
-    table: flags.TableName = None,
-    top: flags.Top = None,
-    sort: flags.Sort = None,
-    format_: flags.FormatFlag = None,
-    output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """Run `kernels`."""
     remedy = {KernelsBy.layer: _NEED_LAYERS, KernelsBy.shape: _NEED_SHAPES}
-    run_analysis(
-        "kernels",
-        traces,
-        rank=rank,
-        step=step,
-        window=window,
-        comm_pattern=comm_pattern,
-        table=table,
-        top=top,
-        sort=sort,
-        format_=format_,
-        output=output,
-        max_events=max_events,
-        no_cache=no_cache,
-        no_size_limit=no_size_limit,
-        refine=None if by is None else Refine((f"by_{by.value}",), remedy.get(by, "")),
-    )
+    run_analysis("kernels", asked, None if by is None else Refine((f"by_{by.value}",), remedy.get(by, "")))
 
 
+@with_flags
 def ops(
-    traces: flags.TraceFiles,
+    asked: Asked,
     by_shape: Annotated[
         bool,
         typer.Option(
             "--by-shape", help="One row per operator and shapes of its inputs.", rich_help_panel="Selection"
         ),
     ] = False,
-    rank: flags.Rank = None,
-    step: flags.Step = None,
-    window: flags.WindowFlag = WindowKind.steps,
-    comm_pattern: flags.CommPatterns = None,
-    table: flags.TableName = None,
-    top: flags.Top = None,
-    sort: flags.Sort = None,
-    format_: flags.FormatFlag = None,
-    output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
     """Run `ops`."""
-    shown = ("by_shape",) if by_shape else None if table else ("by_operator",)
-    run_analysis(
-        "ops",
-        traces,
-        rank=rank,
-        step=step,
-        window=window,
-        comm_pattern=comm_pattern,
-        table=table,
-        top=top,
-        sort=sort,
-        format_=format_,
-        output=output,
-        max_events=max_events,
-        no_cache=no_cache,
-        no_size_limit=no_size_limit,
-        refine=None if shown is None else Refine(shown, _NEED_SHAPES),
-    )
+    shown = ("by_shape",) if by_shape else None if asked.table else ("by_operator",)
+    run_analysis("ops", asked, None if shown is None else Refine(shown, _NEED_SHAPES))

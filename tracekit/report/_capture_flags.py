@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Final
 
 from tracekit.findings import Finding
 from tracekit.manifest import Manifest, Settings
 from tracekit.report.model import Section, Verdict
 
-__all__ = ["flags_for", "with_flags"]
+__all__ = ["flags_for", "section_with_flags", "with_flags"]
 
 _FLAGS: Final = (
     ("--workers", "workers", ("num_workers", "DataLoader workers")),
@@ -42,18 +41,21 @@ def flags_for(advice: str, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def with_flags(
-    verdict: Verdict, sections: Sequence[Section], manifest: Manifest | None
-) -> tuple[Verdict, tuple[Section, ...]]:
-    """The same with the flags named behind each advice, where `tracekit capture` ran the training loop."""
+def with_flags(verdict: Verdict, manifest: Manifest | None) -> Verdict:
+    """The verdict with the flags named behind each advice, where `tracekit capture` ran the training loop."""
     if manifest is None or manifest.settings is None:
-        return verdict, tuple(sections)
+        return verdict
     settings = manifest.settings
     told = tuple(dataclasses.replace(a, advice=_named(a.advice, settings)) for a in verdict.advice)
-    return dataclasses.replace(verdict, advice=told), tuple(
-        dataclasses.replace(section, findings=tuple(_finding(f, settings) for f in section.findings))
-        for section in sections
-    )
+    return dataclasses.replace(verdict, advice=told)
+
+
+def section_with_flags(section: Section, manifest: Manifest | None) -> Section:
+    """The same for the findings of a section."""
+    if manifest is None or manifest.settings is None:
+        return section
+    settings = manifest.settings
+    return dataclasses.replace(section, findings=tuple(_finding(f, settings) for f in section.findings))
 
 
 def _finding(finding: Finding, settings: Settings) -> Finding:

@@ -16,7 +16,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
 from tracekit.findings import Finding
-from tracekit.report._capture_flags import with_flags
+from tracekit.report._capture_flags import section_with_flags, with_flags
 from tracekit.report._tree import costliest
 from tracekit.report.columns import TableView, column_of, view_of
 from tracekit.report.figures_data import figures_of
@@ -37,7 +37,7 @@ from tracekit.report.text import clean, clean_frame
 from tracekit.report.verdict import VERDICT_NEEDS, decide
 from tracekit.trace import Trace
 
-__all__ = ["build_report", "build_section"]
+__all__ = ["build_report", "build_section", "trace_info"]
 
 _BUILT_IN: Final = frozenset(analysis.name for analysis in BUILT_IN)
 
@@ -82,12 +82,11 @@ def build_report(
         if wanted and not (only is None and analysis.optional and empty):
             sections.append(_section(analysis, outcome, scope, top))
     verdict = _with_excerpt(_clean_verdict(decide(scope, results)), trace)
-    verdict, told = with_flags(verdict, _said_once(sections), trace.manifest)
     return Report(
-        trace=_trace_info(trace),
+        trace=trace_info(trace),
         window=_window(scope),
-        verdict=verdict,
-        sections=told,
+        verdict=with_flags(verdict, trace.manifest),
+        sections=tuple(section_with_flags(one, trace.manifest) for one in _said_once(sections)),
         health=(*_health(trace), *broken),
     )
 
@@ -103,7 +102,8 @@ def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: i
         known = ", ".join(a.name for a in registered)
         raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")
     scope = scope or select(trace)
-    return _section(analysis, _run(analysis, trace, scope), scope, top)
+    section = _section(analysis, _run(analysis, trace, scope), scope, top)
+    return section_with_flags(section, trace.manifest)
 
 
 def _registered() -> tuple[tuple[Analysis, ...], tuple[HealthItem, ...]]:
@@ -248,7 +248,8 @@ def _with_excerpt(verdict: Verdict, trace: Trace) -> Verdict:
     return dataclasses.replace(verdict, notes=(format_excerpt(trace.meta.excerpt), *verdict.notes))
 
 
-def _trace_info(trace: Trace) -> TraceInfo:
+def trace_info(trace: Trace) -> TraceInfo:
+    """What a report says of its trace."""
     meta = trace.meta
     return TraceInfo(
         path=clean(Path(meta.path).name),
