@@ -19,6 +19,9 @@ from tracekit.trace import Trace
 
 __all__ = ["Backward", "backward_of"]
 
+_MOST_VOTES = 4_000_000
+"""Pairs of forward threads and their numbers that are counted: far more than tell them apart, few enough for memory."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward:
@@ -137,20 +140,37 @@ def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: 
     """
     votes = _votes_of_flows(trace, stack, nodes)
     if votes is None:
-        pairs = nodes.select("process", "number", "sequence").unique()
-        votes = pairs.join(
-            ops.select("process", "thread", "sequence").unique(), on=["process", "sequence"]
-        ).select("process", "number", "thread")
+        votes = _votes_of_sequences(nodes, ops)
     counted = votes.group_by("process", "number", "thread").len()
     return _one_to_one(counted.sort("len", "number", "thread", descending=[True, False, False]))
+
+
+def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Each number with each thread that bears one of its sequence numbers; those that the fewest share come first."""
+    key = ["process", "sequence"]
+    asked = nodes.select(*key, "number").unique()
+    offered = ops.select(*key, "thread").unique()
+    pairs = pl.col("len") * pl.col("len_offered")
+    few = (
+        asked.group_by(key)
+        .len()
+        .join(offered.group_by(key).len(), on=key, suffix="_offered")
+        .with_columns(pairs.cast(pl.Int64).alias("pairs"))
+        .sort("pairs", *key)
+        .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
+        .select(key)
+    )
+    return asked.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
 
 
 def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:
     """Each number with one thread and each thread with one number, the pair with the most votes first."""
     chosen: dict[tuple[int, int], int] = {}
+    taken: set[int] = set()
     for process, number, thread, _ in counted.rows():
-        if (process, number) not in chosen and thread not in chosen.values():
+        if (process, number) not in chosen and thread not in taken:
             chosen[process, number] = thread
+            taken.add(thread)
     return pl.DataFrame(
         [(process, number, thread) for (process, number), thread in chosen.items()],
         schema={"process": pl.Int64, "number": pl.Int64, "thread": pl.Int64},

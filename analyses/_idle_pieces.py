@@ -16,6 +16,7 @@ from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, take
 from tracekit.trace import Schema
 
@@ -97,7 +98,8 @@ def _frame_texts(found: Attribution, frame: Int64Array) -> pl.Series:
     """The names of the frames; null where there is none."""
     rows = pl.Series(frame, dtype=pl.Int64)
     names = found.model.stack.frame["name"]
-    return texts(names.gather(pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()))
+    known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
+    return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
 
 
 _Columns = TypeVar("_Columns", _Rows, _Places)

@@ -17,7 +17,8 @@ from tracekit.analyses._stack import HostStack
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
-from tracekit.spans import Int64Array, Nesting, nest, take
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
 __all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
@@ -29,6 +30,9 @@ ROOT = "<root>"
 
 _DEEPEST = 128
 """Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
+
+_MOST_CONTAINERS = 32
+"""A captured name of more parts stands for itself: modules around it that are never called are not made up."""
 
 LAYER_SCHEMA = {
     "layer_id": pl.Int64,  # the row number
@@ -103,16 +107,14 @@ def layers_of(trace: Trace, stack: HostStack, engine: Int64Array, pseudo: list[t
     table = _numbered(rows)
     numbers = {(path, source): number for number, path, source in table["layer_id", "path", "source"].rows()}
     sources = []
-    for nesting, paths, tree, source in found:
-        known = pl.Series([numbers[path, source] for path in tree["path"]], dtype=pl.Int64)
-        frame = pl.DataFrame({"path": tree["path"], "layer": known})
-        layer = paths.to_frame("path").join(frame, on="path", how="left", maintain_order="left")["layer"]
-        sources.append(LayerSource(source, nesting, layer.to_numpy()))
+    for nesting, row, tree, source in found:
+        known = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
+        sources.append(LayerSource(source, nesting, take(known, row)))
     return Layers(table, tuple(sources))
 
 
-_Found = tuple[Nesting, pl.Series, pl.DataFrame, str]
-"""Spans, the path of each, the tree (`path`, `parent`, `type`; parents are in it), and the source."""
+_Found = tuple[Nesting, Int64Array, pl.DataFrame, str]
+"""Spans, the row of each in the tree, the tree (`path`, `parent`, `type`; parents are in it), and the source."""
 
 
 def _captured(trace: Trace, stack: HostStack) -> _Found | None:
@@ -129,11 +131,12 @@ def _captured(trace: Trace, stack: HostStack) -> _Found | None:
         )
     else:
         spans = spans.rename({"layer": "path", "module_type": "type"})
+    spans = spans.with_columns(pl.col("path", "type").str.slice(0, LONGEST_NAME))
     types = dict(spans.unique("path").rows())
     if exact is not None:
         types = {**dict(exact["path", "type"].rows()), **types}
     tree = _dotted_tree(types, rooted=ROOT in types)
-    return _subset(stack, rows), spans["path"], tree, "capture"
+    return _subset(stack, rows), _rows_of(spans["path"], tree["path"]), tree, "capture"
 
 
 def _layer_table(trace: Trace) -> pl.DataFrame | None:
@@ -145,7 +148,13 @@ def _layer_table(trace: Trace) -> pl.DataFrame | None:
     except msgspec.DecodeError:
         return None  # the reader has said so in the trace's health
     return pl.DataFrame(
-        [(one.range_name.removeprefix(LAYER_PREFIX), one.name or ROOT, one.type) for one in table.layers],
+        [
+            (
+                one.range_name.removeprefix(LAYER_PREFIX),
+                *(text[:LONGEST_NAME] for text in (one.name or ROOT, one.type)),
+            )
+            for one in table.layers
+        ],
         schema={"printed": pl.String, "path": pl.String, "type": pl.String},
         orient="row",
     ).unique("printed", keep="first", maintain_order=True)
@@ -164,9 +173,9 @@ class _Table(msgspec.Struct):
 def _dotted_tree(types: dict[str, str | None], *, rooted: bool) -> pl.DataFrame:
     paths: dict[str, str | None] = {}
     for path in types:
-        part = path
+        part, alone = path, path == ROOT or path.count(".") >= _MOST_CONTAINERS
         while part and part not in paths:
-            above = part.rpartition(".")[0] if part != ROOT else ""
+            above = "" if alone else part.rpartition(".")[0]
             paths[part] = above or (ROOT if rooted and part != ROOT else None)
             part = above
     return _tree([(path, parent, types.get(path)) for path, parent in paths.items()])
@@ -185,11 +194,11 @@ def _modules(stack: HostStack) -> _Found | None:
     rows = np.flatnonzero(wanted)
     names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
     nesting = _subset(stack, rows)
-    paths, tree = _nested_paths(nesting, names, ".")
+    row, tree = _nested_paths(nesting, names, ".")
     types = tree.with_columns(
         pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
     )
-    return nesting, paths, types, "module"
+    return nesting, row, types, "module"
 
 
 def _ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> _Found | None:
@@ -208,8 +217,8 @@ def _ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> _Found | None
         order = np.lexsort((-end, start, thread))
         thread, start, end, names = thread[order], start[order], end[order], names[order]
     nesting = nest(thread, start, end)
-    paths, tree = _nested_paths(nesting, names, "/")
-    return nesting, paths, tree, "range"
+    row, tree = _nested_paths(nesting, names, "/")
+    return nesting, row, tree, "range"
 
 
 def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Array:
@@ -224,20 +233,35 @@ def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Ar
     last = rows + _spans_below(stack, rows)
     encloses = before[last] > before[rows + 1]
     away = np.flatnonzero(work & np.isin(stack.thread, engine))
-    for process in np.unique(stack.process[away]).tolist():
-        times = np.sort(stack.start[away[stack.process[away] == process]])
-        first, end = (np.searchsorted(times, bound[rows]) for bound in (stack.start, stack.end))
-        encloses |= (end > first) & (stack.process[rows] == process)
+    encloses |= _meet(stack, rows, away)
     kept: Int64Array = rows[encloses]
     return kept
+
+
+def _meet(stack: HostStack, rows: Int64Array, others: Int64Array) -> BoolArray:
+    """During which of the spans `rows` one of `others` starts in the same process."""
+    begins = pl.DataFrame({"process": stack.process[others], "at": stack.start[others]}).sort("at")
+    asked = pl.DataFrame({"process": stack.process[rows], "start": stack.start[rows]}).with_row_index("row")
+    next_ = asked.sort("start").join_asof(
+        begins,
+        left_on="start",
+        right_on="at",
+        by="process",
+        strategy="forward",
+        check_sortedness=False,
+        coalesce=False,
+    )
+    at = next_.sort("row")["at"].fill_null(np.iinfo(np.int64).max).to_numpy()
+    found: BoolArray = at < stack.end[rows]
+    return found
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
     """How many rows from each span on start before it ends, on its thread; itself included."""
     bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
     found = np.empty(rows.size, dtype=np.int64)
-    for code in np.unique(stack.thread[rows]).tolist():
-        mine = np.flatnonzero(stack.thread[rows] == code)
+    codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
+    for code, mine in zip(codes.tolist(), np.split(np.arange(rows.size), first[1:]), strict=True):
         low, high = np.searchsorted(stack.thread, [code, code + 1])
         found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
     return np.maximum(np.minimum(found, bounds) - rows, 1)
@@ -276,8 +300,8 @@ def _compiled(stack: HostStack) -> _Found | None:
         return None
     names = stack.frame["name"][rows].cast(pl.String)
     nesting = _subset(stack, rows)
-    paths, tree = _nested_paths(nesting, names, "/")
-    return nesting, paths, tree, "compiled"
+    row, tree = _nested_paths(nesting, names, "/")
+    return nesting, row, tree, "compiled"
 
 
 def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
@@ -285,25 +309,50 @@ def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
     return nest(stack.thread[rows], stack.start[rows], stack.end[rows])
 
 
-def _nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[pl.Series, pl.DataFrame]:
-    """The path of each span, and the tree of all paths; one round per level of nesting."""
+def _nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[Int64Array, pl.DataFrame]:
+    """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
     depth = nesting.depth()
-    path = pl.Series("path", names, dtype=pl.String)
-    seen: dict[str, str | None] = {}
-    for level in range(int(depth.max()) + 1):
+    names = names.str.slice(0, LONGEST_NAME)
+    told = names.unique(maintain_order=True)
+    name = _rows_of(names, told)
+    # A path is a number until the end, and its text is made once: paths are far longer than names.
+    number = np.full(depth.size, -1, dtype=np.int64)
+    tree = _tree([]).drop("type")
+    for level in range(min(int(depth.max()) + 1, _DEEPEST)):
         rows = np.flatnonzero(depth == level)
-        own = path[rows]
-        if level >= _DEEPEST:
-            path = path.scatter(rows, path[nesting.parent[rows]])
-        elif level:
-            above = path[nesting.parent[rows]]
-            own = above + separator + own
-            path = path.scatter(rows, own)
-            pairs = pl.DataFrame({"path": own, "parent": above}).unique(maintain_order=True)
-            seen.update(dict(pairs.rows()))
-        else:
-            seen.update(dict.fromkeys(own.unique(maintain_order=True)))
-    return path, _tree([(one, parent, None) for one, parent in seen.items()])
+        above = take(number, nesting.parent[rows])
+        pairs = pl.DataFrame({"above": above, "name": name[rows]})
+        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], told, separator)
+        new = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("number") + tree.height)
+        at = pairs.join(new, on=["above", "name"], how="left", maintain_order="left")["number"]
+        number[rows] = np.where(at.is_not_null(), at.fill_null(-1).to_numpy(), above)
+        tree = pl.concat([tree, new.select("path", "parent")])
+    number = take(number, nesting.nearest_ancestor(depth < _DEEPEST))
+    distinct = tree.unique("path", keep="last", maintain_order=True)
+    row = _rows_of(tree["path"], distinct["path"])[number]
+    return row, distinct.with_columns(pl.lit(None, pl.String).alias("type"))
+
+
+def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separator: str) -> pl.DataFrame:
+    """`pairs` (`above`, a row of `paths` or −1, and `name`, one of `names`) with `parent` and `path`, where not too long."""
+    outermost = pl.col("above") < 0
+    length = pl.col("parent").str.len_chars() + pl.col("text").str.len_chars() + len(separator)
+    texts = pairs.with_columns(
+        paths.gather(pairs["above"].set(pairs["above"] < 0, None)).alias("parent"),
+        names.gather(pairs["name"]).alias("text"),
+    )
+    path = pl.concat_str("parent", pl.lit(separator), "text")
+    return texts.filter(outermost | (length <= LONGEST_NAME)).with_columns(
+        pl.when(outermost).then("text").otherwise(path).alias("path")
+    )
+
+
+def _rows_of(values: pl.Series, known: pl.Series) -> Int64Array:
+    """The row in `known` of each value; −1 for one that is not in it."""
+    rows = pl.DataFrame({"value": known, "row": np.arange(known.len())})
+    joined = values.alias("value").to_frame().join(rows, on="value", how="left", maintain_order="left")
+    found: Int64Array = joined["row"].fill_null(-1).to_numpy()
+    return found
 
 
 def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFrame:

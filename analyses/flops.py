@@ -40,6 +40,15 @@ PRECISIONS: Final = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp1
 
 _NAMES: Final = tuple(PRECISIONS.values())
 
+_ODD: Final = (
+    *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError),
+    *(RecursionError, msgspec.DecodeError),
+)
+"""What inputs raise that are not those of an operator."""
+
+_MOST_DIMENSIONS: Final = 64
+"""No tensor has more; products of far more sizes would take minutes."""
+
 
 def matmul_flops(m: int, k: int, n: int, *, batch: int = 1, bias: bool = False) -> int:
     """FLOPs of `batch` products m×k · k×n, with a bias that is added to each element of the result.
@@ -134,7 +143,7 @@ def operator_flops(name: str, shapes: Any, concrete: Any) -> int | None:
         return None
     try:
         flops = formula(_Inputs(shapes, concrete))
-    except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError):
+    except _ODD:
         return None  # a trace is foreign matter: its shapes may be anything
     return flops if 0 <= flops <= _MOST else None
 
@@ -187,7 +196,7 @@ def _count(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> 
 def _json(text: str | None) -> list[Any]:
     try:
         found = msgspec.json.decode(text) if text else []
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 
@@ -203,7 +212,7 @@ class _Inputs:
         sizes = self.shapes[place]
         if (
             not isinstance(sizes, list)
-            or len(sizes) < least
+            or not least <= len(sizes) <= _MOST_DIMENSIONS
             or not all(type(s) is int and s >= 0 for s in sizes)
         ):
             raise ValueError

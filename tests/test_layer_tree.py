@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,9 @@ PARENTS = st.lists(st.integers(0, 30), min_size=1, max_size=25).map(
     lambda picks: [-1 if pick > index else pick % (index + 1) - 1 for index, pick in enumerate(picks)]
 )
 """Each node's parent has a smaller number; −1 for a root."""
+
+SECONDS = 10
+"""A fast machine needs far less than one; before, it took minutes."""
 
 
 def chain(parents: list[int], node: int) -> list[int]:
@@ -85,3 +90,14 @@ def test_unions(parents: list[int], data: st.DataObject) -> None:
     ]
     owner, start, length = (np.array([r[i] for r in rows], dtype=np.int64) for i in range(3))
     assert union_per_node(owner, start, start + length, *arrays(parents)).tolist() == expected
+
+
+def test_many_nodes_below_a_deep_chain_took_quadratic_time() -> None:
+    depth, count = 20_000, 200_000
+    parent = np.append(np.arange(depth) - 1, np.full(count, depth - 1))
+    group = np.append(np.arange(depth), np.arange(count) % 2 * (depth + 1))
+    began = time.monotonic()
+    found = has_same_above(parent, group)
+    assert time.monotonic() - began < SECONDS
+    assert not found[:depth].any()
+    assert (found[depth:] == (group[depth:] == 0)).all()

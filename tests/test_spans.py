@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,8 @@ from tracekit.spans import Nesting, nest
 
 SPAN = st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12))
 SPANS = st.lists(SPAN, max_size=25)
+SECONDS = 10
+"""A fast machine needs far less than one; before, it took minutes."""
 
 
 def ordered(spans: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int, int]], Nesting]:
@@ -93,3 +97,29 @@ def test_as_many_threads_as_spans_took_quadratic_time() -> None:
     thread = np.arange(count)
     nesting = nest(thread, np.zeros(count, int), np.ones(count, int))
     assert (nesting.innermost_at(thread[::-1], np.zeros(count, int)) == thread[::-1]).all()
+
+
+def test_spans_after_a_deep_chain_took_quadratic_time() -> None:
+    depth, count = 20_000, 200_000
+    start = np.append(np.arange(depth), 5 * depth + 2 * np.arange(count))
+    end = np.append(5 * depth - np.arange(depth), 5 * depth + 2 * np.arange(count) + 1)
+    began = monotonic()
+    nesting = nest(np.zeros(depth + count, int), start, end)
+    found = nesting.innermost_at(np.zeros(count, int), np.full(count, 5 * depth - 7))
+    assert monotonic() - began < SECONDS
+    assert nesting.parent.tolist() == [*range(-1, depth - 1), *[-1] * count]
+    assert (found == 6).all()
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 40)), max_size=20))
+def test_a_search_finds_what_a_walk_finds(
+    spans: list[tuple[int, int, int]], queries: list[tuple[int, int]]
+) -> None:
+    thread, times = ([query[at] for query in queries] for at in (0, 1))
+    _, walked = ordered(spans)
+    expected = walked.innermost_at(thread, times).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracekit.spans._PATIENCE", 1)
+        _, searched = ordered(spans)
+        assert searched.parent.tolist() == walked.parent.tolist()
+        assert searched.innermost_at(thread, times).tolist() == expected

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Limits"]
+__all__ = ["LONGEST_NAME", "Limits"]
+
+LONGEST_NAME: Final = 1024
+"""So many characters of a name are told where one name may stand in many rows: a layer's path, a frame, a span."""
 
 
 @dataclass(frozen=True, slots=True)

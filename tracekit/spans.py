@@ -18,6 +18,9 @@ __all__ = ["BoolArray", "Int64Array", "Nesting", "nest", "take"]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+_PATIENCE = 64
+"""Levels that are walked one by one, which is fast for traces of real programs; beyond it a search that has no worst case."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
@@ -68,13 +71,17 @@ class Nesting:
         found = _last_started(self.thread, self.start, query_thread, query_time)
         # Everything between a span and its parent ended before the span did, so walking up is exact.
         pending = np.flatnonzero(found >= 0)
-        while pending.size:
+        for _ in range(_PATIENCE):
             at = found[pending]
             when = query_time[pending]
             closed = ~((self.end[at] > when) | (self.start[at] == when))
             pending = pending[closed]
             found[pending] = self.parent[found[pending]]
             pending = pending[found[pending] >= 0]
+            if not pending.size:
+                return found
+        last = _last_reaching(self.end, found[pending] + 1, query_time[pending] + 1)
+        found[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
         return found
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
@@ -135,13 +142,43 @@ def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
     if end.size:
         parent[np.flatnonzero(np.append(True, thread[1:] != thread[:-1]))] = -1
     pending = np.flatnonzero(parent >= 0)
-    while pending.size:
+    for _ in range(_PATIENCE):
         candidate = parent[pending]
         short = end[candidate] < end[pending]
         pending = pending[short]
         parent[pending] = parent[candidate[short]]
         pending = pending[parent[pending] >= 0]
+        if not pending.size:
+            return parent
+    last = _last_reaching(end, pending, end[pending])
+    parent[pending] = np.where(take(thread, last) == thread[pending], last, -1)
     return parent
+
+
+def _last_reaching(end: Int64Array, before: Int64Array, bound: Int64Array) -> Int64Array:
+    """For each i the last row < before[i] whose end is not smaller than bound[i], or −1.
+
+    The greatest ends of blocks of 1, 2, 4, … rows lead there in two rounds per size, however deep spans nest.
+    """
+    levels = [end]
+    while levels[-1].size > 1:
+        below = levels[-1]
+        odd = below[-1:] if below.size % 2 else below[:0]
+        levels.append(np.append(np.maximum(below[:-1:2], below[1::2]), odd))
+    block = before - 1  # the block that may hold the row, at the size where the search stands
+    height = np.zeros(block.size, dtype=np.int64)
+    rising = np.flatnonzero(block >= 0)
+    for level, greatest in enumerate(levels):
+        rising = rising[greatest[block[rising]] < bound[rising]]
+        even = block[rising] % 2 == 0  # the block before it lies under another one that is twice as large
+        block[rising] = np.where(even, block[rising] // 2 - 1, (block[rising] - 1) // 2)
+        height[rising] = level + 1
+        rising = rising[block[rising] >= 0]
+    for level in range(len(levels) - 2, -1, -1):
+        falling = np.flatnonzero((height > level) & (block >= 0))
+        right = np.minimum(2 * block[falling] + 1, levels[level].size - 1)
+        block[falling] = np.where(levels[level][right] >= bound[falling], right, right - 1)
+    return np.maximum(block, -1)
 
 
 def _last_started(

@@ -136,10 +136,19 @@ def module_table(recording: Recording) -> pl.DataFrame:
     except msgspec.DecodeError:
         return pl.DataFrame(schema=schema)  # the reader has said so in the trace's health
     rows = [
-        (one.name or "<root>", one.parameters, *(_text(it) for it in (one.input_shapes, one.output_shapes)))
+        (
+            one.name or "<root>",
+            _fitting(one.parameters),
+            *(_text(it) for it in (one.input_shapes, one.output_shapes)),
+        )
         for one in table.layers
     ]
     return pl.DataFrame(rows, schema=schema, orient="row").unique("layer", keep="first", maintain_order=True)
+
+
+def _fitting(count: int | None) -> int | None:
+    """The count, unless it is none that a column can hold: then it is damaged."""
+    return count if count is not None and 0 <= count < 2**63 else None
 
 
 def _text(shapes: object) -> str | None:

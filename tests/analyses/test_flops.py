@@ -24,6 +24,7 @@ from tracekit.analyses.flops import (
     matmul_flops,
     operator_flops,
 )
+from tracekit.spans import nest
 
 
 def recorded(work: Callable[[], Any], folder) -> int:
@@ -179,12 +180,41 @@ def test_products_and_convolutions_by_hand() -> None:
             [[1, 3, 8, 8], [16, 3, 3, 3], []],
             ["", "", "", "[1", "x", "[1]", "no", "[0]", "1"],
         ),
+        (
+            "aten::convolution",
+            [[1, 3, 8, 8], [16, 3, 3, 3], []],
+            ["", "", "", "[" * 100_000, "[1]", "[1]", "False", "[0]", "1"],
+        ),
+        (
+            "aten::convolution",
+            [[1, 3, 8, 8], [16, 3, 3, 3], []],
+            ["", "", "", "[1]", "[1]", "[1]", "False", "[0]", float("inf")],
+        ),
+        (
+            "aten::convolution_backward",
+            [[1, 16, 8, 8], [1, 3, 8, 8], [16, 3, 3, 3]],
+            ["", "", "", "", "[1]", "[1]", "[1]", "False", "[0]", "1", 5],
+        ),
+        (
+            "aten::convolution",
+            [[1] * 65, [1] * 65, []],
+            ["", "", "", "[1]", "[0]", "[1]", "False", "[0]", "1"],
+        ),
         ("aten::_scaled_dot_product_flash_attention", [[1, 2, 3, 4]] * 3, ["", "", "", "0."]),
         ("aten::_scaled_dot_product_flash_attention", [[1, 2, 3]] * 3, ["", "", "", "0.", "True"]),
     ],
 )
 def test_damaged_or_missing_inputs_are_not_counted(name: str, shapes: Any, concrete: Any) -> None:
     assert operator_flops(name, shapes, concrete) is None
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_lists_without_end_are_no_shapes(text: str) -> None:
+    columns = dict.fromkeys(("name", "shapes", "dtypes", "concrete_inputs"), pl.String)
+    host = pl.DataFrame(
+        [(0, "aten::mm", text, text, text)], schema={"span_id": pl.Int64, **columns}, orient="row"
+    )
+    assert counted_operators(host, nest([0], [0], [1])).flops.tolist() == [-1]
 
 
 def test_only_the_outermost_operator_counts(tmp_path) -> None:

@@ -11,6 +11,7 @@ from tracekit.analyses.layer_tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.kineto import ENRICHED_CATEGORY
+from tracekit.limits import LONGEST_NAME
 from tracekit.trace import Trace
 
 __all__ = ["FIRST_MARK", "tracks"]
@@ -89,7 +90,9 @@ def _idle(scope: Scope) -> pl.DataFrame:
             }
         ).select(_BAR)
     result = idle_causes(scope.trace, scope=scope)
-    host = scope.trace.host.select("span_id", pl.col("name").cast(pl.String).alias("host"))
+    host = scope.trace.host.select(
+        "span_id", pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME).alias("host")
+    )
     rows = result.pieces.sort("device_id", "start", maintain_order=True)
     rows = rows.join(host, on="span_id", how="left", maintain_order="left").join(
         result.layers.select("layer_id", pl.col("path").alias("layer")),
