@@ -146,26 +146,51 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
 def _wait_events(trace: Trace) -> pl.DataFrame:
     """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times)."""
     syncs = trace.syncs if trace.syncs is not None else pl.DataFrame(schema=SYNC_SCHEMA)
-    calls = (
-        trace.host.filter((pl.col("kind") == "runtime") & pl.col("correlation").is_not_null())
-        .select("correlation", pl.col("start").alias("at"))
-        .unique("correlation", keep="first", maintain_order=True)
-    )
-    return (
+    rows = (
         syncs.filter((pl.col("wait_on_stream") >= 0) & (pl.col("stream_id") >= 0))
         .select("device_id", "stream_id", "wait_on_stream", "correlation", "wait_on_correlation", "start")
-        .join(calls, on="correlation", how="left")
-        .join(
-            calls.rename({"at": "record"}), left_on="wait_on_correlation", right_on="correlation", how="left"
-        )
+        .with_row_index("wait")
+        .join(_owners(trace), on=["device_id", "stream_id"], how="left")
+    )
+    calls = trace.host.select("kind", "process_id", "correlation", pl.col("start").alias("at")).filter(
+        (pl.col("kind") == "runtime") & pl.col("correlation").is_not_null()
+    )
+    waited = _called(rows, calls, "correlation").rename({"at": "waited_at"})
+    recorded = _called(rows, calls, "wait_on_correlation").rename({"at": "recorded_at"})
+    return (
+        rows.join(waited, on="wait", how="left")
+        .join(recorded, on="wait", how="left")
         .select(
             "device_id",
             "stream_id",
             "wait_on_stream",
-            pl.coalesce("at", "start").alias("waited"),
-            pl.coalesce("record", "at", "start").alias("recorded"),
+            pl.coalesce("waited_at", "start").alias("waited"),
+            pl.coalesce("recorded_at", "waited_at", "start").alias("recorded"),
         )
         .sort("device_id", "stream_id", "waited")
+    )
+
+
+def _owners(trace: Trace) -> pl.DataFrame:
+    """`device_id`, `stream_id` and `owner`, the process that launched into the stream; null where several did."""
+    launched = trace.device.select("device_id", "stream_id", "process_id").drop_nulls()
+    owner = pl.when(pl.col("process_id").n_unique() == 1).then(pl.col("process_id").first())
+    return launched.group_by("device_id", "stream_id").agg(owner.alias("owner"))
+
+
+def _called(rows: pl.DataFrame, calls: pl.DataFrame, key: str) -> pl.DataFrame:
+    """`wait` and `at`, the start of the call that each row names under `key`.
+
+    A correlation id belongs to a process, which the rows do not name: of several calls it is that of the process
+    that owns the stream, and then the latest before the row.
+    """
+    own = (pl.col("process_id") == pl.col("owner")).fill_null(value=False)
+    return (
+        rows.select("wait", "owner", "start", pl.col(key).alias("correlation"))
+        .join(calls, on="correlation", how="inner")
+        .sort(own, pl.col("at") <= pl.col("start"), "at")
+        .unique("wait", keep="last", maintain_order=True)
+        .select("wait", "at")
     )
 
 

@@ -268,3 +268,25 @@ def test_layers_and_operators_of_pieces_are_those_of_the_spans(tmp_path: Path) -
         while at is not None and kinds[at] != "op":
             at = parents[at]
         assert at == op, names[span]
+
+
+def test_waits_for_events_were_taken_from_another_process_with_the_same_correlations(tmp_path: Path) -> None:
+    truth = generate(2, steps=2)
+    alone = idle_causes(tracekit.read(write(truth, tmp_path / "a.json")))
+    waits = {e["args"]["correlation"] for e in truth.events if e.get("cat") == "cuda_sync"}
+    waits |= {
+        e["args"].get("wait_on_cuda_event_record_corr_id")
+        for e in truth.events
+        if e.get("cat") == "cuda_sync"
+    }
+    calls = [
+        e for e in truth.events if e.get("cat") == "cuda_runtime" and e["args"].get("correlation") in waits
+    ]
+    assert calls
+    first = min(e["ts"] for e in calls)
+    # Another process, whose calls stand first in the file's order, counts from the same number.
+    truth.events.extend({**e, "pid": 7, "tid": 7, "ts": first + i, "dur": 1} for i, e in enumerate(calls))
+    both = idle_causes(tracekit.read(write(truth, tmp_path / "b.json")))
+    assert alone.pieces.filter(pl.col("cause") == "dependency").height
+    columns = ["device_id", "start", "duration_ns", "cause", "dependency"]
+    assert both.pieces.select(columns).equals(alone.pieces.select(columns))

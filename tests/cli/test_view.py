@@ -176,14 +176,14 @@ def test_a_port_in_use_is_one_line(trace_server: Server, capsys: pytest.CaptureF
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path, fault in (
-        (tmp_path / "missing.json", "not a file"),
-        (tmp_path, "not a file"),
-        (ROOT / "sample_traces" / "bert_cpu_ddp", "several traces"),
+    for path, fault, code in (
+        (tmp_path / "missing.json", "no such file", 3),
+        (tmp_path, "not a file", 2),
+        (ROOT / "sample_traces" / "bert_cpu_ddp", "several traces", 2),
     ):
         with pytest.raises(SystemExit) as left:
             main(["view", str(path), "--no-browser", "--port", "0"])
-        assert left.value.code == 2
+        assert left.value.code == code
         assert fault in capsys.readouterr().err
     with pytest.raises(UsageError, match="cannot be used"):
         Server(Document.of_page("x", ""), 70000)
