@@ -25,6 +25,7 @@ __all__ = [
     "format_value",
     "is_silent",
     "missing",
+    "scalar_name",
     "shown_columns",
 ]
 
@@ -103,6 +104,22 @@ _FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
     "gbps": lambda rate: f"{format_bytes(rate * 1e9)}/s",
     "flag": lambda true: "yes" if true else "no",
 }
+
+
+_SCALAR_NAMES: Final = {
+    ("idle", "idle_ns"): "streams idle",  # a sum over them, which can exceed the window
+    ("idle", "host_wait_ns"): "streams waiting for the host",
+}
+
+
+def scalar_name(section: str, name: str) -> str:
+    """How a figure of a section is called before its value.
+
+    >>> scalar_name("idle", "device_idle_ns"), scalar_name("idle", "idle_ns")
+    ('device idle', 'streams idle')
+    """
+    plain = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
+    return _SCALAR_NAMES.get((section, name), plain)
 
 
 def format_scalar(name: str, value: Scalar) -> str:

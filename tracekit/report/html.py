@@ -33,6 +33,7 @@ from tracekit.report.format import (
     format_value,
     is_silent,
     missing,
+    scalar_name,
     shown_columns,
 )
 from tracekit.report.model import Column, Report, Section, Table
@@ -188,7 +189,9 @@ def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
         "grids": grids,
         "trees": [_branches(table) for table in listed if table.tree is not None],
         "series": [table for table in section.tables if table.series and table.frame.height],
-        "scalars": [(_plain(name), format_scalar(name, value)) for name, value in known.items()],
+        "scalars": [
+            (scalar_name(section.name, name), format_scalar(name, value)) for name, value in known.items()
+        ],
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }
@@ -239,10 +242,6 @@ def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
             hint = f"{phase} {format_ns(value)}"
             yield Part(phase, round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint)
         at += value
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
 
 
 def _grid(table: Table) -> Grid:

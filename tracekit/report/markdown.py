@@ -16,6 +16,7 @@ from tracekit.report.format import (
     format_source,
     format_value,
     missing,
+    scalar_name,
     shown_columns,
 )
 from tracekit.report.model import Report, Section, Table, Verdict
@@ -103,7 +104,8 @@ def _section(section: Section, top: int) -> Iterator[str]:
     known = {name: value for name, value in section.scalars.items() if value is not None}
     if known:
         yield " · ".join(
-            f"{escape(_plain(name))} {escape(format_scalar(name, value))}" for name, value in known.items()
+            f"{escape(scalar_name(section.name, name))} {escape(format_scalar(name, value))}"
+            for name, value in known.items()
         )
         yield ""
     for finding in section.findings:
@@ -113,10 +115,6 @@ def _section(section: Section, top: int) -> Iterator[str]:
     for table in section.tables:
         if not table.series or len(section.tables) == 1:
             yield from _table(table, top)
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
 
 
 def _finding(finding: Finding) -> str:

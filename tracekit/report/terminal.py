@@ -19,7 +19,14 @@ from tracekit.report._grid import grid
 from tracekit.report._names import bound_name
 from tracekit.report._tree import sorted_tree
 from tracekit.report._tree_lines import tree_lines
-from tracekit.report.format import format_scalar, format_source, is_silent, missing, shown_columns
+from tracekit.report.format import (
+    format_scalar,
+    format_source,
+    is_silent,
+    missing,
+    scalar_name,
+    shown_columns,
+)
 from tracekit.report.model import Figure, Report, Section, Table, Verdict
 
 __all__ = ["render", "render_section", "sort_table"]
@@ -243,12 +250,10 @@ def _opening(section: Section, width: int) -> Lines:
 def _scalars(section: Section, width: int) -> Lines:
     known = {name: value for name, value in section.scalars.items() if value is not None}
     if known:
-        words = [f"{_plain(name)} {format_scalar(name, value)}" for name, value in known.items()]
+        words = [
+            f"{scalar_name(section.name, name)} {format_scalar(name, value)}" for name, value in known.items()
+        ]
         yield from _wrapped(" · ".join(words), width, "dim")
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Lines:
