@@ -27,6 +27,10 @@ __all__ = [
     "HOST_KINDS",
     "HOST_SCHEMA",
     "MEMORY_SCHEMA",
+    "OS_CALL_SCHEMA",
+    "RANGE_KINDS",
+    "RANGE_SCHEMA",
+    "SAMPLE_SCHEMA",
     "SYNC_SCHEMA",
     "THREAD_SCHEMA",
     "DeviceInfo",
@@ -85,6 +89,8 @@ HOST_SCHEMA: Final[Schema] = {
     "module_id": pl.Int64,
     "layer": pl.Categorical(),  # qualified module name, from ranges that the capture wrote
     "module_type": pl.Categorical(),
+    "domain": pl.Categorical(),  # NVTX domain; null for the default one, and for what is no NVTX range
+    "payload": pl.Categorical(),  # JSON text of what an NVTX range carries beside its name
 }
 
 DEVICE_SCHEMA: Final[Schema] = {
@@ -105,11 +111,45 @@ DEVICE_SCHEMA: Final[Schema] = {
     "block": pl.Categorical(),
     "blocks": pl.Int64,  # thread blocks in the grid
     "registers": pl.Int32,  # per thread
-    "shared_memory": pl.Int64,  # bytes per block
+    "shared_memory": pl.Int64,  # bytes per block, static and dynamic
+    "dynamic_shared_memory": pl.Int64,  # bytes per block, the dynamic part of it
     "occupancy": pl.Float64,  # estimated achieved occupancy, 0 to 1
     "bytes": pl.Int64,
     "graph_node": pl.Int64,
+    "context_id": pl.Int64,
 }
+
+RANGE_KINDS: Final = ("start_end", "mark")
+
+RANGE_SCHEMA: Final[Schema] = {
+    "kind": pl.Enum(RANGE_KINDS),
+    "name": pl.Categorical(),
+    "domain": pl.Categorical(),  # null for the default one
+    "payload": pl.Categorical(),  # JSON text
+    "process_id": pl.Int64,
+    "thread_id": pl.Int64,  # of the start
+    "end_thread_id": pl.Int64,  # null for a mark
+    "start": pl.Int64,
+    "duration": pl.Int64,  # null for a mark
+}
+"""Ranges of a process that need not nest (NVTX start/end) and marks; ranges that nest on a thread are host spans."""
+
+OS_CALL_SCHEMA: Final[Schema] = {
+    "name": pl.Categorical(),
+    "process_id": pl.Int64,
+    "thread_id": pl.Int64,
+    "start": pl.Int64,
+    "duration": pl.Int64,
+}
+"""Calls of the operating system's runtime library that waited long enough to be recorded."""
+
+SAMPLE_SCHEMA: Final[Schema] = {
+    "process_id": pl.Int64,
+    "thread_id": pl.Int64,
+    "start": pl.Int64,  # when the sample was taken
+    "stack": pl.Categorical(),  # functions, the outermost first, separated by ;
+}
+"""Samples of what the processor was doing."""
 
 THREAD_SCHEMA: Final[Schema] = {"process_id": pl.Int64, "thread_id": pl.Int64, "name": pl.String}
 
@@ -186,6 +226,8 @@ class DeviceInfo:
     memory_bytes: int | None = None
     max_threads_per_sm: int | None = None
     warp_size: int | None = None
+    memory_bandwidth: int | None = None  # peak, bytes/s
+    clock_hz: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +271,14 @@ class Meta:
     captured: frozenset[str] = frozenset()
     excerpt: Excerpt | None = None  # None: the whole file was read
     layers: str | None = None  # JSON text of the layer table that a capture wrote
+    part: int = 0  # which of the file's processes this is, and of how many
+    parts: int = 1
 
     @property
     def name(self) -> str:
         """The file's name without its folder and trace suffixes."""
         name = Path(self.path).name
-        for suffix in (".gz", ".json", ".pt.trace"):
+        for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
         return name
 
@@ -256,6 +300,9 @@ class Trace:
     syncs: pl.DataFrame | None = None
     collectives: pl.DataFrame | None = None
     flows: pl.DataFrame | None = None
+    ranges: pl.DataFrame | None = None
+    os_calls: pl.DataFrame | None = None
+    samples: pl.DataFrame | None = None
     manifest: Manifest | None = None
 
     def __post_init__(self) -> None:
@@ -293,6 +340,9 @@ FRAMES: Final[dict[str, Schema]] = {
     "syncs": SYNC_SCHEMA,
     "collectives": COLLECTIVE_SCHEMA,
     "flows": FLOW_SCHEMA,
+    "ranges": RANGE_SCHEMA,
+    "os_calls": OS_CALL_SCHEMA,
+    "samples": SAMPLE_SCHEMA,
 }
 """Every frame of a Trace with its schema."""
 
