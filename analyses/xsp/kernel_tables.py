@@ -13,7 +13,7 @@ from tracekit.facts.units import format_count, format_ns, format_share
 
 __all__ = ["kernel_tables", "model_row"]
 
-_EXACT = ("flops", "dram_read_bytes", "dram_write_bytes", "occupancy")
+_EXACT = ("flops", "dram_read_bytes", "dram_write_bytes", "dram_bytes", "occupancy")
 
 
 def kernel_tables(run: XspRun) -> dict[str, XspTable]:
@@ -30,11 +30,11 @@ def kernel_tables(run: XspRun) -> dict[str, XspTable]:
     work = _lacks_work(calls)
     return {
         "A8": made("A8", each, _of_calls(run, each), untimed, *work),
-        "A9": _roofline("A9", each, "kernels", calls),
+        "A9": _roofline("A9", run, each, "kernels", calls),
         "A10": made("A10", names := _by_name(run, calls), _of_names(names), untimed, *work),
         "A11": _of_layers("A11", layers, untimed, *work),
         "A12": _of_layers("A12", layers, untimed, *work),
-        "A14": _roofline("A14", layers, "layers", calls),
+        "A14": _roofline("A14", run, layers, "layers", calls),
     }
 
 
@@ -59,7 +59,8 @@ def model_row(run: XspRun) -> XspTable:
     busy = format_ns(row["gpu_ns"]) if row["gpu_ns"] is not None else "an unknown time"
     what = "operators run" if run.on_cpu else "kernels run"
     missing = ["M" if run.latency_ns is None else None, "MLG" if run.kernels is None else None]
-    return made("A15", rows, f"In a step {what} for {busy}.", *missing, *_lacks_work(calls))
+    told = _of_bandwidth(run) if row["memory_bound"] is not None else ""
+    return made("A15", rows, f"In a step {what} for {busy}.{told}", *missing, *_lacks_work(calls))
 
 
 def _each_call(run: XspRun, calls: pl.DataFrame) -> pl.DataFrame:
@@ -73,7 +74,7 @@ def _each_call(run: XspRun, calls: pl.DataFrame) -> pl.DataFrame:
         .group_by(keys, maintain_order=True)
         .agg(
             pl.col("kind", "operator", "grid", "block", "precision").first(),
-            pl.col("flops_source", "occupancy_source").drop_nulls().first(),
+            pl.col("flops_source", "dram_source", "occupancy_source").drop_nulls().first(),
             pl.len().alias("steps"),
             trimmed("duration_ns"),
             *(trimmed(name) for name in _EXACT),
@@ -121,7 +122,7 @@ def _lacks_work(calls: pl.DataFrame) -> list[str]:
     lacks = []
     if not kernels["flops"].count():
         lacks.append("shapes")
-    if not (kernels["dram_read_bytes"].count() and kernels["dram_write_bytes"].count()):
+    if not kernels["dram_bytes"].count():
         lacks.append("bytes")
     return lacks
 
@@ -147,7 +148,7 @@ def _of_layers(key: str, layers: pl.DataFrame, *missing: str | None) -> XspTable
     return made(key, layers, told or f"{layers.height} layers with kernels.", *missing)
 
 
-def _roofline(key: str, rows: pl.DataFrame, what: str, calls: pl.DataFrame) -> XspTable:
+def _roofline(key: str, run: XspRun, rows: pl.DataFrame, what: str, calls: pl.DataFrame) -> XspTable:
     """The rows whose arithmetic intensity is known; `index` is that of the table that holds them all."""
     known = rows.filter(pl.col("intensity").is_not_null())
     if not known.height:
@@ -158,5 +159,12 @@ def _roofline(key: str, rows: pl.DataFrame, what: str, calls: pl.DataFrame) -> X
     return made(
         key,
         known,
-        f"{int(bound.sum())} of {known.height} {what} are bound by memory, the others by arithmetic.",
+        f"{int(bound.sum())} of {known.height} {what} are bound by memory, the others by arithmetic."
+        + _of_bandwidth(run),
     )
+
+
+def _of_bandwidth(run: XspRun) -> str:
+    """Where the roof comes from, when it is not the vendor's figure."""
+    rate = run.recorded_bandwidth_gbps
+    return "" if rate is None else f" The peak bandwidth, {rate:,.0f} GB/s, is that which the trace tells."
