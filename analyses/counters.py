@@ -38,7 +38,8 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
     if rows is None or not rows.height:
         result = Counters(
             answer="No counter was recorded.",
-            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config",
+            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config, or join a table of "
+            "Nsight Compute by --ncu",
             series=None,
             by_name=None,
         )
@@ -47,8 +48,10 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
     series = text.group_by("series").agg(*_summary()).sort("series")
     ranges = rows["duration"].is_not_null().any()
     what = "measured kernels" if ranges else "tracks"
+    measured = rows["activity_id"].drop_nulls().n_unique()
+    ncu = f" Nsight Compute measured {measured} kernels of the trace." if measured else ""
     result = Counters(
-        answer=f"{series.height} counters on {text['name'].n_unique()} {what}.",
+        answer=f"{series.height} counters on {text['name'].n_unique()} {what}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )

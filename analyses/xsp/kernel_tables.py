@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analyses.counter_join import NCU_SUFFIX
 from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp._result import XspTable, lacking, made
 from tracekit.analyses.xsp._sums import grouped, union_by, with_roofline
@@ -160,8 +161,20 @@ def _roofline(key: str, run: XspRun, rows: pl.DataFrame, what: str, calls: pl.Da
         key,
         known,
         f"{int(bound.sum())} of {known.height} {what} are bound by memory, the others by arithmetic."
+        + _of_sources(known)
         + _of_bandwidth(run),
     )
+
+
+def _of_sources(rows: pl.DataFrame) -> str:
+    """How FLOPs and bytes are known, when Nsight Compute tells any."""
+    told = {
+        what: rows[column].drop_nulls().str.split("+").explode().unique().sort().to_list()
+        for what, column in (("FLOPs", "flops_source"), ("bytes", "dram_source"))
+    }
+    if not any(NCU_SUFFIX in one for sources in told.values() for one in sources):
+        return ""
+    return " " + "; ".join(f"{what}: {', '.join(sources)}" for what, sources in told.items()) + "."
 
 
 def _of_bandwidth(run: XspRun) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, limits_of, load
+from tracekit.cli.loading import attached, digests_of, limits_of, load, read_reports
 from tracekit.cli.options import FigureKind, Format
 from tracekit.errors import UsageError
 
@@ -70,6 +70,7 @@ def xsp(
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
+    ncu: flags.Ncu = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -88,8 +89,12 @@ def xsp(
         )
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
 
+    reports = read_reports(ncu)
+
     def read(path: Path) -> Trace:
-        return load(path, limits=limits, digest=digests_of([path], no_cache=no_cache)[0])
+        trace = load(path, limits=limits, digest=digests_of([path], no_cache=no_cache)[0])
+        # The trace of another level may hold no kernel, which is no fault.
+        return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 
     from tracekit.xsp import find_runs, xsp_of
 

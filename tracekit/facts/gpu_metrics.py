@@ -28,7 +28,7 @@ __all__ = [
     "base_unit",
 ]
 
-FLOP_INSTRUCTION: Final = r"^smsp?__sass_thread_inst_executed_op_([dfh])(add|mul|fma)_pred_on\.sum$"
+FLOP_INSTRUCTION: Final = r"^sm(?:sp)?__sass_thread_inst_executed_op_([dfh])(add|mul|fma)_pred_on\.sum$"
 """Instructions of threads in the ordinary units: fp64, fp32, fp16. A fused multiply-add is two operations."""
 FLOP_KINDS: Final = 9
 TENSOR_INSTRUCTION: Final = r"(inst_executed_pipe_tensor|ops_path_tensor|inst_executed_pipe_hmma).*\.sum$"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -69,13 +69,14 @@ def csv_tables(path: Path, log: HealthLog) -> list[CsvTable]:
         found.append(_parsed(_rows(body, log), path))
     if not data.endswith(b"\n") and _ends_early(found[-1]):
         log.count("truncated_file", 1, "the last row")
+        found[-1] = replace(found[-1], frame=found[-1].frame.head(-1))
     return found
 
 
 def _ends_early(table: CsvTable) -> bool:
     """Whether the last row has no value in the last column that every row has."""
     column = "Metric Value" if table.details else table.frame.columns[-1]
-    return table.frame.height > 0 and not table.frame[column][-1]
+    return table.frame.height > 0 and table.frame[column][-1] is None
 
 
 def _content(path: Path) -> bytes:
@@ -114,11 +115,15 @@ def _rows(body: bytes, log: HealthLog) -> bytes:
     before = np.where(starts > 0, quoted[starts - 1], 0)
     closes = quoted[lines] == before[of]
     complete, first = np.unique(of[closes], return_index=True)
+    if not complete.size or complete[0] != 0:
+        return b""  # the header does not end
     ends = lines[closes][first] + 1
     lost = starts.size - complete.size
-    if lost and complete[-1] < starts.size - 1:
-        log.count("truncated_file", 1, "the last row")
-        lost -= 1
+    torn = bool(lost) and int(complete[-1]) < starts.size - 1
+    lost -= torn
+    # So little of a row may be left that it is not known as one.
+    torn |= re.fullmatch(rb'"\d*"?', body[int(ends[-1]) :]) is not None
+    log.count("truncated_file", int(torn), "the last row")
     log.count("ncu_damaged_row", lost)
     begins = starts[complete]
     if int((ends - begins).sum()) == len(body):
@@ -146,7 +151,10 @@ def _parsed(body: bytes, path: Path) -> CsvTable:
     except (pl.exceptions.PolarsError, ValueError) as error:
         # What the parser says may quote the row, with names of programs and machines.
         raise UnreadableTraceError("its table cannot be parsed", path=path, remedy=_REMEDY) from error
-    return CsvTable(frame, {"Metric Name", "Metric Value"} <= set(header))
+    columns = set(frame.columns)
+    if not {"ID", "Kernel Name"} <= columns:
+        raise UnreadableTraceError("the header of its table is damaged", path=path, remedy=_REMEDY)
+    return CsvTable(frame, {"Metric Name", "Metric Unit", "Metric Value"} <= columns)
 
 
 def refuse_decimal_commas(values: pl.Series, path: Path) -> None:
