@@ -65,7 +65,7 @@ class NcuMatch:
 def with_ncu(trace: Trace, *reports: NcuReport) -> Trace:
     """The trace with the metrics of Nsight Compute as counters of its kernels: rows of `counters` with `activity_id`.
 
-    Raises nothing: what fits nothing is counted in the trace's `health` (kinds `ncu_*`).
+    What was joined before stays. What fits nothing is counted in the trace's `health` (kinds `ncu_*`).
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
@@ -85,8 +85,7 @@ def join_ncu(trace: Trace, *reports: NcuReport) -> NcuMatch:
             joined.append(one := _join(kernels, table))
             rows.append(_values(one, table, report.metrics))
     values = pl.concat(rows) if rows else pl.DataFrame(schema=_VALUES)
-    values = values.unique(["activity_id", "series"], keep="first", maintain_order=True)
-    linked = values.select("activity_id").unique().height
+    values = _without_known(values.unique(["activity_id", "series"], keep="first", maintain_order=True), trace)
     mean = pl.concat([one.means for one in joined]).n_unique("activity_id") if joined else 0
     match = NcuMatch(
         trace=trace,
@@ -94,7 +93,7 @@ def join_ncu(trace: Trace, *reports: NcuReport) -> NcuMatch:
         unmatched=sum(one.unmatched.height for one in joined),
         ambiguous=sum(one.ambiguous.height for one in joined),
         kernels=kernels.height,
-        linked=linked,
+        linked=_linked(trace, values),
         by_mean=mean,
     )
     return replace(match, trace=_with_rows(trace, kernels, values, _health(match, joined), reports))
@@ -115,6 +114,22 @@ class _Joined:
     groups: pl.DataFrame
     unmatched: pl.DataFrame
     ambiguous: pl.DataFrame
+
+
+def _without_known(values: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """The values that were not joined to the trace before."""
+    if trace.counters is None:
+        return values
+    known = trace.counters.filter(pl.col("activity_id").is_not_null())
+    known = known.select("activity_id", pl.col("series").cast(pl.String)).unique()
+    return values.join(known, on=["activity_id", "series"], how="anti", maintain_order="left")
+
+
+def _linked(trace: Trace, values: pl.DataFrame) -> int:
+    """How many activities have metrics now."""
+    before = None if trace.counters is None else trace.counters["activity_id"].drop_nulls()
+    ids = values["activity_id"] if before is None else pl.concat([before, values["activity_id"]])
+    return ids.n_unique()
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
