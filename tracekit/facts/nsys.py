@@ -12,12 +12,14 @@ __all__ = [
     "API_CLASSES",
     "API_VERSION",
     "COPY_KINDS",
+    "DESCRIBING_TABLES",
     "DOMAIN_CREATED",
     "EMITTED",
+    "EVENT_TABLES",
     "FORWARD_EVENT",
     "GRAPH_TABLE",
     "KERNEL_TABLE",
-    "KNOWN_TABLES",
+    "LIBRARY_CALL",
     "LIBRARY_DOMAINS",
     "LIBRARY_TABLES",
     "MARKS",
@@ -57,24 +59,20 @@ LIBRARY_TABLES: Final = (
 METADATA_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Where an export says which version wrote it; its name changed in 2023."""
 
-KNOWN_TABLES: Final = frozenset(
-    {
-        *(KERNEL_TABLE, MEMCPY_TABLE, MEMSET_TABLE, GRAPH_TABLE, RUNTIME_TABLE, SYNC_TABLE),
-        *OVERHEAD_TABLES,
-        *LIBRARY_TABLES,
-        *METADATA_TABLES,
-        *("NVTX_EVENTS", "OSRT_API", "StringIds", "ThreadNames", "GPU_METRICS", "TARGET_INFO_GPU"),
-        *("CUDA_GPU_MEMORY_USAGE_EVENTS", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"),
-        *(
-            "TARGET_INFO_CUDA_DEVICE",
-            "TARGET_INFO_GPU_METRICS",
-            "TARGET_INFO_SESSION_START_TIME",
-            "MPI_RANKS",
-        ),
-        *("CUPTI_ACTIVITY_KIND_CUDA_EVENT", "ANALYSIS_DETAILS"),
-    }
+EVENT_TABLES: Final = (
+    *(KERNEL_TABLE, MEMCPY_TABLE, MEMSET_TABLE, GRAPH_TABLE, RUNTIME_TABLE, SYNC_TABLE),
+    *OVERHEAD_TABLES,
+    *LIBRARY_TABLES,
+    *("NVTX_EVENTS", "OSRT_API", "GPU_METRICS", "CUDA_GPU_MEMORY_USAGE_EVENTS"),
 )
-"""Tables that the reader looks at."""
+"""Tables of events that are read."""
+
+DESCRIBING_TABLES: Final = (
+    r"^ENUM_|^META_DATA_|^EXPORT_META_DATA$|^TARGET_INFO_|^ANALYSIS_|^NVTX_PAYLOAD_|^(StringIds|ThreadNames|PROCESSES"
+    r"|ProcessStreams|DIAGNOSTIC_EVENT|MPI_RANKS|MPI_COMMUNICATORS|UnwindMethodType|SamplingMethodType"
+    r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|SAMPLING_CALLCHAINS|CUDA_CALLCHAINS|OSRT_CALLCHAINS)$|Info$|^cudaMem|^cudaKernel|Stats$"
+)
+"""Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
 
 NESTED_RANGES: Final = (59, 70)
 """`eventType` of push/pop ranges: of programs, and of imported text files."""
@@ -112,6 +110,11 @@ LIBRARY_DOMAINS: Final = (
     r"|cuTensorNet|CUTLASS|NVTX_NCCL|DALI|NPP|nvJPEG|RAFT|libcudf|libcuml|TensorRT)$"
 )
 """Domains in which libraries mark their own calls: what lies in such a range is an operator, not a layer."""
+
+LIBRARY_CALL: Final = (
+    r"^nccl[A-Z]\w*$|^P?MPI_\w+$|^cub::|^thrust::|^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]\w*$"
+)
+"""Names that only the calls of such libraries have, where their domain's name was not recorded."""
 
 NCCL_COLLECTIVE: Final = r"^nccl(AllReduce|Broadcast|Bcast|Reduce|AllGather|ReduceScatter|AlltoAll|AllToAll|Gather|Scatter|Send|Recv)$"
 """Ranges of NCCL's domain that are communication, not bookkeeping."""

@@ -85,7 +85,7 @@ def _told(names: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("step"))
         .when(own_layer)
         .then(pl.lit("module"))
-        .when(of_library)
+        .when(of_library | text.str.contains(facts.LIBRARY_CALL))
         .then(pl.lit("op"))
         .when(text.str.contains(facts.FORWARD_EVENT))
         .then(pl.lit("annotation"))

@@ -19,6 +19,7 @@ from tracekit.errors import UnreadableTraceError
 __all__ = ["ColumnKind", "ParquetTables", "SqliteTables", "Tables", "open_tables", "whole"]
 
 ColumnKind = Literal["int", "float", "text"]
+Only = tuple[str, tuple[int, ...]]
 _DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
 
 PAGE_ROWS: Final = 1 << 17
@@ -47,8 +48,17 @@ class Tables(Protocol):
         """How many rows a table has."""
         ...
 
-    def pages(self, table: str, wanted: Mapping[str, ColumnKind]) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null."""
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        ...
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
         ...
 
     def close(self) -> None:
@@ -119,24 +129,29 @@ class SqliteTables:
         """How many rows a table has."""
         if table not in self._columns:
             return 0
-        return int(self._query(f"select count(*) from {_quoted(table)}").item(0, 0))
+        return int(self._query(f"select count(*) from {_quoted(table)}").item(0, 0))  # noqa: S608 - it is quoted
 
-    def pages(self, table: str, wanted: Mapping[str, ColumnKind]) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null."""
-        if table not in self._columns:
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        if table not in self._columns or (only and only[0] not in self._columns[table]):
             return
         there = [name for name in wanted if name in self._columns[table]]
+        where = f" and {_quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else ""
         chosen = ", ".join(
             f"{self._read_as(wanted[name], _quoted(name))} as {_quoted(name)}" for name in there
         )
         after = -(2**63)
         while True:
             # By row id, so that a page costs as much as its own rows, however many lie before it.
-            sql = (
-                f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)} "
-                f"where _rowid_ > {after} order by _rowid_ limit {PAGE_ROWS}"
+            page = self._query(
+                f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)} "  # noqa: S608 - names are quoted
+                f"where _rowid_ > {after}{where} order by _rowid_ limit {PAGE_ROWS}"
             )
-            page = self._query(sql)
             if not page.height:
                 return
             after = int(page["__row"][-1])
@@ -144,6 +159,19 @@ class SqliteTables:
             yield page.select(self._typed(page, name, wanted[name], there) for name in wanted)
             if rows < PAGE_ROWS:
                 return
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        page = self._query(
+            f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
+            f"where id in (select {_quoted(column)} from {_quoted(table)})"
+        )
+        found = pl.DataFrame(
+            [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
+        )
+        return found.unique("id", keep="first", maintain_order=True)
 
     def close(self) -> None:
         """Close the database."""
@@ -210,13 +238,13 @@ class ParquetTables:
         self.replaced_texts = 0
         self._files = {file.stem: file for file in sorted(path.glob("*.parquet")) if file.is_file()}
         self._schemas: dict[str, dict[str, pl.DataType]] = {}
-        for table, file in self._files.items():
-            try:
+        table = ""
+        try:
+            for table, file in self._files.items():
                 self._schemas[table] = dict(pl.read_parquet_schema(file))
-            except (pl.exceptions.PolarsError, OSError) as error:
-                raise UnreadableTraceError(
-                    f"its table {table} cannot be read ({error})", path=path, remedy="export it again"
-                ) from error
+        except (pl.exceptions.PolarsError, OSError) as error:
+            fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
+            raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
 
     def names(self) -> list[str]:
         """The tables in order."""
@@ -232,9 +260,14 @@ class ParquetTables:
             return 0
         return int(self._collected(pl.scan_parquet(self._files[table]).select(pl.len()), table).item())
 
-    def pages(self, table: str, wanted: Mapping[str, ColumnKind]) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null."""
-        if table not in self._files:
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        if table not in self._files or (only and only[0] not in self._schemas[table]):
             return
         schema = self._schemas[table]
         chosen = [
@@ -243,11 +276,27 @@ class ParquetTables:
         ]
         rows = self.count(table)
         scan = pl.scan_parquet(self._files[table])
-        there = [name for name in wanted if name in schema]
+        needed = {*wanted, only[0]} if only else set(wanted)
+        there = [name for name in schema if name in needed]
         for at in range(0, rows, PAGE_ROWS):
             # One column of the file is read in any case: it tells how many rows a page of nulls has.
             part = scan.select(there or [next(iter(schema))]).slice(at, PAGE_ROWS)
-            yield self._collected(part, table).select(chosen)
+            page = self._collected(part, table)
+            yield (page.filter(pl.col(only[0]).is_in(only[1])) if only else page).select(chosen)
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        asked = pl.scan_parquet(self._files[table]).select(
+            pl.col(column).cast(pl.Int64, strict=False).alias("id")
+        )
+        strings = pl.scan_parquet(self._files["StringIds"]).select(
+            pl.col("id").cast(pl.Int64, strict=False),
+            pl.col("value").cast(pl.String, strict=False).alias("text"),
+        )
+        found = self._collected(strings.join(asked.unique(), on="id", how="semi"), "StringIds")
+        return found.unique("id", keep="first", maintain_order=True)
 
     def close(self) -> None:
         """Nothing is open."""
