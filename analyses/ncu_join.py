@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from tracekit.analyses.scope import launch_times, select
@@ -39,7 +38,9 @@ TOLERANCE: Final = 0.05
 
 _MOST_ROWS: Final = 4_000_000
 """Of more values only those are kept from which figures are made."""
-_KNOWN: Final = "|".join((WORK, *(f"^{name.replace('.', chr(92) + '.')}$" for name in (*DURATIONS, REGISTERS))))
+_KNOWN: Final = "|".join(
+    (WORK, *(f"^{name.replace('.', chr(92) + '.')}$" for name in (*DURATIONS, REGISTERS)))
+)
 _SIZES: Final = r"(\d+)\D+(\d+)\D+(\d+)"
 _KEY: Final = ("key", "grid", "block", "device", "process")
 
@@ -85,7 +86,9 @@ def join_ncu(trace: Trace, *reports: NcuReport) -> NcuMatch:
             joined.append(one := _join(kernels, table))
             rows.append(_values(one, table, report.metrics))
     values = pl.concat(rows) if rows else pl.DataFrame(schema=_VALUES)
-    values = _without_known(values.unique(["activity_id", "series"], keep="first", maintain_order=True), trace)
+    values = _without_known(
+        values.unique(["activity_id", "series"], keep="first", maintain_order=True), trace
+    )
     mean = pl.concat([one.means for one in joined]).n_unique("activity_id") if joined else 0
     match = NcuMatch(
         trace=trace,
@@ -158,7 +161,9 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
     theirs = _keyed(table.with_columns(_size(pl.col(n)).alias(n) for n in ("grid", "block")), names[1], also)
     keys = list(_KEY)
     theirs = theirs.with_columns(pl.len().over(keys).alias("measured"), _turn(keys))
-    mine = mine.join(theirs.select(*keys, "measured").unique(), on=keys, nulls_equal=True, maintain_order="left")
+    mine = mine.join(
+        theirs.select(*keys, "measured").unique(), on=keys, nulls_equal=True, maintain_order="left"
+    )
     known = mine.select(keys).unique()
     unmatched = theirs.join(known, on=keys, how="anti", nulls_equal=True)
     theirs = theirs.join(known, on=keys, how="semi", nulls_equal=True, maintain_order="left")
@@ -331,7 +336,9 @@ def _with_rows(
 ) -> Trace:
     health = pl.concat([trace.health, *(report.health for report in reports), log])
     health = health.group_by("kind", maintain_order=True).agg(
-        pl.col("count").sum() if name == "count" else pl.col(name).first() for name in HEALTH_SCHEMA if name != "kind"
+        pl.col("count").sum() if name == "count" else pl.col(name).first()
+        for name in HEALTH_SCHEMA
+        if name != "kind"
     )
     health = health.select(list(HEALTH_SCHEMA))
     if not values.height:

@@ -70,11 +70,15 @@ def raw(launches: Sequence[Launch]) -> str:
 
 def details(launches: Sequence[Launch], section: str = "Command line profiler metrics") -> str:
     """The details page, with a row of advice for each launch, as ncu has them: shorter than the header."""
-    rows: list[list[str]] = [[*IDENTITY, "Section Name", "Metric Name", "Metric Unit", "Metric Value", *RULES]]
+    rows: list[list[str]] = [
+        [*IDENTITY, "Section Name", "Metric Name", "Metric Unit", "Metric Value", *RULES]
+    ]
     for number, one in enumerate(launches):
         who = one.identity(number)
         rows += [[*who, section, name, unit, value, ""] for name, (unit, value) in one.metrics.items()]
-        rows.append([*who, "Rule", "", "", "", "Bottleneck", "OPT", 'Say "less", 1,234 times.', "local", "9.5"])
+        rows.append(
+            [*who, "Rule", "", "", "", "Bottleneck", "OPT", 'Say "less", 1,234 times.', "local", "9.5"]
+        )
     return _text(rows)
 
 

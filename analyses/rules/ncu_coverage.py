@@ -38,7 +38,11 @@ def check(trace: Trace, _scope: Scope, _result: Counters) -> Finding | None:
             f"{format_count(unclear)} of kernels that ran another number of times in the trace and differ in their work "
             f"(such as {examples['ncu_ambiguous']})"
         )
-    launches = "1 launch that fits" if absent + unclear == 1 else f"{format_count(absent + unclear)} launches that fit"
+    launches = (
+        "1 launch that fits"
+        if absent + unclear == 1
+        else f"{format_count(absent + unclear)} launches that fit"
+    )
     return Finding(
         id="ncu_coverage",
         severity="info" if found else "warning",

@@ -194,7 +194,9 @@ def test_devices_that_both_sides_know_are_kept_apart(report) -> None:
         place = {"grid": "[1, 1, 1]", "block": "[32, 1, 1]", "device": at % 2}
         made.activity("a", 100 * at + 50, 9, launch=100 * at, call_ns=5, **place)
     # Device 1 was measured first, and whole.
-    launches = [Launch("a", counted(n), device=d) for d, n in ((1, 2), (1, 4), (1, 6), (0, 1), (0, 3), (0, 5))]
+    launches = [
+        Launch("a", counted(n), device=d) for d, n in ((1, 2), (1, 4), (1, 6), (0, 1), (0, 3), (0, 5))
+    ]
     assert found(join_ncu(made.trace(), report(*launches))) == [1, 2, 3, 4, 5, 6]
     alone = [Launch("a", counted(n), device=3) for n in range(1, 7)]
     assert found(join_ncu(made.trace(), report(*alone))) == [1, 2, 3, 4, 5, 6]
@@ -232,7 +234,10 @@ def test_instances_of_a_template_are_told_apart_where_the_names_tell_them(report
 
 def test_tables_are_joined_one_by_one_and_the_first_counts(report) -> None:
     trace = trace_of([[("a", 1), ("b", 1)]])
-    traffic = [Launch("a", {"dram__bytes.sum": ("byte", "64")}), Launch("b", {"dram__bytes.sum": ("byte", "32")})]
+    traffic = [
+        Launch("a", {"dram__bytes.sum": ("byte", "64")}),
+        Launch("b", {"dram__bytes.sum": ("byte", "32")}),
+    ]
     instructions = [Launch(name, counted(n, 8, 9)) for name, n in (("a", 1), ("b", 2))]
     later = [Launch("a", counted(100, 80, 90))]
     match = join_ncu(trace, report(*traffic), report(*instructions), report(*later))
@@ -240,7 +245,9 @@ def test_tables_are_joined_one_by_one_and_the_first_counts(report) -> None:
     rows = linked(match.trace).sort("activity_id")
     assert rows["dram_bytes"].to_list() == [17, 17]
     # The same in one file, one table below the other.
-    assert rows.equals(linked(with_ncu(with_ncu(trace, report(*traffic)), report(*instructions))).sort("activity_id"))
+    assert rows.equals(
+        linked(with_ncu(with_ncu(trace, report(*traffic)), report(*instructions))).sort("activity_id")
+    )
     assert with_ncu(match.trace, report(*later)).counters.equals(match.trace.counters)
 
 
@@ -301,10 +308,14 @@ def test_the_join_is_that_of_the_rule(report, seed: int) -> None:
 
 def test_the_counters_are_those_of_the_activities_and_no_replay(report) -> None:
     trace = trace_of([STEP])
-    joined = with_ncu(trace, report(*(dataclasses.replace(one, metrics=counted(5, 64, 32, 37.5)) for one in measured(STEP))))
+    joined = with_ncu(
+        trace, report(*(dataclasses.replace(one, metrics=counted(5, 64, 32, 37.5)) for one in measured(STEP)))
+    )
     rows = joined.counters
     assert rows is not None
-    assert dict(rows.schema) == {name: kind() if isinstance(kind, type) else kind for name, kind in COUNTER_SCHEMA.items()}
+    assert dict(rows.schema) == {
+        name: kind() if isinstance(kind, type) else kind for name, kind in COUNTER_SCHEMA.items()
+    }
     both = rows.join(trace.device, on="activity_id")
     assert (both["start"] == both["start_right"]).all()
     assert (both["duration"] == both["duration_right"]).all()
@@ -335,11 +346,22 @@ def test_kernels_by_name_with_their_work(report) -> None:
     assert table is not None
     rows = {row["name"]: row for row in table.to_dicts()}
     a = rows["a"]
-    assert (a["count"], a["measured"], a["total_ns"], a["flops"], a["dram_bytes"]) == (2, 2, 6_000, 9_000, 3_000)
+    assert (a["count"], a["measured"], a["total_ns"], a["flops"], a["dram_bytes"]) == (
+        2,
+        2,
+        6_000,
+        9_000,
+        3_000,
+    )
     assert (a["intensity"], a["tflops"], a["bandwidth_gbps"], a["occupancy"]) == (3.0, 0.0015, 0.5, 0.375)
     assert a["dram_source"] == "counter (ncu)"
     b = rows["b"]
-    assert (b["flops"], b["dram_bytes"], b["dram_source"], b["intensity"]) == (None, 6_000, "derived (ncu)", None)
+    assert (b["flops"], b["dram_bytes"], b["dram_source"], b["intensity"]) == (
+        None,
+        6_000,
+        "derived (ncu)",
+        None,
+    )
     c = rows["c"]
     assert (c["count"], c["measured"], c["total_ns"], c["intensity"]) == (2, 1, 3_000, None)
     assert kernels(trace).measured is None
@@ -353,7 +375,11 @@ def layered(device: DeviceInfo) -> Trace:
     """Two layers: `a` with two kernels that overlap, `b` with one; matrix products in bf16."""
     made = Planted()
     made.step(1, 0, 10_000)
-    inputs = {"shapes": "[[2, 3], [3, 4]]", "dtypes": '["c10::BFloat16", "c10::BFloat16"]', "concrete_inputs": '["", ""]'}
+    inputs = {
+        "shapes": "[[2, 3], [3, 4]]",
+        "dtypes": '["c10::BFloat16", "c10::BFloat16"]',
+        "concrete_inputs": '["", ""]',
+    }
     for at, layer, launches in ((100, "a", 2), (5_000, "b", 1)):
         made.span("module", f"tracekit.layer/{layer}", at, at + 900, layer=layer, module_type="Linear")
         made.span("op", "aten::mm", at + 10, at + 500, **inputs)
@@ -446,7 +472,9 @@ def test_ncu_counts_before_a_run_for_counters(report) -> None:
 # -- limits ----------------------------------------------------------------------------------------
 
 
-def test_of_very_many_values_those_are_kept_that_make_figures(report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_values_those_are_kept_that_make_figures(
+    report, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metrics = {**counted(5, 1, 2), **{f"l1tex__made_up_{n}.sum": ("", "1") for n in range(50)}}
     trace = trace_of([[("a", 1)] * 4])
     table = report(Launch("a", metrics))
@@ -469,7 +497,9 @@ def test_the_metrics_that_the_docs_ask_for_give_every_figure(report) -> None:
     units = {"gpu__time_duration.sum": "ns", ncu.OCCUPANCY: "%"}
     launch = Launch("a", {name: (units.get(name, ""), "3") for name in NCU_METRICS})
     row = report(launch).kernels.row(0, named=True)
-    assert None not in [row[name] for name in ("duration_ns", "registers", "flops", "dram_bytes", "occupancy")]
+    assert None not in [
+        row[name] for name in ("duration_ns", "registers", "flops", "dram_bytes", "occupancy")
+    ]
     text = (ROOT / "docs" / "ncu.md").read_text("utf-8")
     assert all(name in text for name in NCU_METRICS)
 
@@ -500,13 +530,17 @@ ALEXNET = [path for path in PUBLIC if path.name == "a100_alexnet.json.gz"]
 def test_a_public_trace_joins_a_table_of_its_kernels_as_ncu_spells_them(report, page: str) -> None:
     trace = tracekit.read(ALEXNET[0])
     rows = trace.device.filter(pl.col("kind") == "kernel").join(
-        trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("at")), on="launch_id", how="left"
+        trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("at")),
+        on="launch_id",
+        how="left",
     )
     rows = rows.sort("at", "start").with_columns(pl.col("name", "grid", "block").cast(str))
     launches = []
     for number, row in enumerate(rows.to_dicts()):
         sizes = [tuple(map(int, row[name].strip("[]").split(","))) for name in ("grid", "block")]
-        spelled = row["name"].replace("(anonymous namespace)", "<unnamed>").replace("> >", ">>").replace("*", " *")
+        spelled = (
+            row["name"].replace("(anonymous namespace)", "<unnamed>").replace("> >", ">>").replace("*", " *")
+        )
         launches.append(Launch(spelled, {**counted(number + 1, number, 1)}, *sizes))
     rng = random.Random(3)
     dropped = rng.choice(rows["name"].unique(maintain_order=True).to_list())

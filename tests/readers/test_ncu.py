@@ -172,7 +172,9 @@ def test_what_is_no_number_is_null(text: str) -> None:
         assert float(text.strip().split(" (")[0].replace(",", "")) == got
 
 
-@pytest.mark.parametrize("text", ["", "n/a", "nan", "inf", "1e999", "12,34", "1,23,456", "0x10", "1_000", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "n/a", "nan", "inf", "1e999", "12,34", "1,23,456", "0x10", "1_000", "٣"]
+)
 def test_what_looks_like_a_number_is_none(text: str) -> None:
     assert value_of(text) is None
 
@@ -208,7 +210,12 @@ def test_units_have_a_base(unit: str, base: str, factor: float) -> None:
 
 
 @given(
-    st.sampled_from([("byte", {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}), ("second", {"": 1e9, "m": 1e6, "u": 1e3, "n": 1})]),
+    st.sampled_from(
+        [
+            ("byte", {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}),
+            ("second", {"": 1e9, "m": 1e6, "u": 1e3, "n": 1}),
+        ]
+    ),
     st.randoms(),
 )
 def test_a_prefix_is_a_power_of_ten(kind: tuple[str, dict[str, float]], rng: random.Random) -> None:
@@ -232,7 +239,9 @@ def test_decimal_commas_are_refused_not_misread(tmp_path: Path, page: str, value
 
 
 @pytest.mark.parametrize("page", ["raw", "details"])
-@pytest.mark.parametrize("name", ["a,b", 'say "x"', "two\nlines", "é🙂", "==PROF== k", "<b>&amp;</b>", "k\t(int)"])
+@pytest.mark.parametrize(
+    "name", ["a,b", 'say "x"', "two\nlines", "é🙂", "==PROF== k", "<b>&amp;</b>", "k\t(int)"]
+)
 def test_any_name_survives(tmp_path: Path, page: str, name: str) -> None:
     launches = [ncu.Launch(name, ncu.counted(3)), ncu.Launch("k", ncu.counted(4))]
     report = read(tmp_path, getattr(ncu, page)(launches))
@@ -261,7 +270,15 @@ def test_spellings_of_one_kernel_meet(one: str, other: str, base: str) -> None:
 
 
 def test_kernels_that_differ_keep_apart() -> None:
-    different = ["f<4>(int)", "f<5>(int)", "f<float>(int)", "n::f<4>(int)", "g<4>(int)", "f<4, 4>(int)", "f(int)"]
+    different = [
+        "f<4>(int)",
+        "f<5>(int)",
+        "f<float>(int)",
+        "n::f<4>(int)",
+        "g<4>(int)",
+        "f<4, 4>(int)",
+        "f(int)",
+    ]
     assert len({signature_of(name) for name in different}) == len(different)
     assert len({base_of(name) for name in different}) == 2
 
@@ -269,7 +286,10 @@ def test_kernels_that_differ_keep_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "base"),
     [
-        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEvi", "vectorized_elementwise_kernel"),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEvi",
+            "vectorized_elementwise_kernel",
+        ),
         ("_Z4gemmPfS_", "gemm"),
         ("_ZN12_GLOBAL__N_13fooEv", "foo"),
         ("_Z", "_Z"),
@@ -291,9 +311,20 @@ def test_no_name_breaks_the_spelling(name: str) -> None:
 
 @pytest.mark.parametrize("page", ["raw", "details"])
 def test_lines_around_the_table_are_counted(tmp_path: Path, page: str) -> None:
-    head, *rows = getattr(ncu, page)([ncu.Launch("a", ncu.counted(3)), ncu.Launch("b", ncu.counted(4))]).splitlines()
+    head, *rows = getattr(ncu, page)(
+        [ncu.Launch("a", ncu.counted(3)), ncu.Launch("b", ncu.counted(4))]
+    ).splitlines()
     text = "\n".join(
-        ["==PROF== Connected to process 1", 'loss 0.5, 5" wide', head, *rows[:2], 'epoch "1', "==WARNING== x", *rows[2:], "bye"]
+        [
+            "==PROF== Connected to process 1",
+            'loss 0.5, 5" wide',
+            head,
+            *rows[:2],
+            'epoch "1',
+            "==WARNING== x",
+            *rows[2:],
+            "bye",
+        ]
     )
     report = read(tmp_path, text + "\n")
     assert report.kernels["flops"].to_list() == [3, 4]
@@ -310,7 +341,10 @@ def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
 
 
 def test_several_tables_stay_apart(tmp_path: Path) -> None:
-    one, two = [ncu.Launch("a", ncu.counted(1))], [ncu.Launch("b", ncu.counted(2)), ncu.Launch("a", ncu.counted(3))]
+    one, two = (
+        [ncu.Launch("a", ncu.counted(1))],
+        [ncu.Launch("b", ncu.counted(2)), ncu.Launch("a", ncu.counted(3))],
+    )
     report = read(tmp_path, ncu.raw(one) + "==PROF== again\n" + ncu.details(two))
     assert report.kernels.select("profile_id", "table", "id", "name", "flops").rows() == [
         (0, 0, 0, "a", 1),
@@ -343,7 +377,9 @@ def test_a_file_that_ends_early_gives_what_it_has(tmp_path: Path, page: str) -> 
     whole = read(tmp_path, text)
     for cut in range(len(text) * 2 // 3, len(text) - 1, 7):
         report = read(tmp_path, text[:cut])
-        told = report.kernels.drop("flops", "dram_read_bytes", "dram_write_bytes", "dram_bytes", "dram_source")
+        told = report.kernels.drop(
+            "flops", "dram_read_bytes", "dram_write_bytes", "dram_bytes", "dram_source"
+        )
         assert told.equals(whole.kernels.select(told.columns).head(told.height))
         known = report.metrics.join(whole.metrics, on=["profile_id", "metric"], how="left", nulls_equal=True)
         cut_short = known.filter(pl.col("value") != pl.col("value_right"))

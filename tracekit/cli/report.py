@@ -39,6 +39,7 @@ _FOLDERS: Final = (Format.csv, Format.parquet)
 def report(
     traces: flags.TraceFiles,
     rank: flags.Rank = None,
+    process: flags.Process = None,
     step: flags.Step = None,
     window: flags.WindowFlag = WindowKind.steps,
     comm_pattern: flags.CommPatterns = None,
@@ -56,19 +57,27 @@ def report(
     """What bounds this run, what costs most, and what to try: verdict first."""
     chosen = out.choose_format(format_, output)
     if len(expanded(traces)) > 1 and chosen is Format.html:
-        raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+        raise UsageError(
+            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
+        )
     traces = expanded(traces)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (names, rank, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
+    asked = (names, rank, process, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
     metrics, keep = _metrics_of(ncu, no_cache=no_cache)
-    question = None if figures or chosen in _FOLDERS else Question(digests if keep else [], "report", *asked, metrics)
+    question = (
+        None
+        if figures or chosen in _FOLDERS
+        else Question(digests if keep else [], "report", *asked, metrics)
+    )
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
     reports = read_reports(ncu)
-    loaded = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
+    loaded = load_all(
+        traces, digests=digests, rank=rank, process=process, limits=limits, comm_patterns=comm_pattern
+    )
     fitted = [attached(trace, reports) for trace in loaded]
     read = [trace for trace, _ in fitted]
     from tracekit.report.build import build_report
@@ -172,7 +181,10 @@ def run_analysis(
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
     digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    selection = (asked.rank, asked.step, asked.window, asked.comm_pattern, asked.table, asked.top, asked.sort)
+    selection = (
+        *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern),
+        *(asked.table, asked.top, asked.sort),
+    )
     metrics, keep = _metrics_of(ncu, no_cache=asked.no_cache)
     looks = (limits, refine, _looks_of(chosen), metrics)
     question = Question(digests if keep else [], name, names, *selection, *looks)
@@ -181,7 +193,12 @@ def run_analysis(
         return
     reports = read_reports(ncu)
     loaded = load_all(
-        traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern
+        traces,
+        digests=digests,
+        rank=asked.rank,
+        process=asked.process,
+        limits=limits,
+        comm_patterns=asked.comm_pattern,
     )
     fitted = [attached(trace, reports) for trace in loaded]
     read = [trace for trace, _ in fitted]
@@ -221,7 +238,9 @@ def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trac
 
 def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
     if len(sections) > 1:
-        raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+        raise UsageError(
+            f"one {chosen.value} file holds the table of one trace", remedy="use --rank or --process"
+        )
     from tracekit.report._tree import costliest
 
     table = sections[0].tables[0]
@@ -268,6 +287,7 @@ def export(
         ),
     ],
     to: flags.ExportTo = ExportKind.frames,
+    process: flags.Process = None,
     format_: flags.FormatFlag = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -281,7 +301,7 @@ def export(
     digest = digests_of([trace], no_cache=no_cache)[0]
     # A copy of the trace is one of all of it.
     limits = limits_of(no_size_limit=no_size_limit, max_events=0)
-    read = load(trace, digest=digest, limits=limits)
+    read = load(trace, digest=digest, limits=limits, process=process)
     if to is ExportKind.chrome:
         from tracekit.report import chrome
 

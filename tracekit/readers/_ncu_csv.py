@@ -130,7 +130,10 @@ def _rows(body: bytes, log: HealthLog) -> bytes:
         return body
     rows = [body[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
     gaps = np.append(begins[1:], len(body))
-    log.count("ncu_other_lines", sum(body.count(b"\n", *gap) for gap in zip(ends.tolist(), gaps.tolist(), strict=True)))
+    log.count(
+        "ncu_other_lines",
+        sum(body.count(b"\n", *gap) for gap in zip(ends.tolist(), gaps.tolist(), strict=True)),
+    )
     return b"".join(row if row.endswith(b"\n") else row + b"\n" for row in rows)
 
 
@@ -138,7 +141,9 @@ def _parsed(body: bytes, path: Path) -> CsvTable:
     line = body.partition(b"\n")[0].decode("utf-8", "replace")
     header = next(csv.reader([line]))
     if len(header) > _MOST_COLUMNS:
-        raise UnreadableTraceError(f"it has {len(header):,} columns", path=path, remedy="export fewer metrics")
+        raise UnreadableTraceError(
+            f"it has {len(header):,} columns", path=path, remedy="export fewer metrics"
+        )
     wanted = [at for at, name in enumerate(header) if name and not _NEVER_READ.fullmatch(name)]
     try:
         frame = pl.read_csv(

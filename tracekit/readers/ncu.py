@@ -90,9 +90,7 @@ def read_ncu(path: str | os.PathLike[str]) -> NcuReport:
     launches = 0
     for number, table in enumerate(tables):
         who, what = (_details if table.details else _raw)(table, file, log)
-        identities.append(
-            who.with_columns(pl.lit(number).alias("table"), pl.col("profile_id") + launches)
-        )
+        identities.append(who.with_columns(pl.lit(number).alias("table"), pl.col("profile_id") + launches))
         metrics.append(what.with_columns(pl.col("profile_id") + launches))
         launches += who.height
     if not launches:
@@ -119,7 +117,9 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
     kernels = rows.group_by(same, maintain_order=True).agg(
         pl.col(name).first() for name in _IDENTITY.values() if name not in same
     )
-    kernels = _with_sizes(kernels.with_row_index("profile_id").with_columns(pl.col("profile_id").cast(pl.Int64)))
+    kernels = _with_sizes(
+        kernels.with_row_index("profile_id").with_columns(pl.col("profile_id").cast(pl.Int64))
+    )
     # Rows without a metric are those of rules: advice in prose.
     rows = rows.filter(pl.col("Metric Name").str.len_chars() > 0)
     refuse_decimal_commas(rows["Metric Value"], path)
@@ -155,9 +155,16 @@ def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.
         refuse_decimal_commas(rows[name], path)
     values = rows.select("profile_id", *(numbers(pl.col(name)) * units[name][1] for name in names))
     long = values.unpivot(index="profile_id", variable_name="metric", value_name="value")
-    of = pl.DataFrame({"metric": names, "unit": [units[name][0] for name in names]}, schema_overrides={"metric": pl.String, "unit": pl.String})
+    of = pl.DataFrame(
+        {"metric": names, "unit": [units[name][0] for name in names]},
+        schema_overrides={"metric": pl.String, "unit": pl.String},
+    )
     found = long.join(of, on="metric", how="left", maintain_order="left").select(
-        "profile_id", pl.lit(None, dtype=pl.String).alias("section"), "metric", "unit", pl.col("value").cast(pl.Float64)
+        "profile_id",
+        pl.lit(None, dtype=pl.String).alias("section"),
+        "metric",
+        "unit",
+        pl.col("value").cast(pl.Float64),
     )
     return _with_sizes(rows.select("profile_id", *_IDENTITY.values())), _told(found)
 
