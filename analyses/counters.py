@@ -38,8 +38,7 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
     if rows is None or not rows.height:
         result = Counters(
             answer="No counter was recorded.",
-            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config, or join a table of "
-            "Nsight Compute by --ncu",
+            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config",
             series=None,
             by_name=None,
         )
