@@ -8,7 +8,7 @@ nothing; what it measured is joined to the trace by a key and by order:
   its signature, else by its bare name (`tracekit.kernel_spelling`).
 * As many launches of a key on both sides: the k-th is the k-th, in the order of the launches.
 * As many launches in Nsight Compute's table as in each step of the trace: the k-th is the k-th of every step. Without
-  steps the same holds when the launches of the trace spell the whole table over and over.
+  steps the same holds when the launches of the trace spell the whole table, of several keys, over and over.
 * Otherwise (`--launch-count`, another number of steps) the mean of the key's launches counts for all of the trace, if they agree
   within TOLERANCE; if not, the key's metrics are left out.
 
@@ -274,11 +274,13 @@ def _aligned(mine: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeats(mine: pl.DataFrame, theirs: pl.DataFrame) -> bool:
-    """Whether the launches of the trace spell those of the table over and over."""
+    """Whether the launches of the trace spell those of the table over and over; of one key alone any number would."""
     if not theirs.height or mine.height % theirs.height or mine.height == theirs.height:
         return False
     keys = list(_KEY)
     codes = theirs.select(keys).unique(maintain_order=True).with_row_index("code")
+    if codes.height < 2:
+        return False
     ours, other = (
         side.join(codes, on=keys, how="left", nulls_equal=True, maintain_order="left")["code"].to_numpy()
         for side in (mine, theirs)
@@ -334,7 +336,9 @@ def _health(match: NcuMatch, joined: Sequence[_Joined]) -> pl.DataFrame:
 def _with_rows(
     trace: Trace, kernels: pl.DataFrame, values: pl.DataFrame, log: pl.DataFrame, reports: Sequence[NcuReport]
 ) -> Trace:
-    health = pl.concat([trace.health, *(report.health for report in reports), log])
+    # How many kernels lack metrics is known anew.
+    before = trace.health.filter(pl.col("kind") != "ncu_not_measured")
+    health = pl.concat([before, *(report.health for report in reports), log])
     health = health.group_by("kind", maintain_order=True).agg(
         pl.col("count").sum() if name == "count" else pl.col(name).first()
         for name in HEALTH_SCHEMA

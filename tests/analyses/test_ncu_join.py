@@ -139,6 +139,14 @@ def test_a_count_that_divides_is_no_period(report) -> None:
     assert health(match.trace)["ncu_ambiguous"] == 3
 
 
+def test_one_key_alone_shows_no_period(report) -> None:
+    for values, expected in (([10, 20, 30], [None] * 6), ([10, 10, 10], [10] * 6)):
+        match = join_ncu(
+            trace_of([[("a", 1)] * 6], with_steps=False), report(*measured([("a", 1)] * 3, values))
+        )
+        assert found(match) == expected
+
+
 @pytest.mark.parametrize(("last", "agree"), [(1049, True), (1060, False)])
 def test_launches_that_agree_give_their_mean_to_all(report, last: int, agree: bool) -> None:
     assert TOLERANCE == 0.05
@@ -262,7 +270,7 @@ def by_hand(steps: list[list[Key]], launches: list[tuple[Key, int]]) -> list[int
         theirs[key].append(flops)
     ours = [key for key, _ in flat if key in theirs]
     table = [key for key, _ in launches if key in set(ours)]
-    over_and_over = bool(table) and ours == table * (len(ours) // len(table))
+    over_and_over = len(set(table)) > 1 and ours == table * (len(ours) // len(table))
     got: list[int | None] = []
     for at, (key, step) in enumerate(flat):
         own = theirs.get(key, [])

@@ -17,6 +17,7 @@ __all__ = [
     "DURATIONS",
     "FLOP_INSTRUCTION",
     "FLOP_KINDS",
+    "KINETO_METRICS",
     "NCU_METRICS",
     "OCCUPANCY",
     "READ_BYTES",
@@ -90,6 +91,14 @@ NCU_METRICS: Final = (
     ),
 )
 """What to ask Nsight Compute for, so that FLOPs, traffic and occupancy are known."""
+
+KINETO_METRICS: Final = (
+    "kineto__tensor_core_insts",
+    "kineto__cuda_core_flops",
+    READ_BYTES[0],
+    WRITTEN_BYTES[0],
+)
+"""What a capture asks the PyTorch profiler for; the first two are names of Kineto's own."""
 
 _PREFIXES: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SECONDS: Final = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
