@@ -74,7 +74,15 @@ class Program:
 
     def start_end(self, name: str, start: int, end: int | None, *, end_tid: int, **more: Any) -> None:
         thread = global_id(more.get("pid", PID), end_tid)
-        self.nvtx(START_END, name, start, end, rangeId=1 + len(self.tables["NVTX_EVENTS"]), endGlobalTid=thread, **more)
+        self.nvtx(
+            START_END,
+            name,
+            start,
+            end,
+            rangeId=1 + len(self.tables["NVTX_EVENTS"]),
+            endGlobalTid=thread,
+            **more,
+        )
 
     def mark(self, name: str, at: int, **more: Any) -> None:
         self.nvtx(MARK, name, at, None, **more)
@@ -87,15 +95,18 @@ class Program:
     ) -> None:
         """A call of the CUDA runtime, or of the driver where the name says so."""
         driver = name.startswith("cu") and not name.startswith("cuda")
-        self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            **{"start": start, "end": end, "eventClass": DRIVER if driver else RUNTIME, "nameId": name},
-            **{"globalTid": global_id(pid, tid), "correlationId": correlation, "returnValue": 0, **more},
-        )
+        row = {"start": start, "end": end, "eventClass": DRIVER if driver else RUNTIME, "nameId": name}
+        row |= {"globalTid": global_id(pid, tid), "correlationId": correlation, "returnValue": 0}
+        self.add("CUPTI_ACTIVITY_KIND_RUNTIME", **{**row, **more})
 
     def overhead(self, name: str, start: int, end: int, *, tid: int, pid: int = PID) -> None:
         self.add(
-            "PROFILER_OVERHEAD", start=start, end=end, globalTid=global_id(pid, tid), nameId=name, overheadType=1
+            "PROFILER_OVERHEAD",
+            start=start,
+            end=end,
+            globalTid=global_id(pid, tid),
+            nameId=name,
+            overheadType=1,
         )
 
     def os_call(self, name: str, start: int, end: int, *, tid: int, pid: int = PID) -> None:
@@ -116,10 +127,23 @@ class Program:
         number_ = 1 + len(self.tables["COMPOSITE_EVENTS"])
         self.add(
             "COMPOSITE_EVENTS",
-            **{"id": number_, "start": at, "cpu": 1, "threadState": 1, "globalTid": global_id(pid, tid), "cpuCycles": 1},
+            **{
+                "id": number_,
+                "start": at,
+                "cpu": 1,
+                "threadState": 1,
+                "globalTid": global_id(pid, tid),
+                "cpuCycles": 1,
+            },
         )
         for depth, symbol in enumerate(stack):
-            frame = {"symbol": symbol, "module": "libfoo.so", "kernelMode": 0, "unresolved": 0, "stackDepth": depth}
+            frame = {
+                "symbol": symbol,
+                "module": "libfoo.so",
+                "kernelMode": 0,
+                "unresolved": 0,
+                "stackDepth": depth,
+            }
             self.add("SAMPLING_CALLCHAINS", id=number_, **frame)
 
     # -- device ------------------------------------------------------------------------------------
@@ -145,7 +169,11 @@ class Program:
         block: tuple[int, int, int] = (128, 1, 1),
         **more: Any,
     ) -> None:
-        row = {"demangledName": name, "shortName": name.split("<")[0], "mangledName": f"_Z{len(name)}", "launchType": 1}
+        row = {
+            "demangledName": name,
+            "shortName": name.split("<", maxsplit=1)[0][:80],
+            "mangledName": f"_Z{len(name)}",
+        }
         sizes = zip(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), (*grid, *block), strict=True)
         memory = {"staticSharedMemory": 1024, "dynamicSharedMemory": 512, "registersPerThread": 32}
         row |= {**dict(sizes), **memory, "tensorSizeMinusOneElements": "[]", **more}
@@ -172,47 +200,97 @@ class Program:
         self._activity("MEMCPY", start, end, correlation, pid, device, stream, row)
 
     def memset(
-        self, start: int, end: int, *, bytes_: int, correlation: int, pid: int = PID, device: int = 0, stream: int = 7
+        self,
+        start: int,
+        end: int,
+        *,
+        bytes_: int,
+        correlation: int,
+        pid: int = PID,
+        device: int = 0,
+        stream: int = 7,
     ) -> None:
         row = {"value": 0, "bytes": bytes_, "memKind": MEMORY_KIND["Device"]}
         self._activity("MEMSET", start, end, correlation, pid, device, stream, row)
 
     def graph(
-        self, number_: int, start: int, end: int, *, correlation: int, pid: int = PID, device: int = 0, stream: int = 7
+        self,
+        number_: int,
+        start: int,
+        end: int,
+        *,
+        correlation: int,
+        pid: int = PID,
+        device: int = 0,
+        stream: int = 7,
     ) -> None:
         """A CUDA graph that was traced as a whole."""
         row = {"graphId": number_, "graphExecId": number_ + 1}
         self._activity("GRAPH_TRACE", start, end, correlation, pid, device, stream, row)
 
     def sync(
-        self, kind: int, start: int, end: int, *, correlation: int, pid: int = PID, device: int = 0, stream: int = 7
+        self,
+        kind: int,
+        start: int,
+        end: int,
+        *,
+        correlation: int,
+        pid: int = PID,
+        device: int = 0,
+        stream: int = 7,
     ) -> None:
         """`kind` is 1 event, 2 stream wait event, 3 stream, 4 context."""
         row = {"syncType": kind, "eventId": 0, "eventSyncId": 0}
         self._activity("SYNCHRONIZATION", start, end, correlation, pid, device, stream, row)
 
     def device(self, number_: int = 0, name: str = "NVIDIA A100-SXM4-40GB", *, pid: int = PID) -> None:
-        shape = {"smCount": 108, "threadsPerWarp": 32, "maxWarpsPerSm": 64, "computeMajor": 8, "computeMinor": 0}
-        rates = {"totalMemory": 42_297_524_224, "memoryBandwidth": 1_555_200_000_000, "clockRate": 1_410_000_000}
+        shape = {
+            "smCount": 108,
+            "threadsPerWarp": 32,
+            "maxWarpsPerSm": 64,
+            "computeMajor": 8,
+            "computeMinor": 0,
+        }
+        rates = {
+            "totalMemory": 42_297_524_224,
+            "memoryBandwidth": 1_555_200_000_000,
+            "clockRate": 1_410_000_000,
+        }
         known = {"vmId": _VM, "id": number_, "name": name, "cuDevice": number_}
         self.add("TARGET_INFO_GPU", **known, **shape, **rates)
         self.add("TARGET_INFO_CUDA_DEVICE", gpuId=number_, cudaId=number_, pid=pid)
 
     def metric(self, name: str, samples: list[tuple[int, int]], *, device: int = 0) -> None:
         """A series of one device's counters: (time, value)."""
-        known = [row["metricName"] for row in self.tables["TARGET_INFO_GPU_METRICS"] if row["sourceId"] == device]
+        known = [
+            row["metricName"] for row in self.tables["TARGET_INFO_GPU_METRICS"] if row["sourceId"] == device
+        ]
         if name not in known:
             names = {"typeName": "GA100 [NVIDIA A100]", "metricId": len(known), "metricName": name}
             self.add("TARGET_INFO_GPU_METRICS", typeId=_metric_type(device), sourceId=device, **names)
             known.append(name)
         for at, value in samples:
-            self.add("GPU_METRICS", timestamp=at, typeId=_metric_type(device), metricId=known.index(name), value=value)
+            self.add(
+                "GPU_METRICS",
+                timestamp=at,
+                typeId=_metric_type(device),
+                metricId=known.index(name),
+                value=value,
+            )
 
     def session(self, utc_ns: int, start: int, stop: int) -> None:
-        self.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="2024-01-01T00:00:00", localTime="")
+        self.add(
+            "TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="2024-01-01T00:00:00", localTime=""
+        )
         self.add("ANALYSIS_DETAILS", globalVid=_VM, duration=stop - start, startTime=start, stopTime=stop)
         for number_, (name, value) in enumerate(SECRETS.items()):
-            row = {"globalVid": _VM, "devStateName": "Local (CLI)", "name": name, "nameEnum": number_, "value": value}
+            row = {
+                "globalVid": _VM,
+                "devStateName": "Local (CLI)",
+                "name": name,
+                "nameEnum": number_,
+                "value": value,
+            }
             self.add("TARGET_INFO_SYSTEM_ENV", **row)
 
 
@@ -246,7 +324,10 @@ def tables_of(program: Program, version: str = NEWEST) -> dict[str, tuple[list[C
         }
     for table, columns in schema(version).items():
         if rows.get(table):
-            made[table] = columns, [[_value(row, column, numbers) for column in columns] for row in rows[table]]
+            made[table] = (
+                columns,
+                [[_value(row, column, numbers) for column in columns] for row in rows[table]],
+            )
     strings = [[code, text] for text, code in numbers.items()]
     strings += [[row["id"], row["value"]] for row in rows.get("StringIds", [])]
     if strings:
@@ -281,7 +362,10 @@ def _metadata(version: str) -> Tables:
         "EXPORT_INPUT_PATH": "/home/secret-user-9/run.nsys-rep",
     }
     listed = [{"name": name, "value": value} for name, value in rows.items()]
-    captured = [{"name": "CAPTURE_EVENT_TYPE", "value": "Cuda"}, {"name": "COMMAND_LINE", "value": "secret-command"}]
+    captured = [
+        {"name": "CAPTURE_EVENT_TYPE", "value": "Cuda"},
+        {"name": "COMMAND_LINE", "value": "secret-command"},
+    ]
     return {"EXPORT_META_DATA": listed, "META_DATA_EXPORT": listed, "META_DATA_CAPTURE": captured}
 
 
@@ -293,7 +377,7 @@ def write_sqlite(program: Program, path: Path, version: str = NEWEST, *, encodin
         for table, (columns, rows) in tables_of(program, version).items():
             base.execute(f'CREATE TABLE "{table}" ({", ".join(column.sql for column in columns)})')
             marks = ", ".join("?" * len(columns))
-            base.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)  # noqa: S608
+            base.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
         base.commit()
     finally:
         base.close()

@@ -9,6 +9,7 @@ import random
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .layered import Place, Shape, layered
 from .model import Activity, HostSpan, Planted
@@ -32,7 +33,9 @@ class Style:
 
     marks: str = "range"
     sizes: bool = True
-    nested_calls: float = 0.3  # of the launches have a call of the driver inside, with the same correlation id
+    nested_calls: float = (
+        0.3  # of the launches have a call of the driver inside, with the same correlation id
+    )
     backtraces: bool = False  # a second row for each launch
     whole_graphs: bool = False  # CUDA graphs are one row each
     pid: int = PID
@@ -58,7 +61,7 @@ class Export:
     expected: list[Expected]
 
 
-def shape_of(marks: str, **changes: object) -> Shape:
+def shape_of(marks: str, **changes: Any) -> Shape:
     """The plan whose layers can be marked that way."""
     source = {"dict": "range", "record": "range"}.get(marks, marks)
     return replace(Shape(source=source), **changes)
@@ -122,7 +125,9 @@ class _Conversion:
             self.program.push_pop(self._emitted(span), start, end, registered=False, **where)
         elif span.kind == "annotation":
             ours = span.name.startswith("tracekit.")
-            self.program.push_pop(self._marker(span), start, end, domain=_TRACEKIT * ours, registered=ours, **where)
+            self.program.push_pop(
+                self._marker(span), start, end, domain=_TRACEKIT * ours, registered=ours, **where
+            )
 
     def _recorded(self, span: HostSpan) -> bool:
         """Whether the range is one of `record_function`, which `emit_nvtx` writes as it writes operators."""
@@ -157,7 +162,11 @@ class _Conversion:
         self.program.call(name, start, end, correlation=span.correlation, **where)
         if self.style.backtraces:
             self.program.call(name, start, end, correlation=span.correlation, eventClass=BACKTRACE, **where)
-        if name.startswith("cudaLaunchKernel") and end - start > 10 and self.rng.random() < self.style.nested_calls:
+        if (
+            name.startswith("cudaLaunchKernel")
+            and end - start > 10
+            and self.rng.random() < self.style.nested_calls
+        ):
             inner = {"correlation": span.correlation, **where}
             self.program.call("cuLaunchKernelEx", start + 3, end - 3, **inner)
 
@@ -178,10 +187,12 @@ class _Conversion:
             self.program.graph(
                 number, start + self.shift, end + self.shift, correlation=correlation, **self._where(first)
             )
-            expected.append(self._expected(replace(first, start_ns=start), place, f"CUDA graph {number}", end))
+            expected.append(
+                self._expected(replace(first, start_ns=start), place, f"CUDA graph {number}", end)
+            )
         return expected
 
-    def _where(self, activity: Activity) -> dict[str, int]:
+    def _where(self, activity: Activity) -> dict[str, Any]:
         process = PID if activity.launch_thread is None else activity.launch_thread[0]
         return {"pid": self._process(process), "device": activity.device, "stream": activity.stream}
 
@@ -200,11 +211,12 @@ class _Conversion:
     def _activity(self, activity: Activity) -> None:
         start, end = activity.start_ns + self.shift, activity.end_ns + self.shift
         where = {**self._where(activity), "correlation": activity.correlation}
+        moved = {**where, "bytes_": activity.bytes or 0}
         node = activity.graph_node
         if activity.kind == "memset":
-            self.program.memset(start, end, bytes_=activity.bytes or 0, **where)
+            self.program.memset(start, end, **moved)
         elif activity.kind == "memcpy" and (found := _COPY.match(activity.name)):
-            self.program.memcpy(*found.groups(), start, end, bytes_=activity.bytes or 0, **where)
+            self.program.memcpy(found[1], found[2], found[3], start, end, **moved)
         else:
             graph = {} if node is None else {"graphNodeId": node + 1, "graphId": 5}
             self.program.kernel(activity.name, start, end, **where, **graph)

@@ -116,7 +116,10 @@ def schema(version: str) -> dict[str, list[Column]]:
     found = {table: [_column(word, version) for word in words.split()] for table, words in _TABLES.items()}
     made = {table: [column for column in columns if column] for table, columns in found.items()}
     if number(version) >= (3,):
-        made |= {table: [Column("id", key=True), Column("name", "TEXT"), Column("label", "TEXT")] for table in ENUMS}
+        made |= {
+            table: [Column("id", key=True), Column("name", "TEXT"), Column("label", "TEXT")]
+            for table in ENUMS
+        }
     return {table: columns for table, columns in made.items() if columns}
 
 
@@ -124,7 +127,7 @@ def _column(word: str, version: str) -> Column | None:
     word, _, before = word.partition("<")
     word, _, since = word.partition("@")
     word, _, kind = word.partition(":")
-    if since and number(version) < number(since) or before and number(version) >= number(before):
+    if (since and number(version) < number(since)) or (before and number(version) >= number(before)):
         return None
     return Column(
         name=word.rstrip("!*"),
