@@ -131,7 +131,9 @@ def innermost_range(trace: Trace) -> dict[tuple[int, int, int], str | None]:
     kind = dict(zip(host["span_id"], host["kind"], strict=True))
     name = dict(zip(host["span_id"], host["name"], strict=True))
     found = {}
-    for pid, stream, start, launch in trace.device.select("process_id", "stream_id", "start", "launch_id").rows():
+    for pid, stream, start, launch in trace.device.select(
+        "process_id", "stream_id", "start", "launch_id"
+    ).rows():
         above = launch
         while above is not None and kind[above] in ("runtime", "sync", "overhead"):
             above = parent[above]
@@ -156,7 +158,9 @@ def test_ranges_around_launches_of_public_files_are_those_of_the_oracle(path: Pa
 
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_places_of_public_files_sum_to_the_device_time(path: Path) -> None:
-    counts = {kind: nsys_oracle.totals(path, f"CUPTI_ACTIVITY_KIND_{kind}") for kind in nsys_oracle.ACTIVITIES}
+    counts = {
+        kind: nsys_oracle.totals(path, f"CUPTI_ACTIVITY_KIND_{kind}") for kind in nsys_oracle.ACTIVITIES
+    }
     rows = total = 0
     for trace in tracekit.read_all(path):
         scope = select(trace, window="trace")

@@ -95,7 +95,7 @@ def whole_graphs_only(folder: Path) -> Path:
     return write_sqlite(program, folder / "t.sqlite")
 
 
-@odd(readable=True)
+@odd(readable=False)
 def nothing_but_the_device_and_processes(folder: Path) -> Path:
     program = Program()
     program.device()
@@ -122,7 +122,7 @@ def strings_twice(folder: Path) -> Path:
     return _edited(folder, script)
 
 
-@odd(readable=True)
+@odd(readable=False)
 def no_rows(folder: Path) -> Path:
     tables = tables_of(small())
     return _edited(folder, "".join(f'DELETE FROM "{table}";' for table in tables))
@@ -342,7 +342,7 @@ def zero_characters(folder: Path) -> Path:
 # -- files beside the file ---------------------------------------------------------------------------
 
 
-@odd(readable=True)
+@odd(readable=False)
 def write_ahead_log(folder: Path) -> Path:
     """In WAL mode; its last rows are in the log beside it, as a program that was killed leaves them."""
     source = write_sqlite(small(), folder / "source.sqlite")
@@ -360,7 +360,7 @@ def write_ahead_mode_without_a_log(folder: Path) -> Path:
     return _edited(folder, "PRAGMA journal_mode = WAL;")
 
 
-@odd(readable=True)
+@odd(readable=False)
 def hot_journal(folder: Path) -> Path:
     """A journal beside it that says to put old pages back."""
     source = write_sqlite(small(launches=100), folder / "source.sqlite")
@@ -413,7 +413,7 @@ def parquet_that_is_damaged(folder: Path) -> Path:
     return path
 
 
-@odd(readable=True)
+@odd(readable=False)
 def parquet_with_one_damaged_table(folder: Path) -> Path:
     path = write_parquetdir(small(), folder / "t")
     (path / "NVTX_EVENTS.parquet").write_bytes(b"PAR1 no PAR1")

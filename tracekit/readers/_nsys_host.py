@@ -70,7 +70,7 @@ def ranges(tables: Tables) -> Pages:
     wanted = {**_RANGE_COLUMNS, **{name: kind for name, kind in _NUMBERS.items() if name in there}}
     for page in tables.pages("NVTX_EVENTS", wanted):
         used = (*facts.NESTED_RANGES, *facts.SPANNING_RANGES, *facts.MARKS)
-        rows = page.filter(kind.is_in(used) & pl.col("start").is_not_null())
+        rows = page.filter(kind.is_in(used))
         if not rows.height:
             continue
         rows = rows.with_columns(
@@ -232,11 +232,10 @@ def _named(tables: Tables, table: str, column: str, kind: str) -> Pages:
 
 def _spans(rows: pl.DataFrame, kind: str, texts: pl.DataFrame, column: str) -> pl.DataFrame:
     names = texts.with_columns(pl.col("text").cast(pl.Categorical()))
-    known = texts_of(rows[column], names)
     unnamed = pl.lit(_UNNAMED).cast(pl.Categorical())
-    return rows.filter(pl.col("start").is_not_null()).select(
+    return rows.select(
         pl.lit(kind).alias("kind"),
-        pl.coalesce(known.filter(rows["start"].is_not_null()), unnamed).alias("name"),
+        pl.coalesce(texts_of(rows[column], names), unnamed).alias("name"),
         process_of("globalTid"),
         thread_of("globalTid"),
         "start",

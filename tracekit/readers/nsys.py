@@ -312,7 +312,7 @@ def _ended(frame: pl.DataFrame | None, last: int, health: HealthLog) -> pl.DataF
     """Ranges that were open when recording ended reach to its end."""
     if frame is None:
         return None
-    still_open = pl.col("duration").is_null()
+    still_open = pl.col("duration").is_null() & pl.col("start").is_not_null()
     if "kind" in frame.columns:
         still_open &= pl.col("kind") != "mark"
     count = frame.select(still_open.sum()).item()
