@@ -36,6 +36,7 @@ __all__ = [
     "OPERATOR_NAME",
     "OVERHEAD_TABLES",
     "RANK_NAME",
+    "REPORT_SUFFIXES",
     "RUNTIME_TABLE",
     "SPANNING_RANGES",
     "SYNC_NAMES",
@@ -76,6 +77,9 @@ DESCRIBING_TABLES: Final = (
     r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|SAMPLING_CALLCHAINS|CUDA_CALLCHAINS|OSRT_CALLCHAINS)$|Info$|^cudaMem|^cudaKernel|Stats$"
 )
 """Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
+
+REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+"""Files that nsys itself records; their format is not public, and `nsys export` makes of them what is read."""
 
 NESTED_RANGES: Final = (59, 70)
 """`eventType` of push/pop ranges: of programs, and of imported text files."""

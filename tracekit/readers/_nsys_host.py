@@ -83,11 +83,10 @@ def _named(tables: Tables, table: str, column: str, kind: str) -> Pages:
 
 
 def _spans(rows: pl.DataFrame, kind: str, texts: Texts, column: str) -> pl.DataFrame:
-    sound = rows.filter(pl.col("start").is_not_null())
     unnamed = pl.lit(UNNAMED).cast(pl.Categorical())
-    return sound.select(
+    return rows.select(
         pl.lit(kind).alias("kind"),
-        pl.coalesce(texts.of(sound[column]), unnamed).alias("name"),
+        pl.coalesce(texts.of(rows[column]), unnamed).alias("name"),
         process_of("globalTid"),
         thread_of("globalTid"),
         "start",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from typing import Any, Final
 
 import polars as pl
@@ -144,7 +145,9 @@ def _from_literal(text: str) -> tuple[str, str, str | None, str | None, str | No
     ):
         return None
     try:
-        marker = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's, about escapes in a text that is not ours
+            marker = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None  # it is a name that begins with a brace
     if not isinstance(marker, dict):
@@ -152,19 +155,25 @@ def _from_literal(text: str) -> tuple[str, str, str | None, str | None, str | No
     module = marker.get("Module", marker.get("module"))
     if isinstance(module, str) and module:
         type_ = marker.get("Type", marker.get("type"))
+        path = _valid(module)
         return (
-            module,
+            path,
             "module",
-            module,
-            type_ if isinstance(type_, str) else None,
+            path,
+            _valid(type_) if isinstance(type_, str) else None,
             _shapes(marker.get("Inputs")),
         )
     operator = marker.get("op")
     if isinstance(operator, str) and operator:
         where = marker.get("mod")
         name = f"{where}.{operator}" if isinstance(where, str) and where else operator
-        return name, "op", None, None, _shapes(_tensor_shapes(marker.get("args")))
+        return _valid(name), "op", None, None, _shapes(_tensor_shapes(marker.get("args")))
     return None
+
+
+def _valid(text: str) -> str:
+    """The text without halves of characters, which an escape can make and no frame can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _depth(text: str) -> int:
@@ -192,6 +201,6 @@ def _shapes(value: Any) -> str | None:
     if not isinstance(value, list | tuple) or not value:
         return None
     try:
-        return json.dumps(value)
+        return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return None  # it holds something that is no shape

@@ -80,7 +80,7 @@ def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
     for page in tables.pages(_TABLE, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
-        rows = page.filter(kind.is_in(_USED) & pl.col("start").is_not_null())
+        rows = page.filter(kind.is_in(_USED))
         if not rows.height:
             continue
         rows = rows.select(
