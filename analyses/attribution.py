@@ -214,12 +214,13 @@ def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """
     scope = scope or select(trace)
-    kept = scope.kept.get("attribution")
+    key = f"attribution/{trace.layer_ranges}"
+    kept = scope.kept.get(key)
     if isinstance(kept, Attribution):
         return kept
     model = stack_model(trace)
     made = _attribute(scope, model)
-    scope.kept["attribution"] = made
+    scope.kept[key] = made
     return made
 
 
@@ -374,7 +375,11 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
         missing.append(
             "no launch calls, so device work has no operator and no layer: profile with ProfilerActivity.CPU as well"
         )
-    if not model.layers.sources:
+    if not model.layers.sources and trace.layer_ranges is not None:
+        missing.append(
+            f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
+        )
+    elif not model.layers.sources:
         missing.append(
             "no layers: record with `tracekit capture`, or with_stack=True, or record_function around the modules"
         )

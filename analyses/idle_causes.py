@@ -68,7 +68,7 @@ def idle_causes(
     True
     """
     scope = scope or select(trace)
-    key = f"idle_causes/{kernel_gap_ns}/{top}"
+    key = f"idle_causes/{kernel_gap_ns}/{top}/{trace.layer_ranges}"
     kept = scope.kept.get(key)
     if isinstance(kept, IdleCauses):
         return kept

@@ -16,6 +16,7 @@ from tracekit.digest import digest_of
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.limits import Limits
+from tracekit.ranges import RangeFilter
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -99,10 +100,12 @@ def load(
     limits: Limits,
     digest: str | None = None,
     comm_patterns: Sequence[str] | None = None,
+    ranges: RangeFilter | None = None,
 ) -> Trace:
-    """One trace; through the cache when its digest is given.
+    """One trace, of whose named ranges `ranges` count as layers; through the cache when its digest is given.
 
-    Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
+    Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression or leaves
+    no range.
     """
     import tracekit.api
 
@@ -117,7 +120,13 @@ def load(
         )
     finally:
         progress(-1, 0)
-    return _with_patterns(trace, comm_patterns) if comm_patterns else trace
+    if comm_patterns:
+        trace = _with_patterns(trace, comm_patterns)
+    if ranges is None:
+        return trace
+    from tracekit.analyses.layer_ranges import choose_ranges
+
+    return choose_ranges(trace, ranges)
 
 
 def _is_regular(path: Path) -> bool:
@@ -134,13 +143,14 @@ def load_all(
     rank: int | None,
     limits: Limits,
     comm_patterns: Sequence[str] | None = None,
+    ranges: RangeFilter | None = None,
 ) -> list[Trace]:
     """The traces of these files; with `rank`, only the one of that rank.
 
-    Raises UsageError when no file, or more than one, is of that rank.
+    Raises UsageError when no file, or more than one, is of that rank, and what `load` raises.
     """
     traces = [
-        load(path, limits=limits, digest=digest, comm_patterns=comm_patterns)
+        load(path, limits=limits, digest=digest, comm_patterns=comm_patterns, ranges=ranges)
         for path, digest in zip(paths, digests, strict=True)
     ]
     if rank is None:

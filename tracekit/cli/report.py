@@ -16,6 +16,7 @@ from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
+from tracekit.ranges import range_filter
 
 if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, TraceInfo
@@ -33,6 +34,10 @@ def report(
     step: flags.Step = None,
     window: flags.WindowFlag = WindowKind.steps,
     comm_pattern: flags.CommPatterns = None,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     only: flags.Only = None,
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
@@ -51,12 +56,15 @@ def report(
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (names, rank, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
+    asked = (names, rank, step, window, comm_pattern, ranges, only, top, limits, _looks_of(chosen))
     question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
+    read = load_all(
+        traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern, ranges=ranges
+    )
     from tracekit.report.build import build_report
 
     made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
@@ -148,12 +156,20 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
     digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
+    ranges = asked.ranges
     selection = (asked.rank, asked.step, asked.window, asked.comm_pattern, asked.table, asked.top, asked.sort)
-    question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
+    question = Question(digests, name, names, *selection, ranges, limits, refine, _looks_of(chosen))
     if chosen not in _FOLDERS and (known := question.answer()) is not None:
         out.emit(known, asked.output)
         return
-    read = load_all(traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
+    read = load_all(
+        traces,
+        digests=digests,
+        rank=asked.rank,
+        limits=limits,
+        comm_patterns=asked.comm_pattern,
+        ranges=ranges,
+    )
     if chosen is Format.json:
         text = _json_of(name, asked, refine, read)
     else:
@@ -236,6 +252,10 @@ def export(
         ),
     ],
     to: flags.ExportTo = ExportKind.frames,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     format_: flags.FormatFlag = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -244,12 +264,15 @@ def export(
     chosen = format_ or Format.parquet
     if to is ExportKind.chrome and format_ is not None:
         raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
+    if ranges is not None and to is ExportKind.frames:
+        raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
     if chosen not in (Format.parquet, Format.csv):
         raise UsageError(f"export writes parquet or csv, not {chosen.value}")
     digest = digests_of([trace], no_cache=no_cache)[0]
     # A copy of the trace is one of all of it.
     limits = limits_of(no_size_limit=no_size_limit, max_events=0)
-    read = load(trace, digest=digest, limits=limits)
+    read = load(trace, digest=digest, limits=limits, ranges=ranges)
     if to is ExportKind.chrome:
         from tracekit.report import chrome
 

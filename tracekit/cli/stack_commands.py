@@ -134,7 +134,14 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
     paths = expanded(asked.traces)
     digests = digests_of(paths, no_cache=asked.no_cache)
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
-    read = load_all(paths, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
+    read = load_all(
+        paths,
+        digests=digests,
+        rank=asked.rank,
+        limits=limits,
+        comm_patterns=asked.comm_pattern,
+        ranges=asked.ranges,
+    )
     if len(read) > 1:
         raise UsageError(f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank")
     from tracekit.analyses.scope import select

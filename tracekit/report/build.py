@@ -81,7 +81,7 @@ def build_report(
         empty = isinstance(outcome, Result) and outcome.not_captured is not None
         if wanted and not (only is None and analysis.optional and empty):
             sections.append(_section(analysis, outcome, scope, top))
-    verdict = _with_excerpt(_clean_verdict(decide(scope, results)), trace)
+    verdict = _with_choices(_clean_verdict(decide(scope, results)), trace)
     return Report(
         trace=trace_info(trace),
         window=_window(scope),
@@ -242,10 +242,13 @@ def _clean_verdict(verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs, layers=layers)
 
 
-def _with_excerpt(verdict: Verdict, trace: Trace) -> Verdict:
-    if trace.meta.excerpt is None:
-        return verdict
-    return dataclasses.replace(verdict, notes=(format_excerpt(trace.meta.excerpt), *verdict.notes))
+def _with_choices(verdict: Verdict, trace: Trace) -> Verdict:
+    added = [] if trace.meta.excerpt is None else [format_excerpt(trace.meta.excerpt)]
+    if trace.layer_ranges is not None:
+        added.append(
+            clean(f"Of the named ranges only those count as layers that {trace.layer_ranges.label} leaves.")
+        )
+    return dataclasses.replace(verdict, notes=(*added, *verdict.notes))
 
 
 def trace_info(trace: Trace) -> TraceInfo:
