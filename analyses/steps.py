@@ -50,7 +50,7 @@ class Steps(Result):
     `composition`: the same parts over all steps together, or over the whole trace when it marks none: `part`,
     `total_ns`, `share`.
 
-    The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
+    `inferred_from` names the range that was taken for the step, of a trace that marks none. The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
     (sample standard deviation over mean); None without steps.
     """
 
@@ -61,6 +61,7 @@ class Steps(Result):
     trimmed_mean_ns: float | None
     p95_ns: float | None
     variation: float | None
+    inferred_from: str | None
 
 
 def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
@@ -77,7 +78,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
     result = Steps(
-        answer=_answer(table, spread),
+        answer=_answer(table, spread, scope.inferred_from),
         not_captured=None
         if table.height
         else "no steps; call prof.step() once an iteration, or name them with --step",
@@ -88,6 +89,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
         trimmed_mean_ns=trimmed_mean(times),
         p95_ns=float(np.percentile(times, 95)) if times.size else None,
         variation=None if spread is None or not mean else spread / mean,
+        inferred_from=scope.inferred_from,
     )
     return evaluate("steps", trace, scope, result)
 
@@ -166,13 +168,14 @@ def _union(rows: pl.DataFrame) -> IntervalSet:
     return IntervalSet.of(start, start + rows["duration"].to_numpy())
 
 
-def _answer(table: pl.DataFrame, spread: float | None) -> str:
+def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> str:
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
+    told = "" if inferred is None else f' (inferred from the range "{inferred}")'
     if table.height == 1:
-        return f"1 step of {format_ns(_number(times[0]))}."
-    text = f"{table.height} steps, median {format_ns(_number(times.median()))}"
+        return f"1 step{told} of {format_ns(_number(times[0]))}."
+    text = f"{table.height} steps{told}, median {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
     if spread is not None and mean:
         text += f", varying by {format_share(spread / mean)}"

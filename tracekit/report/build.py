@@ -282,6 +282,7 @@ def _window(scope: Scope) -> Window:
         duration_ns=scope.duration,
         steps=tuple(Step(number, clean(name), start, end) for number, name, start, end in rows),
         on_cpu=scope.on_cpu,
+        steps_inferred_from=None if scope.inferred_from is None else clean(scope.inferred_from),
     )
 
 
