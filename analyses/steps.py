@@ -17,6 +17,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.trace import Trace, one_of
@@ -81,7 +82,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
         answer=_answer(table, spread, scope.inferred_from),
         not_captured=None
         if table.height
-        else "no steps; call prof.step() once an iteration, or name them with --step",
+        else f"no steps; add {flag_for('steps', trace.meta.format)}, or name them with --step",
         table=table,
         composition=whole,
         mean_ns=mean,

@@ -178,7 +178,10 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
 
         scopes = [select(trace, window=asked.window.value, step=asked.step) for trace in read]
         whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
-        sections = [_narrow(section, refine, asked.table, asked.sort) for section in whole]
+        sections = [
+            _narrow(section, one, refine, asked.table, asked.sort)
+            for section, one in zip(whole, read, strict=True)
+        ]
         if chosen in _FOLDERS:
             _write_table(sections, chosen, asked)
             return
@@ -198,7 +201,7 @@ def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trac
     texts = []
     for trace in read:
         made = build_report(trace, window=asked.window.value, step=asked.step, only=[name])
-        section = _narrow(made.sections[0], refine, asked.table, asked.sort)
+        section = _narrow(made.sections[0], trace, refine, asked.table, asked.sort)
         texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
     return "\n".join(texts)
 
@@ -212,11 +215,13 @@ def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> N
     out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
 
 
-def _narrow(section: Section, refine: Refine | None, table: str | None, sort: str | None) -> Section:
+def _narrow(
+    section: Section, trace: Trace, refine: Refine | None, table: str | None, sort: str | None
+) -> Section:
     """The section with only what is asked for, sorted as asked for."""
     from dataclasses import replace
 
-    section = section if refine is None else refine(section)
+    section = section if refine is None else refine(section, trace.meta.format)
     tables = section.tables
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
