@@ -21,7 +21,7 @@ from tracekit.ranges import RangeFilter
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "manifest_digests"]
+__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "load_file", "manifest_digests"]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -94,24 +94,22 @@ def limits_of(*, no_size_limit: bool, max_events: int) -> Limits:
     return Limits(enforced=not no_size_limit, max_events=max_events or None)
 
 
-def load(
+def load_file(
     path: Path,
     *,
     limits: Limits,
     digest: str | None = None,
     comm_patterns: Sequence[str] | None = None,
-    ranges: RangeFilter | None = None,
-) -> Trace:
-    """One trace, of whose named ranges `ranges` count as layers; through the cache when its digest is given.
+) -> list[Trace]:
+    """The traces of one file, one per process; through the cache when its digest is given.
 
-    Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression or leaves
-    no range.
+    Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
     import tracekit.api
 
     progress = _progress(path)
     try:
-        trace = tracekit.api.read(
+        traces = tracekit.api.read_all(
             path,
             limits=limits,
             cache=digest is not None,
@@ -120,13 +118,43 @@ def load(
         )
     finally:
         progress(-1, 0)
-    if comm_patterns:
-        trace = _with_patterns(trace, comm_patterns)
-    if ranges is None:
-        return trace
-    from tracekit.analyses.layer_ranges import choose_ranges
+    return [_with_patterns(trace, comm_patterns) for trace in traces] if comm_patterns else traces
 
-    return choose_ranges(trace, ranges)
+
+def load(
+    path: Path,
+    *,
+    limits: Limits,
+    digest: str | None = None,
+    process: int | None = None,
+    ranges: RangeFilter | None = None,
+) -> Trace:
+    """The one trace of a file, or that of a process of it; of its named ranges `ranges` count as layers.
+
+    Raises UnreadableTraceError when it cannot be read, UsageError when it holds several processes and none is named, or
+    `ranges` leaves none.
+    """
+    traces = load_file(path, limits=limits, digest=digest)
+    chosen = _of_process(traces, process)
+    if len(chosen) > 1:
+        raise UsageError(
+            f"it holds {len(chosen)} processes", path=path, remedy=f"name one: --process {_listed(chosen)}"
+        )
+    return _with_ranges(chosen[0], ranges)
+
+
+def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
+    """The traces of this process, all when none is named. Raises UsageError when there is no such process."""
+    if process is None:
+        return traces
+    chosen = [trace for trace in traces if process in trace.meta.process_ids]
+    if not chosen:
+        raise UsageError(f"no trace is of process {process}", remedy=f"the processes are {_listed(traces)}")
+    return chosen
+
+
+def _listed(traces: list[Trace]) -> str:
+    return ", ".join(str(each) for trace in traces for each in trace.meta.process_ids) or "not known"
 
 
 def _is_regular(path: Path) -> bool:
@@ -141,23 +169,27 @@ def load_all(
     *,
     digests: Sequence[str | None],
     rank: int | None,
+    process: int | None = None,
     limits: Limits,
     comm_patterns: Sequence[str] | None = None,
     ranges: RangeFilter | None = None,
 ) -> list[Trace]:
-    """The traces of these files; with `rank`, only the one of that rank.
+    """The traces of these files, all processes of each; with `rank` or `process`, only the one of that.
 
-    Raises UsageError when no file, or more than one, is of that rank, and what `load` raises.
+    Raises UsageError when no trace, or more than one, is of that rank, when none is of that process, and when `ranges`
+    leaves none of the named ranges of a trace.
     """
     traces = [
-        load(path, limits=limits, digest=digest, comm_patterns=comm_patterns, ranges=ranges)
+        trace
         for path, digest in zip(paths, digests, strict=True)
+        for trace in load_file(path, limits=limits, digest=digest, comm_patterns=comm_patterns)
     ]
+    traces = _of_process(traces, process)
     if rank is None:
-        return traces
+        return [_with_ranges(trace, ranges) for trace in traces]
     chosen = [trace for trace in traces if trace.meta.rank == rank]
     if len(chosen) == 1:
-        return chosen
+        return [_with_ranges(chosen[0], ranges)]
     found = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
     fault = f"{'no trace is' if not chosen else 'several traces are'} of rank {rank}"
     raise UsageError(fault, remedy=f"the ranks are {found}")
@@ -168,6 +200,15 @@ def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:
     from tracekit.assemble import recategorise
 
     return recategorise(trace, patterns)
+
+
+def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
+    """The same trace, of whose named ranges these count as layers."""
+    if ranges is None:
+        return trace
+    from tracekit.analyses.layer_ranges import choose_ranges
+
+    return choose_ranges(trace, ranges)
 
 
 def _progress(path: Path) -> Callable[[int, int], None]:

@@ -136,12 +136,15 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
         paths,
         digests=digests,
         rank=asked.rank,
+        process=asked.process,
         limits=limits,
         comm_patterns=asked.comm_pattern,
         ranges=asked.ranges,
     )
     if len(read) > 1:
-        raise UsageError(f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank")
+        raise UsageError(
+            f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank or --process"
+        )
     from tracekit.analyses.scope import select
     from tracekit.analyses.stacks import layer_stacks
     from tracekit.report import stacks
