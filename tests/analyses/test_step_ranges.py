@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from paths import PUBLIC, SAMPLES
+from paths import PUBLIC, ROOT, SAMPLES
 from planted import MS, US, Planted, finding
 
 import tracekit
@@ -56,7 +56,7 @@ def inferred(made: Planted) -> str | None:
         "batch", "Batch 3/40", "batch 3 of 40", "batch_idx=4", "Train Step", "train_step", "TrainStep", "trainStep #2",
         "training_step", "train_batch", "train_iter", "[pl][profile]run_training_batch", "Epoch 1, step 12",
         "epoch0/iter3", "inference step", "infer_step_3", "decode_step", "denoising step 4", "mini-batch 3", "minibatch",
-        "time step 5", "global_step", "loop iteration", "one_step", "## step 3 ##", "iterations", "step no. 5",
+        "time step 5", "global_step", "loop iteration", "Step 40 to 50", "one_step", "## step 3 ##", "iterations", "step no. 5",
     ],
 )  # fmt: skip
 def test_names_of_steps(name: str) -> None:
@@ -263,3 +263,11 @@ def test_no_trace_at_all() -> None:
 def test_no_step_is_inferred_in_the_traces_that_we_know(path: object) -> None:
     trace: Trace = tracekit.read(str(path))
     assert select(trace).inferred_from is None
+
+
+def test_a_public_solver_whose_ranges_are_numbered_blocks_of_steps() -> None:
+    path = ROOT.parent / "shared" / "traces" / "nsys" / "power_iteration_t4.sqlite"
+    if not path.exists():
+        pytest.skip("the public traces are not here")
+    scope = select(tracekit.read(path))
+    assert (scope.inferred_from, scope.steps.height) == ("Step # to #", 44)

@@ -16,9 +16,9 @@ from tracekit.facts.capture_flags import flag_for
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["doctor", "info"]
+__all__ = ["CAPTURED", "doctor", "info"]
 
-_CAPTURED: Final = (
+CAPTURED: Final = (
     "device",
     "ops",
     "launches",
@@ -94,9 +94,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "host_spans": dict(host.iter_rows()),
         "device_activities": dict(device.iter_rows()),
         "captured": sorted(meta.captured),
-        "not_captured": {
-            name: flag_for(name, meta.format) for name in _CAPTURED if name not in meta.captured
-        },
+        "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in meta.captured},
     }
 
 

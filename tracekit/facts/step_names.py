@@ -19,7 +19,7 @@ _KIND: Final = (
     r"|denoising|bench|benchmark|timed|measured|profile|profiled|profiling|pl|global|main|one|single|mini|run|do|time"
     r"|loop|epoch)"
 )
-_NUMBER: Final = r"(?:of|no|num|number|idx|index|id)"
+_NUMBER: Final = r"(?:of|to|no|num|number|idx|index|id)"
 
 STEP_RANGE: Final = (
     rf"(?i)^{_BETWEEN}(?:(?:{_KIND}|{_STEP}){_BETWEEN}(?:{_NUMBER}{_BETWEEN})?)*"
