@@ -22,8 +22,6 @@ from tracekit.facts.stack_names import PHASES
 __all__ = ["counters", "kernels", "layers", "ops"]
 
 _SHOWN_OF_LAYERS: Final = ("tree", "by_phase", "coverage")
-_NEED_LAYERS: Final = "layers need `tracekit capture`, with_stack=True, or record_function around the modules"
-_NEED_SHAPES: Final = "shapes need record_shapes=True"
 
 
 class LayersBy(str, Enum):
@@ -119,7 +117,7 @@ def layers(
         sort=None if sort == "execution" else sort,
         format_=None if chosen is None else Format(chosen.value),
     )
-    run_analysis("layers", plain, Refine(tables, _NEED_LAYERS, depth, of, in_order=sort == "execution"))
+    run_analysis("layers", plain, Refine(tables, "layers", depth, of, in_order=sort == "execution"))
 
 
 def _stack_format(output: Path | None) -> LayersFormat | None:
@@ -142,6 +140,7 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
         process=asked.process,
         limits=limits,
         comm_patterns=asked.comm_pattern,
+        ranges=asked.ranges,
     )
     if len(read) > 1:
         raise UsageError(
@@ -169,8 +168,8 @@ def kernels(
     ncu: flags.Ncu = None,
 ) -> None:
     """Run `kernels`."""
-    remedy = {KernelsBy.layer: _NEED_LAYERS, KernelsBy.shape: _NEED_SHAPES}
-    refine = None if by is None else Refine((f"by_{by.value}",), remedy.get(by, ""))
+    needs = {KernelsBy.layer: "layers", KernelsBy.shape: "shapes"}
+    refine = None if by is None else Refine((f"by_{by.value}",), needs.get(by))
     run_analysis("kernels", asked, refine, ncu=ncu)
 
 
@@ -192,4 +191,4 @@ def ops(
 ) -> None:
     """Run `ops`."""
     shown = ("by_shape",) if by_shape else None if asked.table else ("by_operator",)
-    run_analysis("ops", asked, None if shown is None else Refine(shown, _NEED_SHAPES))
+    run_analysis("ops", asked, None if shown is None else Refine(shown, "shapes"))
