@@ -156,7 +156,13 @@ def _roofline(key: str, run: XspRun, rows: pl.DataFrame, what: str, calls: pl.Da
         return lacking(key, *(_lacks_work(calls) or ["bytes"]))
     bound = known["memory_bound"]
     if not bound.count():
-        return made(key, known, f"{known.height} {what}; the peaks of the device are not known.")
+        precise = known["precision"].count()
+        lacks = (
+            "the peaks of the device are"
+            if precise
+            else "the precision of the arithmetic, and so the peak, is"
+        )
+        return made(key, known, f"{known.height} {what}; {lacks} not known." + _of_sources(known))
     return made(
         key,
         known,

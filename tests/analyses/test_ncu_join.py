@@ -454,6 +454,12 @@ def test_the_bandwidth_of_a_board_that_is_not_listed_is_that_of_the_trace(report
     assert table.frame["attainable_tflops"][0] == pytest.approx(min(362.0, 300 * 864 / 1e3))
     assert "864 GB/s, is that which the trace tells" in table.answer
     assert "864 GB/s" in model_row(told).answer
+    bare = trace_of([[("k0", 8)]])
+    plain = kernel_tables(
+        run_of("planted", with_ncu(bare, report(Launch("k0", counted(5, 1, 1), (8, 1, 1)))))
+    )
+    assert "precision of the arithmetic, and so the peak, is not known" in plain["A9"].answer
+    assert plain["A9"].frame["intensity"].to_list() == [2.5]
     unknown = run_of("planted", with_ncu(layered(dataclasses.replace(L40S, memory_bandwidth=None)), launches))
     assert unknown.bandwidth_gbps is None
     # What the vendor's table has is taken from there.
