@@ -1,5 +1,7 @@
 """The copying itself: table by table, by the plan of each, with the values that were found replaced in names."""
 
+# ruff: noqa: S608 - names in SQL are those of the plan, quoted; values are bound
+
 from __future__ import annotations
 
 import re
@@ -83,7 +85,8 @@ class Copy:
                 self._note(name, None, 0, f"{kind.decode('utf-8', 'replace')} left out")
         if not any(plan.name == facts.STRINGS_TABLE for plan in plans):
             raise UnreadableTraceError(
-                "it is an SQLite database, but no export of Nsight Systems", remedy=_EXPORT_AGAIN
+                "it is an SQLite database, but no export of Nsight Systems",
+                remedy="give a file that `nsys export --type sqlite` wrote",
             )
         return plans
 

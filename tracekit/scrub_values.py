@@ -26,6 +26,7 @@ _LONGEST_VALUE: Final = 4096
 
 _ASSIGNMENT: Final = re.compile(r"^([A-Za-z_][\w.%()]{0,127})=(.*)$", re.DOTALL)
 _FLAG: Final = re.compile(r"^-{1,2}([\w-]+)(?:=(.*))?$", re.DOTALL)
+_WHOLE_PATH: Final = re.compile(r"^(?:[/~]|[A-Za-z]:[/\\]|\\\\)")
 _PLAIN: Final = re.compile(r"^[\d.,:+\-/ ]*$|^v?\d+(?:[.\-]\w{1,8})*$")
 _OUTER: Final = " \t\r\n\"'"
 
@@ -43,7 +44,7 @@ class Values:
         value = value.strip(_OUTER).rstrip("/\\" if kind == "folder" else "")
         if not value or value == facts.MARKER or value in self.exempt or len(value) > _LONGEST_VALUE:
             return
-        if kind == "folder" and re.match(facts.SYSTEM_FOLDERS, value):
+        if kind == "folder" and (re.match(facts.SYSTEM_FOLDERS, value) or not re.match(_WHOLE_PATH, value)):
             return
         if kind in ("environment", "argument") and not _is_distinct(value):
             return
