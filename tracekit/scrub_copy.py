@@ -185,13 +185,14 @@ class Copy:
             self._note(plan.name, "value", self._one(marked, facts.MARKER), f"replaced by {facts.MARKER}")
 
     def _copy_strings(self, with_values: bool) -> None:
+        named, path = ("id IN (SELECT id FROM temp.names)", "id IN (SELECT id FROM temp.paths)")
         text = "CAST(value AS BLOB)"
+        text = f"CASE WHEN {path} THEN last_part({text}, {named}) ELSE {text} END"
         if with_values:
             text = f"replaced({text})"
-        named, path = ("id IN (SELECT id FROM temp.names)", "id IN (SELECT id FROM temp.paths)")
         written = self.database.execute(
             f"INSERT INTO main.{quoted(facts.STRINGS_TABLE)} (id, value) SELECT id, "
-            f"CAST(CASE WHEN {path} THEN last_part({text}, {named}) ELSE {text} END AS TEXT) "
+            f"CAST({text} AS TEXT) "
             f"FROM src.{quoted(facts.STRINGS_TABLE)} WHERE typeof(value) = 'text' AND ({named} OR {path})"
         ).rowcount
         total = self._one(f"SELECT count(*) FROM src.{quoted(facts.STRINGS_TABLE)}")
