@@ -271,7 +271,14 @@ def _build(
         parts=part.of,
     )
     mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
-    return Trace(meta=meta, host=made.host, device=made.device, threads=mine, health=health.frame(), **frames)
+    return Trace(
+        meta=meta,
+        host=made.host,
+        device=made.device,
+        threads=mine,
+        health=health.frame(),
+        **frames,  # type: ignore[arg-type]  # one of them is no frame
+    )
 
 
 def _since(excerpt: Excerpt, origin: int) -> Excerpt:
