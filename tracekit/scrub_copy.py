@@ -121,10 +121,10 @@ class Copy:
         )
         while page := rows.fetchmany(_FETCHED):
             raw = pl.DataFrame(page, schema={"text": pl.Binary}, orient="row").to_series()
-            text = raw.cast(pl.String, strict=False)
-            broken = (text.is_null() & raw.is_not_null()).arg_true()
-            if broken.len():
-                text = text.scatter(broken, [one.decode("utf-8", "replace") for one in raw.gather(broken)])
+            try:
+                text = raw.cast(pl.String)
+            except pl.exceptions.ComputeError:  # some of it is no UTF-8
+                text = pl.Series([one.decode("utf-8", "replace") for one in raw])
             yield text
 
     def _define(self, values: set[str]) -> None:

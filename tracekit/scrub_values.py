@@ -49,7 +49,8 @@ class Values:
         if kind in ("environment", "argument") and not _is_distinct(value):
             return
         if kind != "asked for" and self._is_common(value, kind):
-            self.common[kind] = self.common.get(kind, 0) + 1
+            if kind in ("host", "user"):
+                self.common[kind] = self.common.get(kind, 0) + 1
         elif len(self.found) < _MOST_VALUES:
             self.found.setdefault(value, kind)
 

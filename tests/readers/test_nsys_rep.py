@@ -1,5 +1,7 @@
 """Reports of Nsight Systems, with a program named nsys that stands in for it: it notes its arguments and copies an export."""
 
+# ruff: noqa: S608 - SQL of the tests' own
+
 from __future__ import annotations
 
 import json
@@ -75,7 +77,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_NSYS_NOTE", str(note))
     monkeypatch.setenv("FAKE_NSYS_EXPORT", str(tmp_path / "made.sqlite"))
-    return lambda: [tuple(json.loads(line)) for line in note.read_text().splitlines()] if note.exists() else []
+    return lambda: (
+        [tuple(json.loads(line)) for line in note.read_text().splitlines()] if note.exists() else []
+    )
 
 
 @pytest.fixture
@@ -105,7 +109,9 @@ def test_the_export_is_read_as_the_report(calls: Calls, report: Path) -> None:
     assert not Path(folder).exists()
 
 
-def test_a_second_look_needs_no_export(calls: Calls, report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_look_needs_no_export(
+    calls: Calls, report: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("info", str(report)) == 0
     first = capsys.readouterr().out
     assert len(calls()) == 1

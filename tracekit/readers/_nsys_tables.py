@@ -202,14 +202,13 @@ class SqliteTables:
         return values.cast(dtype)
 
     def _decoded(self, values: pl.Series) -> pl.Series:
-        text = values.cast(pl.String, strict=False)
-        broken = text.is_null() & values.is_not_null()
-        if not broken.any():
-            return text
-        self.replaced_texts += int(broken.sum())
-        rows = broken.arg_true()
-        mended = [raw.decode("utf-8", "replace") for raw in values.gather(rows)]
-        return text.scatter(rows, mended)
+        try:
+            return values.cast(pl.String)
+        except pl.exceptions.ComputeError:  # some of it is no UTF-8
+            mended = [None if raw is None else raw.decode("utf-8", "replace") for raw in values]
+        broken = [one is not None and one.encode() != raw for one, raw in zip(mended, values, strict=True)]
+        self.replaced_texts += sum(broken)
+        return pl.Series(values.name, mended, dtype=pl.String)
 
     def _query(self, sql: str) -> pl.DataFrame:
         statement = self._manager.AdbcStatement(self._connection)
