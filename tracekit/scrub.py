@@ -106,6 +106,8 @@ def _check(source: Path, target: Path) -> None:
                 path=source,
                 remedy="a folder of Parquet files cannot be scrubbed: " + _EXPORT_AGAIN,
             )
+        if source.exists() and not source.is_file():
+            raise UnreadableTraceError("it is no file", path=source, remedy=_EXPORT_AGAIN)
         with source.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:

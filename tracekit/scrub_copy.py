@@ -16,7 +16,7 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys_private as facts
 from tracekit.scrub_find import find_strings, find_values
 from tracekit.scrub_plan import TablePlan, kept_row, plan_of, quoted
-from tracekit.scrub_values import Values, homes_in, occurring, replacer
+from tracekit.scrub_values import Values, occurring, replacer
 
 __all__ = ["Copy", "Removed"]
 
@@ -109,8 +109,7 @@ class Copy:
         """The values that stand in a column whose text is kept."""
         if plan.rows != "all":
             return set()  # its rows are let through by what they hold
-        texts = lambda: self._texts(plan, column)  # noqa: E731 - read twice
-        return occurring(texts(), self.values.found) | homes_in(texts())
+        return occurring(self._texts(plan, column), self.values.found)
 
     def _texts(self, plan: TablePlan, column: str) -> Iterator[pl.Series]:
         where = f"typeof({quoted(column)}) = 'text'"

@@ -12,13 +12,14 @@ import polars as pl
 
 from tracekit.facts import nsys_private as facts
 
-__all__ = ["Kind", "Values", "held_by", "homes_in", "occurring", "replacer"]
+__all__ = ["Kind", "Values", "held_by", "occurring", "replacer"]
 
 Kind = Literal["host", "user", "folder", "credential", "identifier", "environment", "argument", "asked for"]
 
 SHORTEST: Final = 4
 """Characters of a value that is looked for: a shorter one is found everywhere by chance."""
 
+_HOMES: Final = ("/home/", "/users/", "\\users\\")
 _BLOCK: Final = 8 << 20
 _DISTINCT: Final = 16
 _MOST_VALUES: Final = 50_000
@@ -41,7 +42,7 @@ class Values:
 
     def add(self, value: str, kind: Kind) -> None:
         """Note one value: of a host's, user's or folder's name every one, of others those that cannot be a plain word."""
-        value = value.strip(_OUTER).rstrip("/\\" if kind == "folder" else "")
+        value = value.encode("utf-8", "replace").decode().strip(_OUTER).rstrip("/\\" if kind == "folder" else "")
         if not value or value == facts.MARKER or value in self.exempt or len(value) > _LONGEST_VALUE:
             return
         if kind == "folder" and (re.match(facts.SYSTEM_FOLDERS, value) or not re.match(_WHOLE_PATH, value)):
@@ -138,30 +139,22 @@ def _is_distinct(value: str) -> bool:
 
 
 def occurring(texts: Iterator[pl.Series], values: Iterable[str]) -> set[str]:
-    """Those of the values that stand in one of the texts (Series of String), in any case of letters."""
-    wanted = sorted(values)
-    if not wanted:
-        return set()
-    by_lower = {value.lower(): value for value in wanted}
+    """Those of the values that stand in one of the texts (Series of String), in any case of letters, and every home folder.
+
+    >>> sorted(occurring(iter([pl.Series(["by Ann", "at /home/bo/x", "for 7"])]), ["ann", "eve"]))
+    ['/home/bo', 'ann']
+    """
+    by_lower = {value.lower(): value for value in values}
+    wanted = [*by_lower.values(), *_HOMES]
     found: set[str] = set()
     for text in texts:
         hit = text.filter(text.str.contains_any(wanted, ascii_case_insensitive=True))
-        if hit.len():
-            matches = hit.str.extract_many(wanted, ascii_case_insensitive=True, overlapping=True)
-            found |= set(matches.explode().drop_nulls().str.to_lowercase().unique())
-    return {by_lower.get(match, match) for match in found}
-
-
-def homes_in(texts: Iterator[pl.Series]) -> set[str]:
-    """The home folders that stand in the texts (Series of String)."""
-    found: set[str] = set()
-    for text in texts:
-        hit = text.filter(
-            text.str.contains_any(["/home/", "/users/", "\\users\\"], ascii_case_insensitive=True)
-        )
-        if hit.len():
-            found |= set(hit.str.extract_all(facts.HOME_FOLDERS).explode().drop_nulls().unique())
-    return found
+        if not hit.len():
+            continue
+        matches = hit.str.extract_many(wanted, ascii_case_insensitive=True, overlapping=True)
+        found |= set(matches.explode().drop_nulls().str.to_lowercase().unique())
+        found |= set(hit.str.extract_all(facts.HOME_FOLDERS).explode().drop_nulls().unique())
+    return {by_lower.get(match, match) for match in found.difference(_HOMES)}
 
 
 def held_by(path: Path, values: Iterable[str]) -> list[str]:
@@ -184,17 +177,19 @@ def held_by(path: Path, values: Iterable[str]) -> list[str]:
     return sorted(set(found))
 
 
-def replacer(values: Iterable[str]) -> Callable[[bytes | None], bytes | None]:
+def replacer(values: Iterable[str]) -> Callable[[bytes], bytes]:
     """A function that puts the marker where one of the values stands, in UTF-8 and in any case of letters.
 
     >>> replacer(["/home/ann", "ann"])(b"load /home/ann/a.pt for Ann")
     b'load [scrubbed]/a.pt for [scrubbed]'
     """
     longest_first = sorted(values, key=len, reverse=True)
+    if not longest_first:
+        return lambda text: text  # an empty pattern would stand everywhere
     pattern = re.compile(b"|".join(re.escape(value.encode()) for value in longest_first), re.IGNORECASE)
     marker = facts.MARKER.encode()
 
-    def replace(text: bytes | None) -> bytes | None:
-        return None if text is None else pattern.sub(marker, text)
+    def replace(text: bytes) -> bytes:
+        return pattern.sub(marker, text)
 
     return replace

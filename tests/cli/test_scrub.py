@@ -231,6 +231,16 @@ def test_a_home_folder_in_a_name_is_replaced_even_of_a_user_that_is_told_nowhere
     assert standing_in(tmp_path / "out.sqlite", ("somebody", "someone", "anyone")) == []
 
 
+def test_letters_of_any_language_are_found(tmp_path: Path) -> None:
+    made = export(names=["a", "Läufe von Özgür", "b", "ÖZGÜR, Özgür"])
+    made.add("META_DATA_EXPORT", name="EXPORT_USER", value="Özgür")
+    before = made.write(tmp_path / "in.sqlite")
+    scrub(before, tmp_path / "out.sqlite")
+    names = set(tracekit.read(tmp_path / "out.sqlite").host["name"].cast(pl.String))
+    assert f"Läufe von {MARKER}" in names
+    assert "Özgür".encode() not in (tmp_path / "out.sqlite").read_bytes()
+
+
 def test_common_words_are_not_torn_from_names(tmp_path: Path) -> None:
     made = export(names=["model.forward", "root", "train step 3"])
     for table, name, value in (
@@ -391,6 +401,9 @@ def test_other_inputs_are_refused(private: Path, tmp_path: Path) -> None:
         scrub(tmp_path / "other.sqlite", tmp_path / "out.sqlite")
     with pytest.raises(UnreadableTraceError, match="UTF-16"):
         scrub(tmp_path / "wide.sqlite", tmp_path / "out.sqlite")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnreadableTraceError, match="no file"):
+        scrub(tmp_path / "pipe", tmp_path / "out.sqlite")
     with pytest.raises(UsageError, match="folder"):
         scrub(tmp_path, tmp_path / "out.sqlite")
     with pytest.raises(UnreadableTraceError, match="cannot be opened"):

@@ -48,8 +48,11 @@ KNOWN_TABLES: Final = (
 )
 """Tables whose numbers are kept. Any other is left out."""
 
-EMPTIED_TABLES: Final = frozenset({"ANALYSIS_FILE", "ProcessStreams", "TARGET_INFO_NIC_INFO"})
-"""Nothing in them is for an analysis: files of the machine, what the program wrote, addresses of network interfaces."""
+EMPTIED_TABLES: Final = frozenset(
+    {"ANALYSIS_FILE", "ProcessStreams", "TARGET_INFO_NIC_INFO", "TARGET_INFO_PROCESS"}
+)
+"""Nothing in them is for an analysis: files of the machine, what the program wrote, addresses of network interfaces,
+names of processes."""
 
 KEPT_TEXTS: Final = (
     r"^(?:NVTX_EVENTS\.(?:text|jsonText)"
