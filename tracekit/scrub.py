@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
+from tracekit.facts.nsys_private import MARKER
 from tracekit.scrub_copy import Copy, Removed
 from tracekit.scrub_values import held_by
 
@@ -26,6 +27,9 @@ __all__ = ["Removed", "Scrubbed", "scrub"]
 _MAGIC: Final = b"SQLite format 3\0"
 _OPERATIONS: Final = 200_000
 """Of SQLite's machine, between two looks at whether Ctrl-C was pressed: some milliseconds."""
+
+_SHORTEST: Final = 3
+"""Characters of a text that may be named for replacement."""
 
 _CERTAIN: Final = 8
 """Bytes that do not stand in a file by chance."""
@@ -65,14 +69,26 @@ def scrub(
     Raises UnreadableTraceError when the source is no such export or is damaged, and UsageError when the target cannot be
     written or is the source.
     """
-    source, target = Path(source), Path(os.path.realpath(target))
+    source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target)
+    for text in replace:
+        if len(text) < _SHORTEST or text.lower() in MARKER:
+            raise UsageError(
+                f"{text!r} cannot be replaced",
+                remedy=f"name {_SHORTEST} characters or more, and no part of {MARKER}",
+            )
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         with closing(_opened(source, temporary)) as database:
             copy = Copy(database, replace, keep, progress or (lambda _table: None))
             copy.write()
-        held = held_by(temporary, [value for value in copy.values.found if len(value.encode()) >= _CERTAIN])
+            held = held_by(temporary, copy.values.found)
+            # Among billions of numbers the bytes of a short value stand by chance, and what the user named may be the
+            # name of a column: of those, texts alone are asked.
+            unsure = [
+                value for value in held if len(value.encode()) < _CERTAIN or copy.values.is_asked_for(value)
+            ]
+            held = [value for value in held if value not in unsure] + copy.still_told(unsure)
         if held:
             raise TracekitError(
                 f"{len(held)} values that were removed still stand in the copy, which was not kept",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from tracekit.scrub_values import Values, occurring, replacer
 
 __all__ = ["Copy", "Removed"]
 
-_FETCHED: Final = 1 << 16
+_FETCHED: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,19 @@ class Copy:
             self.database.execute(plan.declaration)
             self._copy(plan, {name for name in plan.texts() if found[plan.name, name]})
 
+    def still_told(self, values: Sequence[str]) -> list[str]:
+        """Those of the values that stand in a text of the copy."""
+        if not values:
+            return []
+        told: set[str] = set()
+        for plan in self.plans:
+            for column in (
+                plan.columns if plan.rows == "all" else ()
+            ):  # other rows are chosen by what they hold
+                if column.affinity == "TEXT":
+                    told |= occurring(self._texts(f"main.{quoted(plan.name)}", column.name, "1"), values)
+        return sorted(told & set(values))
+
     def _planned(self) -> list[TablePlan]:
         plans: list[TablePlan] = []
         listed = self.database.execute(
@@ -92,7 +105,7 @@ class Copy:
 
     def _without_telling_names(self, plan: TablePlan) -> TablePlan | None:
         """The plan without columns whose own name holds a value; None for a table of such a name."""
-        values = [value.lower() for value in self.values.found]
+        values = [value.lower() for value in self.values.found if not self.values.is_asked_for(value)]
 
         def tells(name: str) -> bool:
             return any(value in name.lower() for value in values)
@@ -109,14 +122,14 @@ class Copy:
         """The values that stand in a column whose text is kept."""
         if plan.rows != "all":
             return set()  # its rows are let through by what they hold
-        return occurring(self._texts(plan, column), self.values.found)
-
-    def _texts(self, plan: TablePlan, column: str) -> Iterator[pl.Series]:
-        where = f"typeof({quoted(column)}) = 'text'"
+        where = "1"
         if plan.name == facts.STRINGS_TABLE:
-            where += " AND (id IN (SELECT id FROM temp.names) OR id IN (SELECT id FROM temp.paths))"
+            where = "(id IN (SELECT id FROM temp.names) OR id IN (SELECT id FROM temp.paths))"
+        return occurring(self._texts(f"src.{quoted(plan.name)}", column, where), self.values.found)
+
+    def _texts(self, table: str, column: str, where: str) -> Iterator[pl.Series]:
         rows = self.database.execute(
-            f"SELECT CAST({quoted(column)} AS BLOB) FROM src.{quoted(plan.name)} WHERE {where}"
+            f"SELECT CAST({quoted(column)} AS BLOB) FROM {table} WHERE typeof({quoted(column)}) = 'text' AND {where}"
         )
         while page := rows.fetchmany(_FETCHED):
             raw = pl.DataFrame(page, schema={"text": pl.Binary}, orient="row").to_series()

@@ -16,6 +16,9 @@ from tracekit.scrub_values import Values
 __all__ = ["find_strings", "find_values"]
 
 _GIVES_AWAY: Final = "instr({0}, x'3d') OR instr({0}, CAST('/home/' AS BLOB)) OR instr(lower({0}), 'users')"
+_LONGEST_TEXT: Final = 4 << 20
+"""Bytes of a text that is left out which are read: an environment is never as long, what a program printed may be."""
+
 _READ_WHOLE: Final = ("uuid", "devStateName", "stateName")
 _LAST_PART: Final = r"[/\\][^/\\]*$"
 
@@ -118,8 +121,8 @@ class _Finder:
         whole = column in _READ_WHOLE or table == "PROCESSES"
         wanted = "1" if whole else _GIVES_AWAY.format(cast)
         rows = self.database.execute(
-            f"SELECT DISTINCT {cast} FROM src.{quoted(table)} "
+            f"SELECT DISTINCT substr({cast}, 1, {_LONGEST_TEXT}) FROM src.{quoted(table)} "
             f"WHERE typeof({quoted(column)}) IN ('text', 'blob') AND {where} AND ({wanted})"
         )
         for (text,) in rows:
-            yield text.decode("utf-8", "replace")
+            yield (text or b"").decode("utf-8", "replace")  # a part of no bytes is null

@@ -29,6 +29,9 @@ _ASSIGNMENT: Final = re.compile(r"^([A-Za-z_][\w.%()]{0,127})=(.*)$", re.DOTALL)
 _FLAG: Final = re.compile(r"^-{1,2}([\w-]+)(?:=(.*))?$", re.DOTALL)
 _WHOLE_PATH: Final = re.compile(r"^(?:[/~]|[A-Za-z]:[/\\]|\\\\)")
 _PLAIN: Final = re.compile(r"^[\d.,:+\-/ ]*$|^v?\d+(?:[.\-]\w{1,8})*$")
+_ALLOWED_ROWS: Final = "|".join(
+    {facts.CAPTURE_VALUES, *facts.EXPORT_ROWS.values(), *facts.ENVIRONMENT_ROWS.values()}
+)
 _OUTER: Final = " \t\r\n\"'"
 
 
@@ -42,7 +45,9 @@ class Values:
 
     def add(self, value: str, kind: Kind) -> None:
         """Note one value: of a host's, user's or folder's name every one, of others those that cannot be a plain word."""
-        value = value.encode("utf-8", "replace").decode().strip(_OUTER).rstrip("/\\" if kind == "folder" else "")
+        value = (
+            value.encode("utf-8", "replace").decode().strip(_OUTER).rstrip("/\\" if kind == "folder" else "")
+        )
         if not value or value == facts.MARKER or value in self.exempt or len(value) > _LONGEST_VALUE:
             return
         if kind == "folder" and (re.match(facts.SYSTEM_FOLDERS, value) or not re.match(_WHOLE_PATH, value)):
@@ -119,9 +124,15 @@ class Values:
             secret = bool(name and value is None and re.search(facts.CREDENTIAL_NAMES, name))
             self.add_text(word)
 
+    def is_asked_for(self, value: str) -> bool:
+        """Whether the user named this value, which then need not tell of him."""
+        return self.found.get(value) == "asked for"
+
     def _is_common(self, value: str, kind: Kind) -> bool:
         if _PLAIN.match(value):
             return len(value) < 2 * SHORTEST or kind not in ("credential", "host")
+        if re.fullmatch(_ALLOWED_ROWS, value):
+            return True
         lower = value.lower()
         return len(value) < SHORTEST or lower in facts.COMMON_WORDS or lower in facts.SCHEMA_WORDS
 
@@ -163,8 +174,9 @@ def held_by(path: Path, values: Iterable[str]) -> list[str]:
     wanted = {value.encode().decode("latin-1"): value for value in values}
     if not wanted:
         return []
+    by_lower = {text.lower(): value for text, value in wanted.items()}
     kept = max(map(len, wanted)) - 1
-    found: list[str] = []
+    found: set[str] = set()
     tail = ""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -172,9 +184,9 @@ def held_by(path: Path, values: Iterable[str]) -> list[str]:
             series = pl.Series([text])
             if series.str.contains_any(list(wanted), ascii_case_insensitive=True).item():
                 hits = series.str.extract_many(list(wanted), ascii_case_insensitive=True, overlapping=True)
-                found += hits.explode().to_list()
+                found |= {by_lower[hit.lower()] for hit in hits.explode().to_list()}
             tail = text[-kept:] if kept else ""
-    return sorted(set(found))
+    return sorted(found)
 
 
 def replacer(values: Iterable[str]) -> Callable[[bytes], bytes]:

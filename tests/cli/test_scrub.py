@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -241,6 +242,15 @@ def test_letters_of_any_language_are_found(tmp_path: Path) -> None:
     assert "Özgür".encode() not in (tmp_path / "out.sqlite").read_bytes()
 
 
+@pytest.mark.parametrize("host", ["192.168.10.12", "nid00001.cluster.example.org", "NID00001"])
+def test_a_host_is_found_by_address_with_and_without_its_domain(tmp_path: Path, host: str) -> None:
+    label = host if host[0].isdigit() else "nid00001"
+    made = export(names=["a", f"rank 3 on {label}"])
+    made.add("META_DATA_EXPORT", name="EXPORT_HOST", value=host)
+    scrub(made.write(tmp_path / "in.sqlite"), tmp_path / "out.sqlite")
+    assert f"rank 3 on {MARKER}" in set(tracekit.read(tmp_path / "out.sqlite").host["name"].cast(pl.String))
+
+
 def test_common_words_are_not_torn_from_names(tmp_path: Path) -> None:
     made = export(names=["model.forward", "root", "train step 3"])
     for table, name, value in (
@@ -261,6 +271,51 @@ def test_further_texts_are_replaced_and_others_kept(tmp_path: Path) -> None:
     scrub(before, tmp_path / "out.sqlite", replace=["moonbase"], keep=[USER])
     names = set(tracekit.read(tmp_path / "out.sqlite").host["name"].cast(pl.String))
     assert {f"{MARKER} alpha", f"by {USER}"} <= names
+
+
+def test_what_is_asked_for_may_be_the_name_of_a_column(tmp_path: Path) -> None:
+    before = export(names=["a", "streamId of globalTid", "b", "gemm"]).write(tmp_path / "in.sqlite")
+    scrub(before, tmp_path / "out.sqlite", replace=["globalTid", "gemm", "eam", "export"])
+    trace = tracekit.read(tmp_path / "out.sqlite")
+    assert trace.device.height == 6
+    assert f"str{MARKER}Id of {MARKER}" in set(trace.host["name"].cast(pl.String))
+    assert f"void {MARKER}<0>(float*)" in set(trace.device["name"].cast(pl.String))
+    assert trace.meta.producer == tracekit.read(before).meta.producer
+    for text in ("", "ab", "scrub", "BED]"):
+        with pytest.raises(UsageError, match="cannot be replaced"):
+            scrub(before, tmp_path / "out.sqlite", replace=[text])
+
+
+def test_a_host_that_is_called_as_a_platform_is(tmp_path: Path) -> None:
+    made = export(names=["a", "on linux-desktop"])
+    for name in ("EXPORT_PLATFORM", "EXPORT_HOST"):
+        made.add("META_DATA_EXPORT", name=name, value="linux-desktop")
+    before = made.write(tmp_path / "in.sqlite")
+    assert scrub(before, tmp_path / "out.sqlite").common == {"host": 1}
+    assert_same_frames(before, tmp_path / "out.sqlite")
+
+
+@pytest.mark.parametrize("checked", ["bytes", "texts"])
+def test_a_short_value_that_slipped_through_is_told_from_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: str
+) -> None:
+    made = export(names=["a", "by Tamsin"])
+    made.add("META_DATA_EXPORT", name="EXPORT_USER", value="Tamsin")
+    before, real = made.write(tmp_path / "in.sqlite"), scrub_copy.occurring
+    asked: list[set[str]] = []
+
+    def forgetful(texts: Iterator[pl.Series], values: Iterable[str]) -> set[str]:
+        found = real(texts, values)
+        asked.append(found)
+        return found if checked == "texts" and set(values) == {"Tamsin"} else found - {"Tamsin"}
+
+    monkeypatch.setattr(scrub_copy, "occurring", forgetful)
+    if checked == "bytes":
+        scrub(before, tmp_path / "out.sqlite")  # as if the bytes stood in numbers
+    else:
+        with pytest.raises(TracekitError, match="1 values that were removed still stand"):
+            scrub(before, tmp_path / "out.sqlite")
+    assert asked[-1] <= {"Tamsin"}
 
 
 def test_a_table_or_column_that_is_named_after_someone_is_left_out(tmp_path: Path) -> None:
