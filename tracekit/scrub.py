@@ -81,6 +81,9 @@ def scrub(
     try:
         with closing(_opened(source, temporary)) as database:
             copy = Copy(database, replace, keep, progress or (lambda _table: None))
+            if not copy.plans:
+                fault = "it is an SQLite database, but no export of Nsight Systems"
+                raise UnreadableTraceError(fault, path=source, remedy=_EXPORT_AGAIN)
             copy.write()
             held = held_by(temporary, copy.values.found)
             # Among billions of numbers the bytes of a short value stand by chance, and what the user named may be the
@@ -96,7 +99,7 @@ def scrub(
                 remedy="report this",
             )
         _put(temporary, target)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message that quotes what is damaged
         raise _told(error, source, target) from error
     except OSError as error:
         raise _unwritable(error.strerror or type(error).__name__, target) from error
@@ -168,8 +171,8 @@ def _put(temporary: Path, target: Path) -> None:
     temporary.replace(target)
 
 
-def _told(error: sqlite3.Error, source: Path, target: Path) -> BaseException:
-    text = str(error)
+def _told(error: Exception, source: Path, target: Path) -> BaseException:
+    text = str(error) if isinstance(error, sqlite3.Error) else "it is damaged"
     if "interrupted" in text:
         return KeyboardInterrupt()
     if "full" in text:

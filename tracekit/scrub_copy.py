@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys_private as facts
 from tracekit.scrub_find import find_strings, find_values
 from tracekit.scrub_plan import TablePlan, kept_row, plan_of, quoted
@@ -96,11 +95,6 @@ class Copy:
                 )
             else:
                 self._note(name, None, 0, f"{kind.decode('utf-8', 'replace')} left out")
-        if not any(plan.name == facts.STRINGS_TABLE for plan in plans):
-            raise UnreadableTraceError(
-                "it is an SQLite database, but no export of Nsight Systems",
-                remedy="give a file that `nsys export --type sqlite` wrote",
-            )
         return plans
 
     def _without_telling_names(self, plan: TablePlan) -> TablePlan | None:

@@ -56,9 +56,9 @@ class _Finder:
             for name in plan.emptied():
                 for text in self._telling(plan.name, name, "1"):
                     self._emptied(plan.name, name, text)
-        unnamed = "id NOT IN (SELECT id FROM temp.names)"
-        for text in self._telling(facts.STRINGS_TABLE, "value", unnamed):
-            self.values.add_text(text)
+        if any(plan.name == facts.STRINGS_TABLE for plan in plans):
+            for text in self._telling(facts.STRINGS_TABLE, "value", "id NOT IN (SELECT id FROM temp.names)"):
+                self.values.add_text(text)
 
     def _pairs(self, plan: TablePlan) -> Iterator[tuple[str, str]]:
         if not {"name", "value"} <= {column.name for column in plan.columns}:

@@ -33,34 +33,35 @@ class ColumnPlan:
     treatment: Treatment
     affinity: str
     required: bool
+    """Whether the input declares it NOT NULL."""
+
     key: int
     """Its place in the primary key, from 1; 0 is none."""
 
     @property
     def declaration(self) -> str:
         """Its part of CREATE TABLE, written anew: what the input says there might be anything."""
-        return f"{quoted(self.name)} {self.affinity}{' NOT NULL' if self.required else ''}"
+        return f"{quoted(self.name)} {self.affinity}"
 
     @property
     def sql(self) -> str:
         """The value in terms of the input's column."""
         column = quoted(self.name)
-        nothing = ("''" if self.affinity == "TEXT" else "0") if self.required else "NULL"
         if self.treatment == "number":
-            return f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN {column} ELSE {nothing} END"
+            return f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN {column} END"
         if self.treatment == "text":
-            return f"CASE typeof({column}) WHEN 'text' THEN {column} ELSE {nothing} END"
+            return f"CASE typeof({column}) WHEN 'text' THEN {column} END"
         if self.treatment == "date":
-            return f"CASE WHEN {column} GLOB '{_DATE}' THEN {column} ELSE {nothing} END"
-        return nothing
+            return f"CASE WHEN {column} GLOB '{_DATE}' THEN {column} END"
+        if not self.required:
+            return "NULL"
+        return "''" if self.affinity == "TEXT" else "0"
 
     @property
     def replacing_sql(self) -> str:
         """The same, with the values that were found in it replaced; as bytes, since not all text is UTF-8."""
-        nothing = "''" if self.required else "NULL"
-        column = quoted(self.name)
-        replaced = f"CAST(replaced(CAST({column} AS BLOB)) AS TEXT)"
-        return f"CASE typeof({column}) WHEN 'text' THEN {replaced} ELSE {nothing} END"
+        replaced = f"CAST(replaced(CAST({quoted(self.name)} AS BLOB)) AS TEXT)"
+        return f"CASE typeof({quoted(self.name)}) WHEN 'text' THEN {replaced} END"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def plan_of(database: sqlite3.Connection, table: str) -> TablePlan | None:
         for _, name, declared, required, _, key, hidden in told
         if not hidden and _NAME.match(name.decode("utf-8", "replace"))
     )
+    if table == facts.STRINGS_TABLE and not {"id", "value"} <= {column.name for column in columns}:
+        return None
     return TablePlan(table, columns, _ROWS.get(table, "all")) if columns else None
 
 

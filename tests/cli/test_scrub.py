@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from paths import NSYS
+from paths import PUBLIC_NSYS
 from polars.testing import assert_frame_equal
 from private_nsys import (
     FOLDER,
@@ -96,7 +96,7 @@ def test_frames_are_the_same(tmp_path: Path) -> None:
         assert frame.height > 0
 
 
-@pytest.mark.parametrize("path", NSYS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_frames_and_sums_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> None:
     after = tmp_path / "out.sqlite"
     scrub(path, after)
@@ -560,3 +560,56 @@ def test_what_is_no_utf8_is_read_alike_before_and_after(tmp_path: Path) -> None:
     trace = tracekit.read(before)
     assert "caf\ufffd" in set(trace.host["name"].cast(pl.String))
     assert "invalid_utf8" in set(trace.health["kind"])
+
+
+def test_a_later_version_of_the_schema_loses_only_what_is_new(tmp_path: Path) -> None:
+    made = export()
+    made.odd += [
+        "ALTER TABLE StringIds ADD COLUMN origin TEXT DEFAULT 'weird text'",
+        "ALTER TABLE OSRT_API ADD COLUMN depth INTEGER DEFAULT 7",
+        "CREATE TABLE CUDA_LATER_EVENTS (start INTEGER NOT NULL, nameId INTEGER, hint TEXT NOT NULL)",
+        "INSERT INTO CUDA_LATER_EVENTS VALUES (5, 1, 'weird text')",
+    ]
+    before = made.write(tmp_path / "in.sqlite")
+    scrub(before, tmp_path / "out.sqlite")
+    assert_same_frames(before, tmp_path / "out.sqlite")
+    assert ask(tmp_path / "out.sqlite", "SELECT start, nameId, hint FROM CUDA_LATER_EVENTS") == [(5, 1, "")]
+    assert ask(tmp_path / "out.sqlite", "SELECT depth FROM OSRT_API") == [(7,)]
+    assert standing_in(tmp_path / "out.sqlite", ("weird text",)) == []
+
+
+def test_texts_where_numbers_belong_are_as_if_they_were_not_captured(tmp_path: Path) -> None:
+    made = export()
+    made.odd += [
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE rowid = 1",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 'a name', streamId = x'00ff' WHERE rowid = 2",
+        "UPDATE NVTX_EVENTS SET text = x'00ff00' WHERE rowid = 3",
+    ]
+    before = made.write(tmp_path / "in.sqlite")
+    scrub(before, tmp_path / "out.sqlite")
+    assert_same_frames(before, tmp_path / "out.sqlite")
+
+
+def test_an_export_without_strings(tmp_path: Path) -> None:
+    made = export()
+    made.odd.append("DROP TABLE StringIds")
+    before = made.write(tmp_path / "in.sqlite")
+    scrub(before, tmp_path / "out.sqlite")
+    assert_same_frames(before, tmp_path / "out.sqlite")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damage_is_one_error_or_a_whole_copy(private: Path, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(private.read_bytes())
+    for _ in range(chance.randrange(1, 40)):
+        at = chance.randrange(100, len(data))
+        data[at : at + 8] = chance.randbytes(8)
+    private.write_bytes(data)
+    try:
+        scrub(private, tmp_path / "out.sqlite")
+    except UnreadableTraceError:
+        assert not (tmp_path / "out.sqlite").exists()
+    else:
+        assert ask(tmp_path / "out.sqlite", "PRAGMA integrity_check") == [("ok",)]
+    assert {path.name for path in tmp_path.iterdir()} <= {"in.sqlite", "out.sqlite"}
