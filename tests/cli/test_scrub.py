@@ -598,7 +598,7 @@ def test_an_export_without_strings(tmp_path: Path) -> None:
     assert_same_frames(before, tmp_path / "out.sqlite")
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(60))
 def test_damage_is_one_error_or_a_whole_copy(private: Path, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = bytearray(private.read_bytes())
