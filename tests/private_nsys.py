@@ -1,6 +1,6 @@
 """A small Nsight Systems export with something private in every place where such a file holds it."""
 
-# ruff: noqa: S608 - SQL of the tests' own
+
 
 from __future__ import annotations
 

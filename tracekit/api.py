@@ -102,11 +102,11 @@ def _parsed(path: Path, limits: Limits | None, progress: Callable[[int, int], No
     from tracekit.readers.nsys import is_nsys, read_nsys  # noqa: PLC0415
     from tracekit.readers.nsys_rep import export_report, is_report  # noqa: PLC0415
 
-    if is_nsys(path):
-        return read_nsys(path, limits=limits, progress=progress)
     if is_report(path):
         with export_report(path, progress) as export:
             return [_named(trace, path) for trace in read_nsys(export, limits=limits, progress=progress)]
+    if is_nsys(path):
+        return read_nsys(path, limits=limits, progress=progress)
     from tracekit.readers.kineto import read_kineto  # noqa: PLC0415
 
     return [read_kineto(path, limits=limits, progress=progress)]

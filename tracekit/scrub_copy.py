@@ -129,7 +129,10 @@ class Copy:
             raw = pl.DataFrame(page, schema={"text": pl.Binary}, orient="row").to_series()
             try:
                 text = raw.cast(pl.String)
-            except pl.exceptions.ComputeError:  # some of it is no UTF-8
+            except (
+                pl.exceptions.ComputeError,
+                pl.exceptions.InvalidOperationError,
+            ):  # some of it is no UTF-8
                 text = pl.Series([one.decode("utf-8", "replace") for one in raw])
             yield text
 

@@ -1,7 +1,5 @@
 """`tracekit scrub`: nothing private is left in the bytes of the copy, and nothing that an analysis needs is lost."""
 
-# ruff: noqa: S608 - SQL of the tests' own
-
 from __future__ import annotations
 
 import os

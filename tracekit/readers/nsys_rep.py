@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.facts.nsys import REPORT_SUFFIXES
 
 __all__ = ["export_report", "is_report"]
 
-_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 _MAGIC: Final = b"SQLite format 3\0"
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
@@ -31,12 +31,12 @@ _LONGEST_STEM: Final = 200
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file's name is that of a report of Nsight Systems.
+    """Whether a file has the name of a report of Nsight Systems, and is no export that was only given that name.
 
     >>> is_report(Path("profile.nsys-rep")), is_report(Path("profile.sqlite"))
     (True, False)
     """
-    return path.name.lower().endswith(_SUFFIXES)
+    return path.name.lower().endswith(REPORT_SUFFIXES) and not _is_database(path)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def export_report(path: Path, progress: Callable[[int, int], None] | None = None
         raise UnreadableTraceError(
             "it is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH",
             path=path,
-            remedy="where it is, run: nsys export --type=sqlite FILE.nsys-rep, and give the .sqlite",
+            remedy=f"run where it is: nsys export --type sqlite {path.name}",
         )
     with tempfile.TemporaryDirectory(prefix="tracekit-nsys-") as folder:
         place = Path(folder)
@@ -71,7 +71,7 @@ def export_report(path: Path, progress: Callable[[int, int], None] | None = None
             raise UnreadableTraceError(
                 f"it could not be exported: {outcome}" + (f" ({reason})" if reason else ""),
                 path=path,
-                remedy="export it with the nsys of the version that recorded it: nsys export --type=sqlite",
+                remedy=f"run the nsys that recorded it: nsys export --type sqlite {path.name}",
             )
         yield export
 
