@@ -1,7 +1,5 @@
 """A small Nsight Systems export with something private in every place where such a file holds it."""
 
-
-
 from __future__ import annotations
 
 import sqlite3

@@ -31,6 +31,9 @@ from private_nsys import (
     add_oddities,
     export,
 )
+from synthetic.nsys_export import write_sqlite
+from synthetic.nsys_layered import Style, shape_of, training
+from synthetic.nsys_schema import VERSIONS
 
 import tracekit
 from tracekit import scrub_copy
@@ -611,3 +614,12 @@ def test_damage_is_one_error_or_a_whole_copy(private: Path, tmp_path: Path, seed
     else:
         assert ask(tmp_path / "out.sqlite", "PRAGMA integrity_check") == [("ok",)]
     assert {path.name for path in tmp_path.iterdir()} <= {"in.sqlite", "out.sqlite"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_frames_of_every_version_of_the_schema_are_the_same(version: str, tmp_path: Path) -> None:
+    program = training(1, shape_of("capture"), Style(marks="capture")).program
+    before = write_sqlite(program, tmp_path / "in.sqlite", version)
+    scrub(before, tmp_path / "out.sqlite")
+    assert_same_frames(before, tmp_path / "out.sqlite")
+    assert b"secret-user" not in (tmp_path / "out.sqlite").read_bytes()
