@@ -34,27 +34,18 @@ def interpreted(ranges: pl.DataFrame) -> pl.DataFrame:
 
     They are `kind`, `name`, `sequence`, `external_id`, `shapes`, `layer`, `module_type`, in the order of the rows.
     """
-    text = pl.col("text")
-    emitted = text.str.contains(", op_id = ", literal=True) | text.str.contains(", seq = ", literal=True)
-    emitted = emitted.fill_null(value=False)
-    parts = (
-        ranges.select(pl.when(emitted).then("text").alias("text"))
-        .to_series()
-        .str.extract_groups(facts.EMITTED)
-        .struct.unnest()
-    )
+    parts = _emitted(ranges["text"])
     rows = pl.DataFrame(
         {
-            "name": ranges["text"],
+            "name": pl.select(pl.coalesce(parts["stem"], ranges["text"])).to_series().cast(pl.Categorical()),
             "domain": ranges["domain"],
-            "emitted": parts["name"].is_not_null(),
-            "sequence": parts["seq"].cast(pl.Int64),
-            "external_id": parts["op_id"].cast(pl.Int64),
-            "shapes": parts["sizes"],
-            "stem": parts["name"],
+            "emitted": parts["stem"].is_not_null(),
+            "sequence": parts["sequence"],
+            "external_id": parts["external_id"],
+            "shapes": parts["shapes"].cast(pl.Categorical()),
+            "numbered": (parts["sequence"] >= 0).fill_null(value=False),
         }
-    ).with_columns(pl.coalesce("stem", "name").cast(pl.Categorical()).alias("name"))
-    rows = rows.with_columns((pl.col("sequence") >= 0).fill_null(value=False).alias("numbered"))
+    )
     key = ["name", "domain", "emitted", "numbered"]
     told = _told(rows.select(key).unique())
     joined = rows.join(told, on=key, how="left", maintain_order="left", nulls_equal=True)
@@ -63,9 +54,41 @@ def interpreted(ranges: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("read_name", "name").alias("name"),
         pl.when(pl.col("numbered")).then("sequence").alias("sequence"),
         "external_id",
-        pl.coalesce(pl.col("shapes").cast(pl.Categorical()), "read_shapes").alias("shapes"),
+        pl.coalesce("shapes", "read_shapes").alias("shapes"),
         "layer",
         "module_type",
+    )
+
+
+def _emitted(texts: pl.Series) -> pl.DataFrame:
+    """`stem`, `sequence`, `external_id`, `shapes` of texts that PyTorch writes: NAME[, seq = N][, op_id = N][, sizes =
+    [[…]]][, input_op_ids = […]]; nulls for any other text. Cut at the words, which costs a third of a regular expression.
+    """
+
+    def cut(part: pl.Expr, word: str, left: str, right: str) -> pl.Expr:
+        return part.str.splitn(word, 2).struct.rename_fields([left, right])
+
+    text = pl.col("text")
+    rows = texts.alias("text").to_frame()
+    if texts.str.contains(facts.EMITTED_INPUTS, literal=True).any():
+        rows = rows.select(cut(text, facts.EMITTED_INPUTS, "text", "inputs")).unnest("text").drop("inputs")
+    rows = rows.select(cut(text, facts.EMITTED_SIZES, "head", "shapes").alias("cut")).unnest("cut")
+    rows = rows.select("shapes", cut(pl.col("head"), facts.EMITTED_OPERATOR, "head", "op_id").alias("cut"))
+    rows = rows.unnest("cut")
+    rows = rows.select(
+        "shapes", "op_id", cut(pl.col("head"), facts.EMITTED_SEQUENCE, "stem", "seq").alias("cut")
+    )
+    rows = rows.unnest("cut").with_columns(
+        pl.col("seq").cast(pl.Int64, strict=False).alias("sequence"),
+        pl.col("op_id").cast(pl.Int64, strict=False).alias("external_id"),
+    )
+    told = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null()
+    sound = (pl.col("seq").is_null() | pl.col("sequence").is_not_null()) & (
+        pl.col("op_id").is_null() | pl.col("external_id").is_not_null()
+    )
+    return rows.select(
+        pl.when(told & sound).then(column).alias(column)
+        for column in ("stem", "sequence", "external_id", "shapes")
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -149,20 +150,22 @@ class SqliteTables:
         chosen = ", ".join(
             f"{self._read_as(wanted[name], _quoted(name))} as {_quoted(name)}" for name in there
         )
-        after = -(2**63)
-        while True:
+        start = f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)}"  # noqa: S608 - quoted
+
+        def page_after(row: int) -> pl.DataFrame:
             # By row id, so that a page costs as much as its own rows, however many lie before it.
-            page = self._query(
-                f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)} "  # noqa: S608 - names are quoted
-                f"where _rowid_ > {after}{where} order by _rowid_ limit {PAGE_ROWS}"
-            )
-            if not page.height:
-                return
-            after = int(page["__row"][-1])
-            rows = page.height
-            yield _clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
-            if rows < PAGE_ROWS:
-                return
+            return self._query(f"{start} where _rowid_ > {row}{where} order by _rowid_ limit {PAGE_ROWS}")
+
+        # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
+        with ThreadPoolExecutor(1) as reading:
+            coming = reading.submit(page_after, -(2**63))
+            while (page := coming.result()).height:
+                full = page.height == PAGE_ROWS
+                if full:
+                    coming = reading.submit(page_after, int(page["__row"][-1]))
+                yield _clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
+                if not full:
+                    return
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
@@ -203,7 +206,8 @@ class SqliteTables:
             return self._decoded(values)
         if values.null_count() == values.len():  # a column without values has no type of its own
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
-        return values.cast(dtype)
+        # A copy (reversed twice): as it is, a column keeps the driver's whole page alive, with its texts.
+        return values.cast(dtype).reverse().reverse()
 
     def _decoded(self, values: pl.Series) -> pl.Series:
         try:

@@ -33,6 +33,7 @@ from tracekit.readers._finish import (
     side_frame,
 )
 from tracekit.readers._nsys_meta import Machine, machine_of
+from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers._nsys_tables import Tables, open_tables
 from tracekit.readers._store import FrameStore
 from tracekit.trace import (
@@ -106,8 +107,9 @@ def read_nsys(
         _refuse_foreign(tables)
         most = limits.max_events if limits is not None else None
         stores = _Stores(most, stack)
+        names = nvtx_names(tables)
         total = sum(tables.count(table) for table in facts.EVENT_TABLES)
-        for name, frame in _pages(tables, health):
+        for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
@@ -120,8 +122,8 @@ def read_nsys(
             )
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
-        machine = machine_of(tables)
-        threads = host_side.named_threads(tables)
+        machine = machine_of(tables, names.ranks)
+        threads = host_side.named_threads(tables, names.threads)
         health.count("invalid_utf8", tables.replaced_texts)
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
@@ -138,13 +140,13 @@ def read_nsys(
         ]
 
 
-def _pages(tables: Tables, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
+def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
     """All rows by the frame that they belong to; device activities come first, since they tell the processes."""
     yield from device_side.activities(tables)
     yield from device_side.waits(tables)
     yield from device_side.allocations(tables)
     yield from host_side.api_calls(tables, health)
-    yield from host_side.ranges(tables)
+    yield from ranges(tables, names)
     yield from host_side.library_calls(tables)
     yield from host_side.overheads(tables)
     yield from host_side.os_calls(tables)
