@@ -259,6 +259,7 @@ def trace_info(trace: Trace) -> TraceInfo:
         producer={clean(key): clean(value) for key, value in sorted(meta.producer.items())},
         rank=meta.rank,
         world_size=meta.world_size,
+        process_id=meta.process_ids[0] if meta.parts > 1 and len(meta.process_ids) == 1 else None,
         backend=None if meta.backend is None else clean(meta.backend),
         devices=tuple(dataclasses.replace(device, name=clean(device.name)) for device in meta.devices),
         captured=tuple(sorted(meta.captured)),
