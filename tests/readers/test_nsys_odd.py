@@ -11,6 +11,7 @@ import pytest
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
 from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small
+from synthetic.nsys_schema import VERSIONS
 
 import tracekit
 from tracekit.cli.main import main
@@ -157,6 +158,20 @@ def test_ranges_without_an_end_reach_to_the_end_of_the_recording(tmp_path: Path)
     step = trace.host.filter(pl.col("kind") == "step").row(0, named=True)
     assert step["start"] + step["duration"] == last
     assert kinds(trace)["open_range"] == 5
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_missing_end_is_one_in_every_version(version: str, tmp_path: Path) -> None:
+    program = small()
+    program.push_pop("still open", 500_000, None, tid=MAIN)
+    program.start_end("open, too", 600_000, None, tid=MAIN, end_tid=MAIN)
+    trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite", version))
+    row = trace.host.filter(pl.col("name") == "still open").row(0, named=True)
+    assert row["duration"] == 500_000  # until the end of the step, the last that was recorded
+    assert trace.ranges is not None
+    assert trace.ranges["duration"].to_list() == [400_000]
+    assert kinds(trace)["open_range"] == 2
+    assert "negative_duration" not in kinds(trace)
 
 
 def test_durations_below_zero_are_counted(tmp_path: Path) -> None:
