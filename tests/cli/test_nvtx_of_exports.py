@@ -55,16 +55,18 @@ def paths(made: Any) -> set[str]:
 
 def test_domains_are_chosen_by_name(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     everything = paths(answer(capsys, "layers", export))
-    assert "iteration 2/block/linear" in everything
-    assert not any("nccl" in path for path in everything)
+    # Steps and what libraries name are no layers.
+    assert everything == {"block", "block/linear"}
     assert paths(answer(capsys, "layers", export, "--nvtx-domain", "app")) == {"block"}
     assert paths(answer(capsys, "layers", export, "--nvtx-domain", "default", "--nvtx-exclude", "^iter")) == {
         "linear"
     }
-    two = answer(
-        capsys, "layers", export, "--nvtx-domain", "default", "--nvtx-domain", "app", "--nvtx-depth", "2"
+    one = answer(
+        capsys, "layers", export, "--nvtx-domain", "default", "--nvtx-domain", "app", "--nvtx-depth", "1"
     )
-    assert paths(two) == {f"iteration {n}{tail}" for n in range(4) for tail in ("", "/block")}
+    assert paths(one) == {"block"}
+    whole = answer(capsys, "layers", export, "--window", "trace", "--nvtx-depth", "2")
+    assert paths(whole) == {f"iteration {n}{tail}" for n in range(4) for tail in ("", "/block")}
 
 
 def test_steps_of_an_export_are_inferred(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
