@@ -52,7 +52,7 @@ def read_all(
     An Nsight Systems export may hold several; files of other formats hold one. The arguments and errors are those of `read`.
 
     >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
-    [0]
+    [None]
     """
     file = _trace_file(Path(path))
     if cache and digest is None:
