@@ -20,7 +20,7 @@ from tracekit.analyses._stack import HostStack
 from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
-from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
+from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER, WRAPPER_PART
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -337,7 +337,13 @@ def _fsdp(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Seri
         }
     ).with_columns(
         pl.col("name").str.extract(FSDP_FORWARD, 1).alias("side"),
-        pl.col("name").str.extract(FSDP_FORWARD, 2).fill_null("FSDP").alias("layer"),
+        pl.col("name")
+        .str.extract(FSDP_FORWARD, 2)
+        .str.replace_all(WRAPPER_PART, "")
+        .str.strip_chars(".")
+        .replace("", "FSDP")
+        .fill_null("FSDP")
+        .alias("layer"),
     )
     frame = frame.with_columns(pl.int_range(pl.len()).over("thread", "layer", "side").alias("turn"))
     pre, post = (frame.filter(pl.col("side") == side) for side in ("pre", "post"))
