@@ -92,7 +92,9 @@ class Layers:
         """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
         layer = np.full(thread.size, -1, dtype=np.int64)
         source, start = layer.copy(), layer.copy()
-        asked = self.sources if self.spanning is None else (*self.sources, self.spanning)
+        asked: list[LayerSource | SpanningSource] = [*self.sources]
+        if self.spanning is not None:
+            asked.append(self.spanning)
         for number, each in enumerate(asked):
             open_ = np.flatnonzero(layer < 0)
             if not open_.size:
@@ -264,10 +266,10 @@ def _named_ranges(
     rows = np.flatnonzero(candidate)
     if steps is not None and steps.height:
         spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
-        kept = spans.join(
+        others = spans.join(
             steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
         )
-        rows = rows[kept["row"].to_numpy()]
+        rows = rows[others["row"].to_numpy()]
     chosen = trace.layer_ranges
     if chosen is not None:
         rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]

@@ -36,11 +36,11 @@ from synthetic.nsys_layered import Style, shape_of, training
 from synthetic.nsys_schema import VERSIONS
 
 import tracekit
-from tracekit import scrub_copy
 from tracekit.cli.main import main
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.facts.nsys_private import MARKER
 from tracekit.scrub import Scrubbed, scrub
+from tracekit.scrub import _copy as scrub_copy
 from tracekit.trace import FRAMES
 
 

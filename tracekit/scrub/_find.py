@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracekit.facts import nsys_private as facts
-from tracekit.scrub_plan import TablePlan, quoted
-from tracekit.scrub_values import Values
+from tracekit.scrub._plan import TablePlan, quoted
+from tracekit.scrub._values import Values
 
 __all__ = ["find_strings", "find_values"]
 

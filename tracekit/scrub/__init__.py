@@ -19,8 +19,8 @@ from typing import Final
 
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.facts.nsys_private import MARKER
-from tracekit.scrub_copy import Copy, Removed
-from tracekit.scrub_values import held_by
+from tracekit.scrub._copy import Copy, Removed
+from tracekit.scrub._values import held_by
 
 __all__ = ["Removed", "Scrubbed", "scrub"]
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.facts import nsys_private as facts
-from tracekit.scrub_find import find_strings, find_values
-from tracekit.scrub_plan import TablePlan, kept_row, plan_of, quoted
-from tracekit.scrub_values import Values, occurring, replacer
+from tracekit.scrub._find import find_strings, find_values
+from tracekit.scrub._plan import TablePlan, kept_row, plan_of, quoted
+from tracekit.scrub._values import Values, occurring, replacer
 
 __all__ = ["Copy", "Removed"]
 
