@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, get_args
@@ -163,19 +164,36 @@ def manifest_beside(trace: Path) -> Manifest | None:
         found = read_manifest(trace.parent / MANIFEST_FILE)
     except TracekitError:
         return None
-    return found if any(run.trace == trace.name for run in found.runs) else None
+    own = {run.trace for run in found.runs} | {path.name for path in _nsys_profiles(trace.parent, found)}
+    return found if trace.name in own else None
+
+
+def _nsys_profiles(folder: Path, manifest: Manifest) -> list[Path]:
+    """The Nsight Systems profile of a capture: its export, if it was made, and the profile itself."""
+    if manifest.nsys is None:
+        return []
+    profile = folder / manifest.nsys
+    return [profile.with_suffix(".sqlite"), profile]
 
 
 def traces_in(folder: Path) -> list[Path]:
     """The profiler's traces of a capture's folder, one a rank; those of the layers' clock when there is none.
 
+    Of a capture below nsys it is the profile's export where that lies beside it, else the profile where an `nsys` on the
+    PATH can export it.
+
     Raises what `read_manifest` raises, and UnreadableTraceError when the manifest lists no trace.
     """
-    runs = [run for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace is not None]
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    runs = [run for run in manifest.runs if run.trace is not None]
+    for profile in _nsys_profiles(folder, manifest):
+        exported = profile.suffix == ".sqlite"
+        if profile.is_file() and (exported or not runs or shutil.which("nsys") is not None):
+            return [profile]
     of_levels = ([run for run in runs if run.level == level] for level in ("MLG", "ML", "metrics"))
     best: list[Run] = next((found for found in of_levels if found), [])
     if not best:
-        stopped = read_manifest(folder / MANIFEST_FILE).stopped
+        stopped = manifest.stopped
         fault = "the capture has no trace" + (f": it was stopped ({stopped})" if stopped else "")
         raise UnreadableTraceError(fault, path=folder, remedy="capture with --levels MLG")
     return [folder / str(run.trace) for run in sorted(best, key=lambda run: run.rank)]

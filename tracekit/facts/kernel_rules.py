@@ -153,7 +153,8 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "elementwise",
-        r"elementwise|pointwise|gelu|silu|relu|sigmoid|tanh|act_and_mul|activation|TensorIterator|binary_op|unary|tril_triu|lpnorm|CUDAFunctor|rotary|rope|masked",
+        r"elementwise|pointwise|gelu|silu|relu|sigmoid|tanh|act_and_mul|activation|TensorIterator|binary_op|unary|tril_triu|lpnorm|CUDAFunctor|rotary|rope|masked|axpy"
+        r"|^cupy_\w+__(float|u?int|bool|complex)",
     ),
 )
 """Kernel name → category, for kernels whose operator is unknown or says nothing."""
