@@ -1,0 +1,112 @@
+"""Any report or rule by its name: `report` gives the frame, `table` also what is not captured.
+
+What the profile did not record is said, with the flag that records it; it is never an empty table. A table without
+rows means that the profile recorded this kind of thing, and nothing of it occurred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.nsys_stats._ranges import RANGE_KINDS
+from tracekit.analyses.nsys_stats._rows import NSYS
+from tracekit.analyses.nsys_stats._table import Options, Rows, StatsTable
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, MISSING, RULES, Entry
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.facts.units import format_count
+from tracekit.trace import Trace, one_of
+
+__all__ = ["Options", "StatsTable", "in_unit", "report", "table"]
+
+_UNITS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def report(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> pl.DataFrame:
+    """The rows of a report or rule (a key of CATALOGUE) over one trace, or over several together, under NVIDIA's headings.
+
+    Times are ns, sizes MB; see `_rows` for the clock. Raises UsageError for an unknown name, and InconclusiveError, with the
+    flag to record it, when the profile does not hold what is asked for.
+
+    >>> import tracekit
+    >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
+    >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
+    [(3, ':aten::linear')]
+    """
+    made = table(traces, name, options)
+    if made.not_captured is not None:
+        raise InconclusiveError(f"{name}: not captured", remedy=f"record {made.not_captured}")
+    return made.frame
+
+
+def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> StatsTable:
+    """As `report`, with the answer in a sentence; what is not captured is said in the table, which then has no rows.
+
+    Raises UsageError for an unknown name.
+
+    >>> import tracekit
+    >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "osrt_sum").not_captured
+    'calls of the operating system, which torch's profiler has not: nsys profile --trace=osrt'
+    """
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        raise UsageError(f"there is no report {name!r}", remedy=f"choose of {', '.join(CATALOGUE)}")
+    given = [traces] if isinstance(traces, Trace) else list(traces)
+    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
+    if lacking is not None:
+        of_nsys = any(trace.meta.format == NSYS for trace in given)
+        missing = MISSING[lacking][0 if of_nsys else 1]
+        return StatsTable(name, pl.DataFrame(schema=entry.schema), "Not captured.", missing)
+    return _ordered(entry, entry.load()(given, options or Options()))
+
+
+def in_unit(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
+    """The frame with its times in ns, us, ms or s, and the unit in the headings.
+
+    >>> in_unit(pl.DataFrame({"Total Time (ns)": [1500]}), "us").rows(named=True)
+    [{'Total Time (us)': 1.5}]
+    """
+    if unit == "ns":
+        return frame
+    times = [name for name in frame.columns if name.endswith("(ns)")]
+    scaled = [(pl.col(name) / _UNITS[unit]).alias(name) for name in times]
+    return frame.with_columns(scaled).rename({name: name.replace("(ns)", f"({unit})") for name in times})
+
+
+def _holds(trace: Trace, need: str) -> bool:
+    """Whether the profile recorded what this key of MISSING stands for."""
+    device = trace.device
+    if need == "device":
+        return device.height > 0 or "device" in trace.meta.captured
+    if need == "kernels":
+        kinds = device.select(
+            (pl.col("kind") == "kernel").any().alias("kernel"), (pl.col("kind") == "graph").any().alias("graph")
+        ).row(0)
+        return bool(kinds[0]) or (_holds(trace, "device") and not kinds[1])
+    if need == "links":
+        return not device.height or device["launch_id"].null_count() < device.height
+    if need == "calls":
+        return bool((trace.host["kind"] == "runtime").any()) or "launches" in trace.meta.captured
+    if need == "os_calls":
+        return trace.os_calls is not None
+    if need == "startend":
+        return trace.ranges is not None
+    return bool(trace.host.select(one_of("kind", *RANGE_KINDS).any()).item()) or trace.ranges is not None
+
+
+def _ordered(entry: Entry, found: Rows) -> StatsTable:
+    columns = [
+        (pl.col(name) if name in found.frame.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in entry.schema.items()
+    ]
+    # A frame of literals alone has one row, whatever the height.
+    frame = found.frame.select(columns) if found.frame.height else pl.DataFrame(schema=entry.schema)
+    if not frame.height:
+        answer = "Nothing found." if entry.name in RULES else "None occurred."
+    else:
+        answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}."
+    if found.note:
+        answer = f"{answer[:-1]}; {found.note}."
+    return StatsTable(entry.name, frame, answer)
