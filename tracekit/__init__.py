@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracekit.api import read
+    from tracekit.api import read, read_all
     from tracekit.trace import Trace
 
-__all__ = ["Trace", "__version__", "read"]
+__all__ = ["Trace", "__version__", "read", "read_all"]
 
 __version__ = "0.1.0"
 
-_HOME = {"read": "tracekit.api", "Trace": "tracekit.trace"}
+_HOME = {"read": "tracekit.api", "read_all": "tracekit.api", "Trace": "tracekit.trace"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
 from tracekit.trace import Trace
 
-__all__ = ["read"]
+__all__ = ["read", "read_all"]
 
 
 def read(
@@ -29,14 +29,37 @@ def read(
 
     All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
     file's name; `digest` is the file's `digest_of`, if the caller has it already. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
-    UnreadableTraceError when the file is missing, is not a trace, or is damaged beyond repair.
+    UnreadableTraceError when the file is missing, is not a trace, is damaged beyond repair, or holds several processes (see `read_all`).
+    """
+    found = read_all(path, limits=limits, cache=cache, digest=digest, progress=progress)
+    if len(found) > 1:
+        processes = ", ".join(str(trace.meta.process_ids[0]) for trace in found[:8])
+        fault = f"it holds the traces of {len(found)} processes ({processes})"
+        raise UnreadableTraceError(fault, path=path, remedy="use tracekit.read_all")
+    return found[0]
+
+
+def read_all(
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    cache: bool = False,
+    digest: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trace]:
+    """Read all traces of a file: one per process that worked on a device, in order of the process id.
+
+    An Nsight Systems export may hold several; files of other formats hold one. The arguments and errors are those of `read`.
+
+    >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
+    [0]
     """
     file = _trace_file(Path(path))
     if cache and digest is None:
         digest = digest_of(file)
     manifest = manifest_beside(file)
-    trace = _read(file, limits, cache=cache, digest=digest, progress=progress)
-    return trace if manifest is None else replace(trace, manifest=manifest)
+    traces = _read(file, limits, digest=digest if cache else None, progress=progress)
+    return traces if manifest is None else [replace(trace, manifest=manifest) for trace in traces]
 
 
 def _trace_file(path: Path) -> Path:
@@ -52,16 +75,34 @@ def _read(
     path: Path,
     limits: Limits | None,
     *,
-    cache: bool,
     digest: str | None,
     progress: Callable[[int, int], None] | None,
-) -> Trace:
+) -> list[Trace]:
     most = limits.max_events if limits is not None else None
-    if cache and digest is not None and (known := parsed.load(digest, path, max_events=most)) is not None:
+    if digest is not None and (known := _cached(digest, path, most)) is not None:
         return known
-    from tracekit.readers.kineto import read_kineto  # noqa: PLC0415 - 60 ms that a cached trace does not need
+    traces = _parsed(path, limits, progress)
+    if digest is not None:
+        for trace in traces:
+            parsed.store(digest, trace, max_events=most)
+    return traces
 
-    trace = read_kineto(path, limits=limits, progress=progress)
-    if cache and digest is not None:
-        parsed.store(digest, trace, max_events=most)
-    return trace
+
+def _cached(digest: str, path: Path, most: int | None) -> list[Trace] | None:
+    """All traces of the file, or None when one of them is not in the cache."""
+    first = parsed.load(digest, path, max_events=most)
+    if first is None:
+        return None
+    others = [parsed.load(digest, path, max_events=most, part=part) for part in range(1, first.meta.parts)]
+    return None if None in others else [first, *(trace for trace in others if trace is not None)]
+
+
+def _parsed(path: Path, limits: Limits | None, progress: Callable[[int, int], None] | None) -> list[Trace]:
+    # Each reader is imported where it is needed: 60 ms that a cached trace does not need.
+    from tracekit.readers.nsys import is_nsys, read_nsys  # noqa: PLC0415
+
+    if is_nsys(path):
+        return read_nsys(path, limits=limits, progress=progress)
+    from tracekit.readers.kineto import read_kineto  # noqa: PLC0415
+
+    return [read_kineto(path, limits=limits, progress=progress)]

@@ -29,7 +29,7 @@ from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 __all__ = ["clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
-_ENTRY: Final = re.compile(r"[0-9a-f]{64}(-[0-9]+)?|\.writing-.*")
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-[0-9]+)?|\.writing-.*")
 _SUMS: Final = "sums.json"
 _FAILURES: Final = (
     OSError,
@@ -42,13 +42,20 @@ _FAILURES: Final = (
 )
 
 
-def load(digest: str, path: str | os.PathLike[str], *, max_events: int | None = None) -> Trace | None:
+def load(
+    digest: str, path: str | os.PathLike[str], *, max_events: int | None = None, part: int = 0
+) -> Trace | None:
     """The cached trace with this digest, as if it had just been read from `path`; None when there is none.
 
-    With `max_events` it is the whole trace if it has no more rows, else the excerpt made for this number.
+    `part` is the number of the trace in a file that holds several. With `max_events` it is the whole trace if it has no more rows, else the excerpt made for this number.
     """
-    whole = _load(digest, path, max_events)
-    return whole or (None if max_events is None else _load(f"{digest}-{max_events}", path, None))
+    key = _key(digest, part)
+    whole = _load(key, path, max_events)
+    return whole or (None if max_events is None else _load(f"{key}-{max_events}", path, None))
+
+
+def _key(digest: str, part: int) -> str:
+    return f"{digest}.{part}" if part else digest
 
 
 def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trace | None:
@@ -73,7 +80,8 @@ def store(digest: str, trace: Trace, *, max_events: int | None = None) -> bool:
 
     `max_events` is the number with which it was read, if that made it an excerpt.
     """
-    key = digest if trace.meta.excerpt is None else f"{digest}-{max_events}"
+    key = _key(digest, trace.meta.part)
+    key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
     temporary: Path | None = None
     try:
         root = cache_root()

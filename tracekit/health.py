@@ -66,6 +66,10 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "warning",
         "rows outside the steps that were read, because the trace is larger than --max-events",
     ),
+    "unread_table": ("info", "rows of tables that tracekit does not read"),
+    "open_range": ("info", "ranges that had not ended when recording did; they end with it"),
+    "other_process": ("info", "host spans of processes that put no work on a device were left out"),
+    "thinned_metrics": ("info", "there are very many samples of metrics; evenly fewer were read"),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
 }
 """Defect → (severity, meaning)."""
@@ -97,6 +101,12 @@ class HealthLog:
         # A file name that is no UTF-8 comes as lone surrogates, which no frame can hold.
         shown = example[:160].encode("utf-8", "replace").decode("utf-8")
         self._rows[kind] = [kind, severity, count, meaning, shown]
+
+    def copy(self) -> HealthLog:
+        """A log that begins with what this one holds."""
+        other = HealthLog()
+        other._rows = {kind: list(row) for kind, row in self._rows.items()}
+        return other
 
     def frame(self) -> pl.DataFrame:
         """One row per kind, the gravest first."""

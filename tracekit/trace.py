@@ -276,11 +276,11 @@ class Meta:
 
     @property
     def name(self) -> str:
-        """The file's name without its folder and trace suffixes."""
+        """The file's name without its folder and trace suffixes; with the process, where a file holds several."""
         name = Path(self.path).name
         for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
-        return name
+        return name if self.parts == 1 else f"{name}-{self.process_ids[0] if self.process_ids else self.part}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

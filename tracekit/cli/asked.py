@@ -18,6 +18,7 @@ class Asked:
 
     traces: flags.TraceFiles
     rank: flags.Rank = None
+    process: flags.Process = None
     step: flags.Step = None
     window: flags.WindowFlag = WindowKind.steps
     comm_pattern: flags.CommPatterns = None

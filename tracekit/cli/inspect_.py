@@ -36,6 +36,7 @@ _CAPTURE_FLAGS: Final = {
 
 def info(
     trace: flags.TraceFile,
+    process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
@@ -45,7 +46,7 @@ def info(
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
     digest = digests_of([trace], no_cache=no_cache)[0]
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(trace, digest=digest, limits=limits)
+    read = load(trace, digest=digest, limits=limits, process=process)
     facts = _facts(read)
     chosen = out.choose_format(format_, output)
     if chosen is Format.json:
@@ -133,6 +134,7 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
 
 def doctor(
     trace: flags.TraceFile,
+    process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
@@ -144,7 +146,7 @@ def doctor(
 
     digest = digests_of([trace], no_cache=no_cache)[0]
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(trace, digest=digest, limits=limits)
+    read = load(trace, digest=digest, limits=limits, process=process)
     rows = clean_frame(read.health).to_dicts()
     laws = _conservation(read)
     chosen = out.choose_format(format_, output)

@@ -20,7 +20,7 @@ from tracekit.limits import Limits
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "manifest_digests"]
+__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "load_file", "manifest_digests"]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -93,14 +93,14 @@ def limits_of(*, no_size_limit: bool, max_events: int) -> Limits:
     return Limits(enforced=not no_size_limit, max_events=max_events or None)
 
 
-def load(
+def load_file(
     path: Path,
     *,
     limits: Limits,
     digest: str | None = None,
     comm_patterns: Sequence[str] | None = None,
-) -> Trace:
-    """One trace; through the cache when its digest is given.
+) -> list[Trace]:
+    """The traces of one file, one per process; through the cache when its digest is given.
 
     Raises UnreadableTraceError when it cannot be read and UsageError when a pattern is no regular expression.
     """
@@ -108,7 +108,7 @@ def load(
 
     progress = _progress(path)
     try:
-        trace = tracekit.api.read(
+        traces = tracekit.api.read_all(
             path,
             limits=limits,
             cache=digest is not None,
@@ -117,7 +117,35 @@ def load(
         )
     finally:
         progress(-1, 0)
-    return _with_patterns(trace, comm_patterns) if comm_patterns else trace
+    return [_with_patterns(trace, comm_patterns) for trace in traces] if comm_patterns else traces
+
+
+def load(path: Path, *, limits: Limits, digest: str | None = None, process: int | None = None) -> Trace:
+    """The one trace of a file, or that of a process of it.
+
+    Raises UnreadableTraceError when it cannot be read, UsageError when it holds several processes and none is named.
+    """
+    traces = load_file(path, limits=limits, digest=digest)
+    chosen = _of_process(traces, process)
+    if len(chosen) > 1:
+        raise UsageError(
+            f"it holds {len(chosen)} processes", path=path, remedy=f"name one: --process {_listed(chosen)}"
+        )
+    return chosen[0]
+
+
+def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
+    """The traces of this process, all when none is named. Raises UsageError when there is no such process."""
+    if process is None:
+        return traces
+    chosen = [trace for trace in traces if process in trace.meta.process_ids]
+    if not chosen:
+        raise UsageError(f"no trace is of process {process}", remedy=f"the processes are {_listed(traces)}")
+    return chosen
+
+
+def _listed(traces: list[Trace]) -> str:
+    return ", ".join(str(each) for trace in traces for each in trace.meta.process_ids) or "not known"
 
 
 def _is_regular(path: Path) -> bool:
@@ -132,17 +160,20 @@ def load_all(
     *,
     digests: Sequence[str | None],
     rank: int | None,
+    process: int | None = None,
     limits: Limits,
     comm_patterns: Sequence[str] | None = None,
 ) -> list[Trace]:
-    """The traces of these files; with `rank`, only the one of that rank.
+    """The traces of these files, all processes of each; with `rank` or `process`, only the one of that.
 
-    Raises UsageError when no file, or more than one, is of that rank.
+    Raises UsageError when no trace, or more than one, is of that rank, and when none is of that process.
     """
     traces = [
-        load(path, limits=limits, digest=digest, comm_patterns=comm_patterns)
+        trace
         for path, digest in zip(paths, digests, strict=True)
+        for trace in load_file(path, limits=limits, digest=digest, comm_patterns=comm_patterns)
     ]
+    traces = _of_process(traces, process)
     if rank is None:
         return traces
     chosen = [trace for trace in traces if trace.meta.rank == rank]

@@ -23,6 +23,7 @@ __all__ = [
     "NoSizeLimit",
     "Only",
     "Output",
+    "Process",
     "Rank",
     "Sort",
     "Step",
@@ -79,6 +80,14 @@ TraceFiles = Annotated[
 
 Rank = Annotated[
     int | None, typer.Option(help="Only the trace of this rank, of several given.", rich_help_panel=_SELECT)
+]
+Process = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PID",
+        help="Only this process, of a file that holds several.",
+        rich_help_panel=_SELECT,
+    ),
 ]
 Step = Annotated[
     str | None,

@@ -30,6 +30,7 @@ _FOLDERS: Final = (Format.csv, Format.parquet)
 def report(
     traces: flags.TraceFiles,
     rank: flags.Rank = None,
+    process: flags.Process = None,
     step: flags.Step = None,
     window: flags.WindowFlag = WindowKind.steps,
     comm_pattern: flags.CommPatterns = None,
@@ -46,17 +47,21 @@ def report(
     """What bounds this run, what costs most, and what to try: verdict first."""
     chosen = out.choose_format(format_, output)
     if len(expanded(traces)) > 1 and chosen is Format.html:
-        raise UsageError("one HTML file holds one trace", remedy="run report once a trace, or use --rank")
+        raise UsageError(
+            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
+        )
     traces = expanded(traces)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (names, rank, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
+    asked = (names, rank, process, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
     question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    read = load_all(traces, digests=digests, rank=rank, limits=limits, comm_patterns=comm_pattern)
+    read = load_all(
+        traces, digests=digests, rank=rank, process=process, limits=limits, comm_patterns=comm_pattern
+    )
     from tracekit.report.build import build_report
 
     made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
@@ -148,12 +153,22 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
     digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    selection = (asked.rank, asked.step, asked.window, asked.comm_pattern, asked.table, asked.top, asked.sort)
+    selection = (
+        *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern),
+        *(asked.table, asked.top, asked.sort),
+    )
     question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
     if chosen not in _FOLDERS and (known := question.answer()) is not None:
         out.emit(known, asked.output)
         return
-    read = load_all(traces, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
+    read = load_all(
+        traces,
+        digests=digests,
+        rank=asked.rank,
+        process=asked.process,
+        limits=limits,
+        comm_patterns=asked.comm_pattern,
+    )
     if chosen is Format.json:
         text = _json_of(name, asked, refine, read)
     else:
@@ -189,7 +204,9 @@ def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trac
 
 def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
     if len(sections) > 1:
-        raise UsageError(f"one {chosen.value} file holds the table of one trace", remedy="use --rank")
+        raise UsageError(
+            f"one {chosen.value} file holds the table of one trace", remedy="use --rank or --process"
+        )
     from tracekit.report._tree import costliest
 
     table = sections[0].tables[0]
@@ -236,6 +253,7 @@ def export(
         ),
     ],
     to: flags.ExportTo = ExportKind.frames,
+    process: flags.Process = None,
     format_: flags.FormatFlag = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -249,7 +267,7 @@ def export(
     digest = digests_of([trace], no_cache=no_cache)[0]
     # A copy of the trace is one of all of it.
     limits = limits_of(no_size_limit=no_size_limit, max_events=0)
-    read = load(trace, digest=digest, limits=limits)
+    read = load(trace, digest=digest, limits=limits, process=process)
     if to is ExportKind.chrome:
         from tracekit.report import chrome
 

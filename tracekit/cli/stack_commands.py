@@ -134,9 +134,18 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
     paths = expanded(asked.traces)
     digests = digests_of(paths, no_cache=asked.no_cache)
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
-    read = load_all(paths, digests=digests, rank=asked.rank, limits=limits, comm_patterns=asked.comm_pattern)
+    read = load_all(
+        paths,
+        digests=digests,
+        rank=asked.rank,
+        process=asked.process,
+        limits=limits,
+        comm_patterns=asked.comm_pattern,
+    )
     if len(read) > 1:
-        raise UsageError(f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank")
+        raise UsageError(
+            f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank or --process"
+        )
     from tracekit.analyses.scope import select
     from tracekit.analyses.stacks import layer_stacks
     from tracekit.report import stacks

@@ -47,6 +47,9 @@ def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
             "counters": lambda _: inside,
             "flow_starts": lambda _: flow,
             "flow_ends": lambda _: flow,
+            "ranges": lambda _: _spanning(low, high),
+            "os_calls": lambda _: crossing | inside,
+            "samples": lambda _: inside,
         },
         _TOLERANCE * most_rows,
     )
@@ -108,6 +111,14 @@ def _correlations(store: FrameStore, wanted: pl.Expr) -> pl.Series:
     columns = ["start", "duration", "correlation"]
     return _unique(
         [part.filter(wanted & _is_known("correlation")) for part in store.parts("device", columns)]
+    )
+
+
+def _spanning(low: int, high: int) -> pl.Expr:
+    """Ranges that touch the window; one whose end is not known touches it when it starts before its end."""
+    end = pl.col("start") + pl.col("duration").fill_null(0)
+    return (pl.col("start") < high) & (
+        (end > low) | (pl.col("duration").is_null() & (pl.col("start") >= low))
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.assemble import Assembled, assemble, conform, nesting_of
+from tracekit.assemble import conform
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import kineto as facts
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
@@ -20,12 +20,20 @@ from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers._events import EventStream
 from tracekit.readers._excerpt import take_excerpt
+from tracekit.readers._finish import (
+    assembled,
+    captured_kinds,
+    collectives_of,
+    count_partial_overlaps,
+    or_empty,
+    rank_in_name,
+    side_frame,
+)
 from tracekit.readers._kineto_frames import RawFrames
 from tracekit.readers._pool import decoder_pool
 from tracekit.readers._source import Source
 from tracekit.readers._store import FrameStore
 from tracekit.trace import (
-    COLLECTIVE_SCHEMA,
     COUNTER_SCHEMA,
     DEVICE_SCHEMA,
     FLOW_SCHEMA,
@@ -36,19 +44,12 @@ from tracekit.trace import (
     DeviceInfo,
     Excerpt,
     Meta,
-    Schema,
     Trace,
-    empty,
     one_of,
 )
 
 __all__ = ["read_kineto"]
 
-_RANK_IN_NAME: Final = (
-    re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
-    re.compile(r"worker[-_]?(\d{1,9})", re.IGNORECASE),
-    re.compile(r"-TP-(\d{1,9})(?:-|\.|_|$)"),
-)
 _USUAL_RATIO: Final = 12
 """How much larger than its gzip a trace usually is."""
 
@@ -107,16 +108,21 @@ def _build(source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt
         name: raw.frame(name)
         for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
     }
-    made, origin = _assembled(raw, [side[n] for n in ("syncs", "memory", "counters", "collectives")], health)
+    made, origin = assembled(
+        _host_kinds(or_empty(raw.frame("host"), HOST_SCHEMA)),
+        or_empty(raw.frame("device"), DEVICE_SCHEMA),
+        [side[n] for n in ("syncs", "memory", "counters", "collectives")],
+        health,
+    )
     rank = _rank(stream.header, source)
     if rank is None:
         health.count("unknown_rank", 1, source.path.name)
-    _count_partial_overlaps(made.host, health)
+    count_partial_overlaps(made.host, health)
     frames: dict[str, pl.DataFrame | None] = {
-        "syncs": _optional(side["syncs"], SYNC_SCHEMA, origin),
-        "memory": _optional(side["memory"], MEMORY_SCHEMA, origin),
-        "counters": _optional(side["counters"], COUNTER_SCHEMA, origin),
-        "collectives": _collectives(side["collectives"], made.host, origin),
+        "syncs": side_frame(side["syncs"], SYNC_SCHEMA, origin),
+        "memory": side_frame(side["memory"], MEMORY_SCHEMA, origin),
+        "counters": side_frame(side["counters"], COUNTER_SCHEMA, origin),
+        "collectives": collectives_of(side["collectives"], made.host, origin),
         "flows": _flows(side["flow_starts"], side["flow_ends"], origin),
     }
     meta = _meta(source, stream.header, raw, made.host, made.device, frames, origin, rank)
@@ -135,24 +141,6 @@ def _build(source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt
         collectives=frames["collectives"],
         flows=frames["flows"],
     )
-
-
-def _assembled(raw: RawFrames, others: list[pl.DataFrame | None], health: HealthLog) -> tuple[Assembled, int]:
-    """The sorted and linked frames, and the origin that was subtracted from their times.
-
-    The frames are handed on without keeping a name for them, so that each is freed when the next one is made.
-    """
-    frames = [
-        conform(_host_kinds(_or_empty(raw.frame("host"), HOST_SCHEMA)), HOST_SCHEMA),
-        conform(_or_empty(raw.frame("device"), DEVICE_SCHEMA), DEVICE_SCHEMA),
-    ]
-    origin = _origin([*frames, *others])
-    frames = [_shift(frame, origin) for frame in frames]
-    return assemble(frames, health), origin
-
-
-def _or_empty(frame: pl.DataFrame | None, schema: Schema) -> pl.DataFrame:
-    return empty(schema) if frame is None else frame
 
 
 def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
@@ -176,37 +164,6 @@ def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _origin(frames: list[pl.DataFrame | None]) -> int:
-    starts = [frame["start"].min() for frame in frames if frame is not None and frame.height]
-    return min((int(start) for start in starts if isinstance(start, int)), default=0)
-
-
-def _shift(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
-    return frame.with_columns(pl.col("start") - origin)
-
-
-def _optional(frame: pl.DataFrame | None, schema: Any, origin: int) -> pl.DataFrame | None:
-    if frame is None:
-        return None
-    shifted = conform(_shift(frame, origin).filter(pl.col("start").is_not_null()), schema)
-    return shifted.sort("start", maintain_order=True)
-
-
-def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
-    if frame is None:
-        return None
-    spans = host.filter(pl.col("kind") == "op").select(
-        "process_id", "thread_id", "start", "duration", "span_id"
-    )
-    joined = _shift(frame, origin).join(
-        spans.unique(["process_id", "thread_id", "start", "duration"], keep="last"),
-        on=["process_id", "thread_id", "start", "duration"],
-        how="left",
-        maintain_order="left",
-    )
-    return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True)
-
-
 def _flows(starts: pl.DataFrame | None, ends: pl.DataFrame | None, origin: int) -> pl.DataFrame | None:
     if starts is None or ends is None:
         return None
@@ -225,20 +182,6 @@ def _flows(starts: pl.DataFrame | None, ends: pl.DataFrame | None, origin: int) 
         ),
         FLOW_SCHEMA,
     ).sort("source_time", "flow_id")
-
-
-def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
-    """Spans that are open when another begins and end before it does."""
-    nesting = nesting_of(host)
-    open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
-    crossing = (
-        (open_before >= 0)
-        & (nesting.end[open_before] > nesting.start)
-        & (nesting.end[open_before] < nesting.end)
-    )
-    if crossing.any():
-        first = host.row(int(crossing.argmax()), named=True)
-        health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
 
 
 def _threads(raw: RawFrames) -> pl.DataFrame:
@@ -292,22 +235,9 @@ def _captured(
     *,
     has_layers: bool,
 ) -> frozenset[str]:
-    kinds = set(host["kind"].cast(pl.String).unique().to_list())
-    present = {
-        "steps": "step" in kinds,
-        "device": device.height > 0,
-        "launches": device["launch_id"].is_not_null().any(),
-        "ops": "op" in kinds,
-        "shapes": bool(header.get("record_shapes")) or bool((host["shapes"].cast(pl.String) != "").any()),
-        "stacks": "python" in kinds,
-        "modules": "module" in kinds,
-        "layers": has_layers or host["layer"].is_not_null().any(),
-        "memory": frames["memory"] is not None,
-        "sync": frames["syncs"] is not None,
-        "counters": frames["counters"] is not None,
-        "collectives": frames["collectives"] is not None,
-        "occupancy": device["occupancy"].is_not_null().any(),
-    }
+    present = captured_kinds(host, device, frames)
+    present["shapes"] |= bool(header.get("record_shapes"))
+    present["layers"] |= has_layers
     return frozenset(name for name, is_there in present.items() if is_there)
 
 
@@ -341,10 +271,7 @@ def _rank(header: dict[str, Any], source: Source) -> int | None:
     info = header.get("distributedInfo")
     if isinstance(info, dict) and (rank := _int(info.get("rank"))) is not None:
         return rank
-    for pattern in _RANK_IN_NAME:
-        if match := pattern.search(source.path.name):
-            return int(match.group(1))
-    return None
+    return rank_in_name(source.path)
 
 
 def _text(value: Any) -> str:

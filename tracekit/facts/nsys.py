@@ -1,0 +1,159 @@
+"""The vocabulary of Nsight Systems' exports: tables, codes and names, in every version of the schema.
+
+Source: NVIDIA's public reference of the export schema. Tables and columns come and go with versions, so nothing here
+says that one exists; a reader asks the file.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "API_CLASSES",
+    "API_VERSION",
+    "COPY_KINDS",
+    "DESCRIBING_TABLES",
+    "DOMAIN_CREATED",
+    "EMITTED",
+    "EVENT_TABLES",
+    "FORWARD_EVENT",
+    "GRAPH_TABLE",
+    "KERNEL_TABLE",
+    "LIBRARY_CALL",
+    "LIBRARY_DOMAINS",
+    "LIBRARY_TABLES",
+    "MARKS",
+    "MEMCPY_TABLE",
+    "MEMORY_KINDS",
+    "MEMSET_TABLE",
+    "METADATA_TABLES",
+    "NAMED_THREAD",
+    "NCCL_COLLECTIVE",
+    "NESTED_RANGES",
+    "OPERATOR_NAME",
+    "OVERHEAD_TABLES",
+    "RANK_NAME",
+    "RUNTIME_TABLE",
+    "SPANNING_RANGES",
+    "SYNC_NAMES",
+    "SYNC_TABLE",
+]
+
+KERNEL_TABLE: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY_TABLE: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET_TABLE: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH_TABLE: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+RUNTIME_TABLE: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNC_TABLE: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+OVERHEAD_TABLES: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+LIBRARY_TABLES: Final = (
+    "CUBLAS_EVENTS",
+    "CUDNN_EVENTS",
+    "MPI_COLLECTIVES_EVENTS",
+    "MPI_P2P_EVENTS",
+    "MPI_START_WAIT_EVENTS",
+    "MPI_OTHER_EVENTS",
+)
+"""Calls of libraries that nsys traces itself; each becomes an operator."""
+
+METADATA_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""Where an export says which version wrote it; its name changed in 2023."""
+
+EVENT_TABLES: Final = (
+    *(KERNEL_TABLE, MEMCPY_TABLE, MEMSET_TABLE, GRAPH_TABLE, RUNTIME_TABLE, SYNC_TABLE),
+    *OVERHEAD_TABLES,
+    *LIBRARY_TABLES,
+    *("NVTX_EVENTS", "OSRT_API", "GPU_METRICS", "CUDA_GPU_MEMORY_USAGE_EVENTS"),
+)
+"""Tables of events that are read."""
+
+DESCRIBING_TABLES: Final = (
+    r"^ENUM_|^META_DATA_|^EXPORT_META_DATA$|^TARGET_INFO_|^ANALYSIS_|^NVTX_PAYLOAD_|^(StringIds|ThreadNames|PROCESSES"
+    r"|ProcessStreams|DIAGNOSTIC_EVENT|MPI_RANKS|MPI_COMMUNICATORS|UnwindMethodType|SamplingMethodType"
+    r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|SAMPLING_CALLCHAINS|CUDA_CALLCHAINS|OSRT_CALLCHAINS)$|Info$|^cudaMem|^cudaKernel|Stats$"
+)
+"""Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
+
+NESTED_RANGES: Final = (59, 70)
+"""`eventType` of push/pop ranges: of programs, and of imported text files."""
+
+SPANNING_RANGES: Final = (60, 71)
+MARKS: Final = (34, 65)
+NAMED_THREAD: Final = 39
+DOMAIN_CREATED: Final = 75
+
+API_CLASSES: Final = (0, 1, 13, 26)
+"""`eventClass` of runtime and driver calls. Others repeat calls: 67 holds those of which a backtrace was taken."""
+
+API_VERSION: Final = r"_v\d{4,5}$"
+"""The version of the API at the end of a call's name, which other profilers do not show."""
+
+EMITTED: Final = (
+    r"^(?s)(?P<name>.*?)(?:, seq = (?P<seq>-?\d{1,18}))?(?:, op_id = (?P<op_id>\d{1,18}))?"
+    r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = \[.*\])?$"
+)
+"""Text that `torch.autograd.profiler.emit_nvtx` and `nsys --pytorch` give to a range."""
+
+_NAMESPACES = (
+    r"aten|prims?|quantized|torch|torchvision|torchaudio|c10d|inductor|autograd|nccl_ops|_c10d_functional"
+)
+OPERATOR_NAME: Final = (
+    rf"^(?:{_NAMESPACES})::[\w.:]+$|^autograd::engine::|^\w+Backward\d*$|^(?:detach_?|record_param_comms)$"
+)
+"""Names that only PyTorch's operators have, whatever stands behind them."""
+
+FORWARD_EVENT: Final = r"^FSDP::|^nccl:|^gloo:|^torch\.distributed\."
+"""Ranges of PyTorch's own that are no operators, although their names look like those."""
+
+LIBRARY_DOMAINS: Final = (
+    r"(?i)^(NCCL|MPI|NVSHMEM|UCX|CCCL|CUB|Thrust|cuBLAS|cuBLASLt|cuDNN|cuSPARSE|cuSOLVER|cuFFT|cuRAND|cuTENSOR"
+    r"|cuTensorNet|CUTLASS|NVTX_NCCL|DALI|NPP|nvJPEG|RAFT|libcudf|libcuml|TensorRT)$"
+)
+"""Domains in which libraries mark their own calls: what lies in such a range is an operator, not a layer."""
+
+LIBRARY_CALL: Final = (
+    r"^nccl[A-Z]\w*$|^P?MPI_\w+$|^cub::|^thrust::|^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]\w*$"
+)
+"""Names that only the calls of such libraries have, where their domain's name was not recorded."""
+
+NCCL_COLLECTIVE: Final = r"^nccl(AllReduce|Broadcast|Bcast|Reduce|AllGather|ReduceScatter|AlltoAll|AllToAll|Gather|Scatter|Send|Recv)$"
+"""Ranges of NCCL's domain that are communication, not bookkeeping."""
+
+RANK_NAME: Final = r"^MPI Rank (\d{1,9})$"
+"""What nsys names the main thread of an MPI rank."""
+
+COPY_KINDS: Final[dict[int, str]] = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+    11: "Unified HtoD",
+    12: "Unified DtoH",
+    13: "Unified DtoD",
+}
+"""`copyKind`, abbreviated as other profilers do."""
+
+MEMORY_KINDS: Final[dict[int, str]] = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+}
+"""`srcKind`, `dstKind` and `memKind`."""
+
+SYNC_NAMES: Final[dict[int, str]] = {
+    1: "Event Sync",
+    2: "Stream Wait Event",
+    3: "Stream Sync",
+    4: "Context Sync",
+}
+"""`syncType`, under the names that PyTorch's profiler uses."""

@@ -1,0 +1,128 @@
+"""What an Nsight Systems export says of the machine and of the recording; never who recorded it, where and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.facts import nsys as facts
+from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
+from tracekit.trace import DeviceInfo
+
+__all__ = ["Machine", "machine_of"]
+
+_FEW: Final = 1 << 16
+_GPU_NUMBERS: Final = (
+    *("id", "totalMemory", "memoryBandwidth", "clockRate", "smCount", "cuDevice"),
+    *("maxWarpsPerSm", "threadsPerWarp", "computeMajor", "computeMinor"),
+)
+_PRODUCER: Final[Mapping[str, str]] = {
+    "EXPORT_PRODUCT_NAME": "product",
+    "EXPORT_PRODUCT_VERSION": "version",
+    "EXPORT_SCHEMA_VERSION": "schema_version",
+}
+_VERSION_TEXT: Final = re.compile(r"[\w .+-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """`gpus` by their number, `ordinals` (process, CUDA device) → GPU, `ranks` by process."""
+
+    producer: dict[str, str]
+    began_utc_ns: int | None
+    gpus: dict[int, DeviceInfo]
+    ordinals: dict[tuple[int, int], int]
+    ranks: dict[int, int]
+
+    @property
+    def version(self) -> str:
+        """The version of the schema; empty in old exports, which do not tell."""
+        return self.producer.get("schema_version", "")
+
+
+def machine_of(tables: Tables) -> Machine:
+    """What is known of the machine."""
+    gpus, by_ordinal = _gpus(tables)
+    used = whole(tables, "TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("pid", "cudaId", "gpuId"), "int"), _FEW)
+    ordinals = {(pid, cuda): gpu for pid, cuda, gpu in used.drop_nulls().rows()}
+    if not ordinals:  # older exports number GPUs as CUDA does
+        ordinals = {}
+        gpus = {by_ordinal.get(number, number): info for number, info in gpus.items()}
+    return Machine(
+        producer=_producer(tables),
+        began_utc_ns=_began(tables),
+        gpus=gpus,
+        ordinals=ordinals,
+        ranks=_ranks(tables),
+    )
+
+
+def _producer(tables: Tables) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for table in facts.METADATA_TABLES:
+        for name, value in whole(tables, table, {"name": "text", "value": "text"}, _FEW).rows():
+            if name in _PRODUCER and isinstance(value, str) and _VERSION_TEXT.fullmatch(value):
+                found[_PRODUCER[name]] = value
+    return found
+
+
+def _began(tables: Tables) -> int | None:
+    """When the recording began, from which all times count."""
+    started = whole(tables, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "int"}, 1)
+    value = started["utcEpochNs"][0] if started.height else None
+    return value if isinstance(value, int) and 0 < value < 2**62 else None
+
+
+def _gpus(tables: Tables) -> tuple[dict[int, DeviceInfo], dict[int, int]]:
+    """GPUs by their number, and the CUDA ordinal of each where the file tells."""
+    wanted: dict[str, ColumnKind] = {"name": "text", **dict.fromkeys(_GPU_NUMBERS, "int")}
+    infos: dict[int, DeviceInfo] = {}
+    ordinal: dict[int, int] = {}
+    for row in whole(tables, "TARGET_INFO_GPU", wanted, _FEW).rows(named=True):
+        if row["id"] is None:
+            continue
+        infos[row["id"]] = _info(row)
+        if row["cuDevice"] is not None:
+            ordinal[row["id"]] = row["cuDevice"]
+    if len(set(ordinal.values())) < len(ordinal):
+        ordinal = {}
+    return infos, ordinal
+
+
+def _info(row: dict[str, Any]) -> DeviceInfo:
+    major, minor = row["computeMajor"], row["computeMinor"]
+    warps, width = _positive(row["maxWarpsPerSm"]), _positive(row["threadsPerWarp"])
+    return DeviceInfo(
+        device_id=row["id"],
+        name=row["name"] or "",
+        compute_capability=None if major is None or minor is None else (major, minor),
+        sm_count=_positive(row["smCount"]),
+        memory_bytes=_positive(row["totalMemory"]),
+        max_threads_per_sm=None if warps is None or width is None else warps * width,
+        warp_size=width,
+        memory_bandwidth=_positive(row["memoryBandwidth"]),
+        clock_hz=_positive(row["clockRate"]),
+    )
+
+
+def _positive(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _ranks(tables: Tables) -> dict[int, int]:
+    """MPI's rank of each process."""
+    shift = 1 << 24
+    listed = whole(tables, "MPI_RANKS", {"globalPid": "int", "rank": "int"}, _FEW).drop_nulls()
+    ranks = {pid // shift % shift: rank for pid, rank in listed.rows()}
+    wanted: dict[str, ColumnKind] = {"globalTid": "int", "text": "text"}
+    only = ("eventType", (facts.NAMED_THREAD,))
+    for page in tables.pages("NVTX_EVENTS", wanted, only=only):
+        told = page.select(
+            pl.col("globalTid") // shift % shift, pl.col("text").str.extract(facts.RANK_NAME).cast(pl.Int64)
+        )
+        ranks = {**dict(told.drop_nulls().rows()), **ranks}
+    return ranks

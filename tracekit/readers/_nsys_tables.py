@@ -1,0 +1,340 @@
+"""The tables of an Nsight Systems export, page by page: of an SQLite file or of a folder of Parquet files.
+
+A file is untrusted. It is opened read-only; only real tables are read, never views or virtual tables; texts come as
+bytes and are decoded here; a column is what the file declares it to be, or null.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError
+
+__all__ = ["ColumnKind", "ParquetTables", "SqliteTables", "Tables", "open_tables", "whole"]
+
+ColumnKind = Literal["int", "float", "text"]
+Only = tuple[str, tuple[int, ...]]
+_DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
+
+PAGE_ROWS: Final = 1 << 17
+_LONGEST_TEXT: Final = 1 << 14
+"""Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+_REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
+
+
+class Tables(Protocol):
+    """What the reader asks of an export."""
+
+    path: Path
+    replaced_texts: int
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns; none of a table that is not there."""
+        ...
+
+    def names(self) -> list[str]:
+        """The tables."""
+        ...
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        ...
+
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        ...
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+def open_tables(path: Path) -> Tables:
+    """The tables of an export.
+
+    Raises UnreadableTraceError for a file that is none, that is damaged, or whose export did not end.
+    """
+    return ParquetTables(path) if path.is_dir() else SqliteTables(path)
+
+
+def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: int) -> pl.DataFrame:
+    """The rows of a small table at once, no more than about `most`."""
+    pages: list[pl.DataFrame] = []
+    rows = 0
+    for page in tables.pages(table, wanted):
+        pages.append(page)
+        rows += page.height
+        if rows >= most:
+            break
+    schema = {name: _DTYPES[kind] for name, kind in wanted.items()}
+    return pl.concat(pages).head(most) if pages else pl.DataFrame(schema=schema)
+
+
+class SqliteTables:
+    """An export as an SQLite database."""
+
+    def __init__(self, path: Path) -> None:
+        # Imported here: the driver is not needed for other formats.
+        import adbc_driver_manager as manager  # noqa: PLC0415
+        import adbc_driver_sqlite  # noqa: PLC0415
+
+        self.path = path
+        self.replaced_texts = 0
+        _check_header(path)
+        self._manager = manager
+        uri = f"file:{_escaped(os.fspath(path.absolute()))}?mode=ro&immutable=1"
+        try:
+            self._database = manager.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=uri)
+            self._connection = manager.AdbcConnection(self._database)
+        except manager.Error as error:
+            raise self._unreadable(error) from error
+        for pragma in ("trusted_schema=off", "cell_size_check=on", "mmap_size=0"):
+            self._query(f"pragma {pragma}")
+        self._utf16 = str(self._query("pragma encoding").item(0, 0)).startswith("UTF-16")
+        listed = self._query("pragma table_list")
+        real = listed.filter((pl.col("schema") == "main") & (pl.col("type") == "table") & (pl.col("wr") == 0))
+        self._columns: dict[str, frozenset[str]] = {}
+        for name in real["name"].to_list():
+            if name.startswith("sqlite_"):
+                continue
+            told = self._query(f"pragma table_info({_quoted(name)})")
+            self._columns[name] = frozenset(told["name"].to_list())
+
+    def names(self) -> list[str]:
+        """The tables in order."""
+        return sorted(self._columns)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns; none of a table that is not there."""
+        return self._columns.get(table, frozenset())
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        if table not in self._columns:
+            return 0
+        return int(self._query(f"select count(*) from {_quoted(table)}").item(0, 0))  # noqa: S608 - it is quoted
+
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        if table not in self._columns or (only and only[0] not in self._columns[table]):
+            return
+        there = [name for name in wanted if name in self._columns[table]]
+        where = f" and {_quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else ""
+        chosen = ", ".join(
+            f"{self._read_as(wanted[name], _quoted(name))} as {_quoted(name)}" for name in there
+        )
+        after = -(2**63)
+        while True:
+            # By row id, so that a page costs as much as its own rows, however many lie before it.
+            page = self._query(
+                f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)} "  # noqa: S608 - names are quoted
+                f"where _rowid_ > {after}{where} order by _rowid_ limit {PAGE_ROWS}"
+            )
+            if not page.height:
+                return
+            after = int(page["__row"][-1])
+            rows = page.height
+            yield page.select(self._typed(page, name, wanted[name], there) for name in wanted)
+            if rows < PAGE_ROWS:
+                return
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        page = self._query(
+            f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
+            f"where id in (select {_quoted(column)} from {_quoted(table)})"
+        )
+        found = pl.DataFrame(
+            [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
+        )
+        return found.unique("id", keep="first", maintain_order=True)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+        self._database.close()
+
+    def _read_as(self, kind: ColumnKind, column: str) -> str:
+        """Values of another type than the declared one are null: numbers are not made of texts."""
+        if kind == "text":
+            # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
+            read = column if self._utf16 else f"cast({column} as blob)"
+            return f"case typeof({column}) when 'text' then substr({read}, 1, {_LONGEST_TEXT}) end"
+        if kind == "int":
+            return f"case typeof({column}) when 'integer' then {column} end"
+        return (
+            f"case typeof({column}) when 'integer' then cast({column} as real) when 'real' then {column} end"
+        )
+
+    def _typed(self, page: pl.DataFrame, name: str, kind: ColumnKind, there: list[str]) -> pl.Series:
+        dtype = _DTYPES[kind]
+        if name not in there:
+            return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
+        values = page[name]
+        if values.dtype == pl.Binary:
+            return self._decoded(values)
+        if values.null_count() == values.len():  # a column without values has no type of its own
+            return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
+        return values.cast(dtype)
+
+    def _decoded(self, values: pl.Series) -> pl.Series:
+        text = values.cast(pl.String, strict=False)
+        broken = text.is_null() & values.is_not_null()
+        if not broken.any():
+            return text
+        self.replaced_texts += int(broken.sum())
+        rows = broken.arg_true()
+        mended = [raw.decode("utf-8", "replace") for raw in values.gather(rows)]
+        return text.scatter(rows, mended)
+
+    def _query(self, sql: str) -> pl.DataFrame:
+        statement = self._manager.AdbcStatement(self._connection)
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(PAGE_ROWS)})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            return pl.DataFrame(stream)
+        except (self._manager.Error, pl.exceptions.PolarsError) as error:
+            raise self._unreadable(error) from error
+        finally:
+            statement.close()
+
+    def _unreadable(self, error: Exception) -> UnreadableTraceError:
+        text = str(error)
+        if "malformed" in text or "not a database" in text or "disk I/O" in text:
+            return UnreadableTraceError("the SQLite database is damaged", path=self.path, remedy=_REMEDY)
+        return UnreadableTraceError(f"SQLite cannot read it ({text})", path=self.path, remedy=_REMEDY)
+
+
+class ParquetTables:
+    """An export as a folder with one Parquet file per table (`nsys export --type parquetdir`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.replaced_texts = 0
+        self._files = {file.stem: file for file in sorted(path.glob("*.parquet")) if file.is_file()}
+        self._schemas: dict[str, dict[str, pl.DataType]] = {}
+        table = ""
+        try:
+            for table, file in self._files.items():
+                self._schemas[table] = dict(pl.read_parquet_schema(file))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
+            raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
+
+    def names(self) -> list[str]:
+        """The tables in order."""
+        return sorted(self._files)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns; none of a table that is not there."""
+        return frozenset(self._schemas.get(table, ()))
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        if table not in self._files:
+            return 0
+        return int(self._collected(pl.scan_parquet(self._files[table]).select(pl.len()), table).item())
+
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        if table not in self._files or (only and only[0] not in self._schemas[table]):
+            return
+        schema = self._schemas[table]
+        chosen = [
+            (pl.col(name) if name in schema else pl.lit(None)).cast(_DTYPES[kind], strict=False).alias(name)
+            for name, kind in wanted.items()
+        ]
+        rows = self.count(table)
+        scan = pl.scan_parquet(self._files[table])
+        needed = {*wanted, only[0]} if only else set(wanted)
+        there = [name for name in schema if name in needed]
+        for at in range(0, rows, PAGE_ROWS):
+            # One column of the file is read in any case: it tells how many rows a page of nulls has.
+            part = scan.select(there or [next(iter(schema))]).slice(at, PAGE_ROWS)
+            page = self._collected(part, table)
+            yield (page.filter(pl.col(only[0]).is_in(only[1])) if only else page).select(chosen)
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
+            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        asked = pl.scan_parquet(self._files[table]).select(
+            pl.col(column).cast(pl.Int64, strict=False).alias("id")
+        )
+        strings = pl.scan_parquet(self._files["StringIds"]).select(
+            pl.col("id").cast(pl.Int64, strict=False),
+            pl.col("value").cast(pl.String, strict=False).alias("text"),
+        )
+        found = self._collected(strings.join(asked.unique(), on="id", how="semi"), "StringIds")
+        return found.unique("id", keep="first", maintain_order=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _collected(self, frame: pl.LazyFrame, table: str) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
+            raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
+
+
+def _check_header(path: Path) -> None:
+    """Raises UnreadableTraceError for a database that is not whole."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        raise UnreadableTraceError("it is no whole SQLite database", path=path, remedy=_REMEDY)
+    page_bytes, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
+    expected = pages * (65536 if page_bytes == 1 else page_bytes)
+    if size < expected:
+        fault = f"the file ends in the middle: {size / 1e6:.1f} of {expected / 1e6:.1f} MB are there"
+        raise UnreadableTraceError(fault, path=path, remedy="copy it again, or let the export end")
+    for suffix in ("-journal", "-wal"):
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file() and beside.stat().st_size:
+            fault = f"it is being written: {beside.name} lies beside it"
+            raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _escaped(path: str) -> str:
+    """A path in a URI of SQLite's."""
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")

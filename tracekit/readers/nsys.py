@@ -1,0 +1,379 @@
+"""The reader of Nsight Systems exports: SQLite files and folders of Parquet files, of every version of the schema.
+
+A table or a column that is not there was not captured. One file may hold several processes; each that put work on a
+device becomes a Trace. Work is linked to its launch by correlation id within the process: the ids of two processes
+are the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.facts import nsys as facts
+from tracekit.health import HealthLog
+from tracekit.limits import Limits
+from tracekit.readers import _nsys_device as device_side
+from tracekit.readers import _nsys_host as host_side
+from tracekit.readers._excerpt import take_excerpt
+from tracekit.readers._finish import (
+    assembled,
+    captured_kinds,
+    collectives_of,
+    count_partial_overlaps,
+    or_empty,
+    rank_in_name,
+    side_frame,
+)
+from tracekit.readers._nsys_meta import Machine, machine_of
+from tracekit.readers._nsys_tables import Tables, open_tables
+from tracekit.readers._store import FrameStore
+from tracekit.trace import (
+    COUNTER_SCHEMA,
+    DEVICE_SCHEMA,
+    HOST_SCHEMA,
+    MEMORY_SCHEMA,
+    OS_CALL_SCHEMA,
+    RANGE_SCHEMA,
+    SAMPLE_SCHEMA,
+    SYNC_SCHEMA,
+    DeviceInfo,
+    Excerpt,
+    Meta,
+    Schema,
+    Trace,
+)
+
+__all__ = ["is_nsys", "read_nsys"]
+
+_SQLITE: Final = b"SQLite format 3\0"
+_MOST_PROCESSES: Final = 256
+_SIDE_SCHEMAS: Final[dict[str, Schema]] = {
+    "syncs": SYNC_SCHEMA,
+    "memory": MEMORY_SCHEMA,
+    "counters": COUNTER_SCHEMA,
+    "ranges": RANGE_SCHEMA,
+    "os_calls": OS_CALL_SCHEMA,
+    "samples": SAMPLE_SCHEMA,
+}
+_OF_MACHINE: Final = ("counters",)
+"""Frames that are not of one process; every trace of the file has them."""
+
+
+def is_nsys(path: Path) -> bool:
+    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read."""
+    try:
+        if path.is_dir():
+            return next(path.glob("*.parquet"), None) is not None
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except (OSError, ValueError):
+        return False  # the reader of plain files says what is wrong with it
+
+
+def read_nsys(
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trace]:
+    """Read an export: one Trace per process that put work on a device, in order of the process id.
+
+    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), by
+    estimate. Raises UnreadableTraceError when the file is damaged, foreign or holds no event.
+
+    Times of each returned trace are ns from its own earliest event.
+    """
+    place = Path(path)
+    size = _size(place)
+    health = HealthLog()
+    with ExitStack() as stack:
+        tables = stack.enter_context(closing(open_tables(place)))
+        _refuse_foreign(tables)
+        most = limits.max_events if limits is not None else None
+        stores = _Stores(most, stack)
+        total = sum(tables.count(table) for table in facts.EVENT_TABLES)
+        for name, frame in _pages(tables, health):
+            stores.add(name, frame)
+            if progress is not None and total:
+                progress(min(size, size * stores.rows // total), size)
+        _count_unread(tables, health)
+        if not stores.rows:
+            raise UnreadableTraceError(
+                "it is an Nsight Systems export without events",
+                path=place,
+                remedy="profile with nsys profile --trace=cuda,nvtx",
+            )
+        if stores.left_out:
+            health.count("other_process", stores.left_out, f"{stores.others} processes")
+        machine = machine_of(tables)
+        threads = host_side.named_threads(tables)
+        health.count("invalid_utf8", tables.replaced_texts)
+        parts, shared = stores.parts(), stores.machine.take("counters")
+        return [
+            _build(
+                _Part(place, size, part, len(parts), process),
+                store,
+                shared,
+                machine,
+                threads,
+                health.copy(),
+                most,
+            )
+            for part, (process, store) in enumerate(parts)
+        ]
+
+
+def _pages(tables: Tables, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
+    """All rows by the frame that they belong to; device activities come first, since they tell the processes."""
+    yield from device_side.activities(tables)
+    yield from device_side.waits(tables)
+    yield from device_side.allocations(tables)
+    yield from host_side.api_calls(tables, health)
+    yield from host_side.ranges(tables)
+    yield from host_side.library_calls(tables)
+    yield from host_side.overheads(tables)
+    yield from host_side.os_calls(tables)
+    yield from host_side.samples(tables, health)
+    yield from device_side.metrics(tables, health)
+
+
+class _Stores:
+    """The rows of each process that works on a device; of all processes together when none does."""
+
+    def __init__(self, most: int | None, stack: ExitStack) -> None:
+        self.rows = self.left_out = 0
+        self.machine = FrameStore()
+        self._most = most
+        self._stack = stack
+        self._by_process: dict[int | None, FrameStore] = {}
+        self._on_device = True
+        self._others: set[int] = set()
+
+    @property
+    def others(self) -> int:
+        """How many processes were left out."""
+        return len(self._others)
+
+    def add(self, name: str, frame: pl.DataFrame) -> None:
+        """Sort the rows of a frame by process."""
+        self.rows += frame.height
+        if not frame.height:
+            return
+        if name in _OF_MACHINE:
+            self.machine.add(name, frame)
+            return
+        if name != "device" and self._on_device:
+            self._on_device = False
+            if not self._by_process:  # nobody works on a device: all are one trace
+                self._open(None)
+        if None in self._by_process and name != "device":
+            self._by_process[None].add(name, frame)
+            return
+        for process, rows in _by_process(frame):
+            if name == "device" and process not in self._by_process:
+                self._open(process)
+            if process in self._by_process:
+                self._by_process[process].add(name, rows)
+            elif process is not None:
+                self.left_out += rows.height
+                self._others.add(process)
+
+    def parts(self) -> list[tuple[int | None, FrameStore]]:
+        """Processes in order, each with its rows."""
+        return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
+
+    def _open(self, process: int | None) -> None:
+        if len(self._by_process) >= _MOST_PROCESSES:
+            raise UnreadableTraceError(f"more than {_MOST_PROCESSES} processes worked on devices")
+        self._by_process[process] = store = FrameStore(self._most)
+        self._stack.enter_context(closing(store))
+
+
+def _by_process(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
+    if frame["process_id"].n_unique() == 1:
+        yield frame["process_id"][0], frame
+        return
+    for key, rows in frame.partition_by("process_id", as_dict=True).items():
+        yield (key[0] if isinstance(key[0], int) else None), rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Which of a file's traces is built."""
+
+    path: Path
+    size: int
+    number: int
+    of: int
+    process: int | None
+
+
+def _build(
+    part: _Part,
+    store: FrameStore,
+    machine_rows: pl.DataFrame | None,
+    machine: Machine,
+    threads: pl.DataFrame,
+    health: HealthLog,
+    most: int | None,
+) -> Trace:
+    total = store.rows
+    excerpt = take_excerpt(store, most) if most is not None and store.overflowed else None
+    if excerpt is not None:
+        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
+    last = max((_last(store, name) for name in ("host", "device")), default=0)
+    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in _OF_MACHINE}
+    side["ranges"] = _ended(side["ranges"], last, health)
+    side["memory"] = _summed(side["memory"])
+    collectives = store.take("collectives")
+    devices = [_on_gpus(or_empty(store.take("device"), DEVICE_SCHEMA), machine)]
+    side["syncs"] = _on_devices(side["syncs"], devices[0])
+    made, origin = assembled(
+        or_empty(_ended(store.take("host"), last, health), HOST_SCHEMA),
+        devices.pop(),
+        [side["syncs"], side["memory"], side["ranges"]],
+        health,
+    )
+    side["counters"] = machine_rows
+    frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
+    frames["collectives"] = collectives_of(collectives, made.host, origin)
+    rank = _rank(part, machine)
+    if rank is None:
+        health.count("unknown_rank", 1, part.path.name)
+    count_partial_overlaps(made.host, health)
+    processes = made.host["process_id"].unique().sort().to_list()
+    present = captured_kinds(made.host, made.device, frames)
+    meta = Meta(
+        path=str(part.path),
+        format="nsys",
+        format_version=machine.version,
+        size_bytes=part.size,
+        event_count=total,
+        producer=machine.producer,
+        rank=rank,
+        process_ids=tuple(processes) if part.process is None else (part.process,),
+        devices=_devices(machine, made.device),
+        origin_ns=origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        captured=frozenset(name for name, is_there in present.items() if is_there),
+        excerpt=None if excerpt is None else _since(excerpt, origin),
+        part=part.number,
+        parts=part.of,
+    )
+    mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
+    return Trace(meta=meta, host=made.host, device=made.device, threads=mine, health=health.frame(), **frames)
+
+
+def _since(excerpt: Excerpt, origin: int) -> Excerpt:
+    return replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
+
+
+def _last(store: FrameStore, name: str) -> int:
+    """The latest time that rows of this name tell."""
+    latest = 0
+    for rows in store.parts(name, ["start", "duration"]):
+        found = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
+        latest = max(latest, found if isinstance(found, int) else 0)
+    return latest
+
+
+def _ended(frame: pl.DataFrame | None, last: int, health: HealthLog) -> pl.DataFrame | None:
+    """Ranges that were open when recording ended reach to its end."""
+    if frame is None:
+        return None
+    still_open = pl.col("duration").is_null()
+    if "kind" in frame.columns:
+        still_open &= pl.col("kind") != "mark"
+    count = frame.select(still_open.sum()).item()
+    if not count:
+        return frame
+    health.count("open_range", count, str(frame.filter(still_open)["name"][0]))
+    return frame.with_columns(
+        pl.when(still_open)
+        .then(pl.max_horizontal(last - pl.col("start"), 0))
+        .otherwise("duration")
+        .alias("duration")
+    )
+
+
+def _summed(memory: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Allocator events with the total after each, per device."""
+    if memory is None:
+        return None
+    return memory.sort("start", maintain_order=True).with_columns(
+        pl.col("bytes").cum_sum().over("device_id").alias("allocated")
+    )
+
+
+def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
+    """Activities under the number of the GPU, not that by which the process knows it."""
+    if all(cuda == gpu for (_, cuda), gpu in machine.ordinals.items()):
+        return device
+    rows = [(process, cuda, gpu) for (process, cuda), gpu in machine.ordinals.items()]
+    key = ["process_id", "device_id"]
+    known = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
+    joined = device.join(known, on=key, how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("gpu", "device_id").alias("device_id")).drop("gpu")
+
+
+def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFrame | None:
+    """Waits on the device of their context: the number that their own rows bear is not always that of the device."""
+    if syncs is None or "context_id" not in device.columns:
+        return syncs
+    of_context = device.select("context_id", pl.col("device_id").alias("found")).drop_nulls()
+    known = of_context.unique("context_id", keep="first", maintain_order=True)
+    joined = syncs.join(known, on="context_id", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("found", "device_id").alias("device_id")).drop("found")
+
+
+def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
+    """The devices that worked; without any work all that the machine has."""
+    used = device["device_id"].unique().sort().to_list()
+    if not used:
+        return tuple(machine.gpus.values())
+    return tuple(replace(machine.gpus.get(number, DeviceInfo(number)), device_id=number) for number in used)
+
+
+def _rank(part: _Part, machine: Machine) -> int | None:
+    """MPI's rank of the process, else what the name of a file of one process tells; unknown is not 0."""
+    if part.process is not None and part.process in machine.ranks:
+        return machine.ranks[part.process]
+    return rank_in_name(part.path) if part.of == 1 else None
+
+
+def _refuse_foreign(tables: Tables) -> None:
+    names = set(tables.names())
+    if names & {*facts.EVENT_TABLES, *facts.METADATA_TABLES, "StringIds"}:
+        return
+    shown = ", ".join(sorted(names)[:3]) or "no table"
+    raise UnreadableTraceError(
+        f"it is no Nsight Systems export (it holds {shown[:100]})",
+        path=tables.path,
+        remedy="export one: nsys export --type sqlite FILE.nsys-rep",
+    )
+
+
+def _count_unread(tables: Tables, health: HealthLog) -> None:
+    """Tables with events that are not read."""
+    others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
+    for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES)):
+        health.count("unread_table", tables.count(name), name)
+
+
+def _size(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.glob("*.parquet"))
+        return path.stat().st_size
+    except OSError as error:
+        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
