@@ -89,7 +89,9 @@ def slices_of(ranges: Ranges, work: Launched) -> Slices:
     return Slices(work.first[low], work.first[high])
 
 
-def _threads(process: Int64Array, thread: Int64Array, work: Launched) -> Iterator[tuple[Int64Array, int, int]]:
+def _threads(
+    process: Int64Array, thread: Int64Array, work: Launched
+) -> Iterator[tuple[Int64Array, int, int]]:
     """For each thread that launched work and has ranges: the rows of its ranges, and its part of the calls."""
     order = np.lexsort((thread, process))
     edges = np.flatnonzero((np.diff(process[order]) != 0) | (np.diff(thread[order]) != 0)) + 1

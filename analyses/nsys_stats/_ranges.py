@@ -18,9 +18,18 @@ from tracekit.analyses.nsys_stats._rows import clock_shift
 from tracekit.assemble import nesting_of
 from tracekit.facts.nsys_names import PUSH_POP, START_END
 from tracekit.spans import Int64Array, Nesting, take
-from tracekit.trace import Trace, one_of
+from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of
 
-__all__ = ["DEEPEST_STACK", "RANGE_KINDS", "Ranges", "first_numbers", "nested", "range_name", "range_stacks", "unnested"]
+__all__ = [
+    "DEEPEST_STACK",
+    "RANGE_KINDS",
+    "Ranges",
+    "first_numbers",
+    "nested",
+    "range_name",
+    "range_stacks",
+    "unnested",
+]
 
 RANGE_KINDS: Final = ("step", "annotation", "module", "op")
 """The kinds of host spans that are ranges."""
@@ -78,20 +87,20 @@ def nested(traces: Sequence[Trace], part: int) -> Ranges:
     parent = take(place, above)
     frame = host.filter(wanted).select("name", "domain", "process_id", "thread_id", "start", "duration")
     start = frame["start"].to_numpy()
-    empty = np.zeros(start.size, dtype=np.int64)
-    level = Nesting(empty, start, start + frame["duration"].to_numpy(), parent).depth()
+    thread = np.zeros(start.size, dtype=np.int64)
+    level = Nesting(thread, start, start + frame["duration"].to_numpy(), parent).depth()
     number = first_numbers(traces)[part][0] + np.arange(rows.size, dtype=np.int64)
     return Ranges(PUSH_POP, frame, parent, level, number)
 
 
-def unnested(traces: Sequence[Trace], part: int, *, one_thread: bool = False) -> Ranges | None:
-    """The start/end ranges of one of the traces; None when they were not recorded.
+def unnested(traces: Sequence[Trace], part: int, *, one_thread: bool = False) -> Ranges:
+    """The start/end ranges of one of the traces; none when they were not recorded.
 
     With `one_thread` only those that end on the thread on which they began.
     """
     recorded = traces[part].ranges
     if recorded is None:
-        return None
+        recorded = empty(RANGE_SCHEMA)
     first = first_numbers(traces)[part][1]
     numbered = recorded.with_columns(pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("number"))
     rows = numbered.filter((pl.col("kind") == "start_end") & pl.col("duration").is_not_null())

@@ -44,7 +44,9 @@ def clock_shift(traces: Sequence[Trace], part: int) -> int:
     meta = traces[part].meta
     if meta.format == NSYS:
         return meta.origin_ns
-    known = [t.meta.origin_utc_ns for t in traces if t.meta.format != NSYS and t.meta.origin_utc_ns is not None]
+    known = [
+        t.meta.origin_utc_ns for t in traces if t.meta.format != NSYS and t.meta.origin_utc_ns is not None
+    ]
     if meta.origin_utc_ns is None or len(known) < sum(t.meta.format != NSYS for t in traces):
         return 0
     return meta.origin_utc_ns - min(known)
@@ -77,7 +79,9 @@ def _of_launch(traces: Sequence[Trace], rows: pl.DataFrame, column: str) -> pl.S
     found = []
     for part, trace in enumerate(traces):
         mine = rows.filter(pl.col("part") == part)["launch_id"]
-        found.append(trace.host[column].gather(mine) if trace.host.height else trace.host[column].clear(mine.len()))
+        found.append(
+            trace.host[column].gather(mine) if trace.host.height else trace.host[column].clear(mine.len())
+        )
     return pl.concat(found)
 
 
@@ -127,7 +131,8 @@ def extents(sizes: pl.Series) -> list[pl.Series]:
     """The x, y and z of texts `[x, y, z]`, null where there is none."""
     number = pl.col("text").str.extract_all(r"\d+")
     return [
-        renamed(sizes, number.list.get(axis, null_on_oob=True).cast(pl.Int64, strict=False)) for axis in range(3)
+        renamed(sizes, number.list.get(axis, null_on_oob=True).cast(pl.Int64, strict=False))
+        for axis in range(3)
     ]
 
 

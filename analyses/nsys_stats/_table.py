@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
-__all__ = ["Options", "Rows", "Statistics", "StatsTable", "share_of_total", "spread"]
+__all__ = ["Options", "Rows", "Statistics", "StatsTable", "megabytes", "share_of_total", "spread"]
+
+_BYTES_PER_MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +78,12 @@ def share_of_total(column: str = "Total Time (ns)") -> pl.Expr:
     """
     value, total = pl.col(column), pl.col(column).sum()
     return pl.when(total > 0).then(100 * value / total).alias("Time (%)")
+
+
+def megabytes(column: str) -> pl.Expr:
+    """A column of whole bytes in MB of 10⁶ bytes, to the byte.
+
+    >>> pl.DataFrame({"bytes": [4_194_304]}).select(megabytes("bytes"))["bytes"].to_list()
+    [4.194304]
+    """
+    return (pl.col(column) / _BYTES_PER_MB).round(6)

@@ -144,7 +144,10 @@ MISSING: Final[dict[str, tuple[str, str]]] = {
         "single kernels: nsys profile --trace=cuda --cuda-graph-trace=node",
         "kernels: torch.profiler with ProfilerActivity.CUDA",
     ),
-    "calls": ("calls of the CUDA API: nsys profile --trace=cuda", "calls of the CUDA API: ProfilerActivity.CUDA"),
+    "calls": (
+        "calls of the CUDA API: nsys profile --trace=cuda",
+        "calls of the CUDA API: ProfilerActivity.CUDA",
+    ),
     "links": (
         "the calls that launched the work: nsys profile --trace=cuda",
         "the calls that launched the work: ProfilerActivity.CPU beside CUDA",
@@ -379,7 +382,13 @@ _REPORTS: Final = (
         "When does the device work on what each range launched?",
         ("ranges", "device", "links"),
         (
-            *("Name", "Projected Start (ns)", "Projected Duration (ns)", "Orig Start (ns)", "Orig Duration (ns)"),
+            *(
+                "Name",
+                "Projected Start (ns)",
+                "Projected Duration (ns)",
+                "Orig Start (ns)",
+                "Orig Duration (ns)",
+            ),
             *("Style", "PID", "TID", "NumGPUOps", "Lvl", "NumChild", "RangeId", "ParentId", "RangeStack"),
         ),
         "projection:nvtx_gpu_proj_trace",

@@ -22,7 +22,7 @@ from tracekit.analyses.nsys_stats._rows import (
     renamed,
     shape_text,
 )
-from tracekit.analyses.nsys_stats._table import Options, Rows, share_of_total, spread
+from tracekit.analyses.nsys_stats._table import Options, Rows, megabytes, share_of_total, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 
@@ -76,11 +76,14 @@ def cuda_gpu_mem_size_sum(traces: Sequence[Trace], _options: Options) -> Rows:
     """Copies by direction, and fills: sum, count and spread of their sizes in MB (10⁶ bytes)."""
     rows = device_rows(traces, "name", "bytes", kinds=_MEMORY)
     known = rows.filter(pl.col("bytes").is_not_null())
-    size = known.select(
-        renamed(known["name"], operation()).alias("Operation"), pl.col("bytes") / _BYTES_PER_MB
-    )
-    frame = size.group_by("Operation").agg(
-        pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB")
+    size = known.select(renamed(known["name"], operation()).alias("Operation"), "bytes")
+    frame = (
+        size.group_by("Operation")
+        .agg(pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB"))
+        .with_columns(
+            *map(megabytes, ("Total (MB)", "Min (MB)", "Max (MB)")),
+            pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / _BYTES_PER_MB,
+        )
     )
     unknown = rows.height - known.height
     note = f"{format_count(unknown)} of unknown size are left out" if unknown else None
@@ -105,20 +108,29 @@ def cuda_gpu_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     """Every kernel, copy and fill, by start. A fill has its memory in `SrcMemKd`."""
     rows = device_rows(
         traces,
-        *("kind", "name", "start", "duration", "correlation", "device_id", "context_id", "stream_id", "bytes"),
+        *(
+            "kind",
+            "name",
+            "start",
+            "duration",
+            "correlation",
+            "device_id",
+            "context_id",
+            "stream_id",
+            "bytes",
+        ),
         *("grid", "block", "registers", "shared_memory", "dynamic_shared_memory"),
     )
     moved = pl.col("kind").cast(pl.String).is_in(_MEMORY)
     source, target = copy_kinds()
     grid, block = extents(rows["grid"]), extents(rows["block"])
-    dynamic = pl.col("dynamic_shared_memory")
-    per_mb = 1 / _BYTES_PER_MB
+    rows = rows.with_columns((pl.col("shared_memory") - pl.col("dynamic_shared_memory")).alias("static"))
     frame = rows.with_columns(
         *(part.alias(f"Grd{axis}") for part, axis in zip(grid, "XYZ", strict=True)),
         *(part.alias(f"Blk{axis}") for part, axis in zip(block, "XYZ", strict=True)),
-        ((pl.col("shared_memory") - dynamic) * per_mb).alias("StcSMem (MB)"),
-        (dynamic * per_mb).alias("DymSMem (MB)"),
-        (pl.col("bytes") * per_mb).alias("Bytes (MB)"),
+        megabytes("static").alias("StcSMem (MB)"),
+        megabytes("dynamic_shared_memory").alias("DymSMem (MB)"),
+        megabytes("bytes").alias("Bytes (MB)"),
         pl.when(pl.col("duration") > 0)
         .then(pl.col("bytes") / _BYTES_PER_MB * _NS_PER_S / pl.col("duration"))
         .alias("Throughput (MB/s)"),

@@ -55,7 +55,9 @@ def cuda_kern_exec_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     frame = rows.select(
         pl.col("api_start").alias("API Start (ns)"),
         pl.col("api").alias("API Dur (ns)"),
-        pl.when(pl.col("queue").is_not_null()).then(pl.col("api_start") + pl.col("api")).alias("Queue Start (ns)"),
+        pl.when(pl.col("queue").is_not_null())
+        .then(pl.col("api_start") + pl.col("api"))
+        .alias("Queue Start (ns)"),
         pl.col("queue").alias("Queue Dur (ns)"),
         pl.col("start").alias("Kernel Start (ns)"),
         pl.col("duration").alias("Kernel Dur (ns)"),
@@ -106,4 +108,6 @@ def _left_out(traces: Sequence[Trace], rows: pl.DataFrame) -> str | None:
     lacking = kernels - rows.height
     if not lacking:
         return None
-    return f"{format_count(lacking)} of {format_count(kernels)} kernels have no recorded launch and are left out"
+    return (
+        f"{format_count(lacking)} of {format_count(kernels)} kernels have no recorded launch and are left out"
+    )

@@ -93,9 +93,7 @@ def nvtx_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
 def _styles(traces: Sequence[Trace]) -> Iterator[tuple[int, Ranges]]:
     for part in range(len(traces)):
         yield part, nested(traces, part)
-        other = unnested(traces, part, one_thread=True)
-        if other is not None:
-            yield part, other
+        yield part, unnested(traces, part, one_thread=True)
 
 
 def _projected(traces: Sequence[Trace], part: int, ranges: Ranges) -> pl.DataFrame:

@@ -44,7 +44,9 @@ def nvtx_startend_sum(traces: Sequence[Trace], _options: Options) -> Rows:
 
 def nvtx_pushpop_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     """Every push/pop range, by start, with its place among the others."""
-    frames = [_traced(on_clock(traces, part, found.frame), found) for part, found in enumerate(_pushpop(traces))]
+    frames = [
+        _traced(on_clock(traces, part, found.frame), found) for part, found in enumerate(_pushpop(traces))
+    ]
     return Rows(pl.concat(frames).sort("Start (ns)", "RangeId"))
 
 
@@ -53,8 +55,7 @@ def _pushpop(traces: Sequence[Trace]) -> list[Ranges]:
 
 
 def _startend(traces: Sequence[Trace]) -> list[Ranges]:
-    found = (unnested(traces, part) for part in range(len(traces)))
-    return [ranges for ranges in found if ranges is not None]
+    return [unnested(traces, part) for part in range(len(traces))]
 
 
 def _by_name(found: Sequence[Ranges]) -> pl.DataFrame:

@@ -27,7 +27,7 @@ import polars as pl
 
 from tracekit.analyses.nsys_stats._intervals import device_work, gaps_of, regions_of
 from tracekit.analyses.nsys_stats._rows import api_names, copy_kinds, device_rows, renamed
-from tracekit.analyses.nsys_stats._table import Options, Rows
+from tracekit.analyses.nsys_stats._table import Options, Rows, megabytes
 from tracekit.analyses.nsys_stats.calls import api_calls
 from tracekit.facts.units import NS_PER_MS, format_count
 from tracekit.trace import Trace
@@ -41,7 +41,6 @@ __all__ = [
     "gpu_time_util",
 ]
 
-_BYTES_PER_MB: Final = 1_000_000
 _SMALL_COPY_BYTES: Final = 64 * 1024
 _ASYNC: Final = "Async"
 _WAITS: Final = r"^(cuda|hip)(Device|Stream)Synchronize(_\w+)?$"
@@ -135,7 +134,7 @@ def _moved(traces: Sequence[Trace], options: Options, kind: str, wanted: pl.Expr
         renamed(rows["name"], pl.col("text")).alias("text"),
         renamed(rows["name"], source).alias(source_name),
         renamed(rows["name"], target).alias("Dst Kind"),
-        (pl.col("bytes") / _BYTES_PER_MB).alias("Bytes (MB)"),
+        megabytes("bytes").alias("Bytes (MB)"),
         api_names(traces, rows).alias("API Name"),
     )
     unknown = frame["API Name"].null_count()
@@ -145,7 +144,9 @@ def _moved(traces: Sequence[Trace], options: Options, kind: str, wanted: pl.Expr
 
 
 def _longest(frame: pl.DataFrame, options: Options) -> Rows:
-    return _first(frame.sort("Duration (ns)", "Start (ns)", descending=[True, False], maintain_order=True), options)
+    return _first(
+        frame.sort("Duration (ns)", "Start (ns)", descending=[True, False], maintain_order=True), options
+    )
 
 
 def _first(frame: pl.DataFrame, options: Options) -> Rows:

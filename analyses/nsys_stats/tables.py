@@ -58,7 +58,7 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
     if lacking is not None:
         of_nsys = any(trace.meta.format == NSYS for trace in given)
         missing = MISSING[lacking][0 if of_nsys else 1]
-        return StatsTable(name, pl.DataFrame(schema=entry.schema), "Not captured.", missing)
+        return StatsTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
     return _ordered(entry, entry.load()(given, options or Options()))
 
 
@@ -82,7 +82,8 @@ def _holds(trace: Trace, need: str) -> bool:
         return device.height > 0 or "device" in trace.meta.captured
     if need == "kernels":
         kinds = device.select(
-            (pl.col("kind") == "kernel").any().alias("kernel"), (pl.col("kind") == "graph").any().alias("graph")
+            (pl.col("kind") == "kernel").any().alias("kernel"),
+            (pl.col("kind") == "graph").any().alias("graph"),
         ).row(0)
         return bool(kinds[0]) or (_holds(trace, "device") and not kinds[1])
     if need == "links":
@@ -91,9 +92,11 @@ def _holds(trace: Trace, need: str) -> bool:
         return bool((trace.host["kind"] == "runtime").any()) or "launches" in trace.meta.captured
     if need == "os_calls":
         return trace.os_calls is not None
-    if need == "startend":
-        return trace.ranges is not None
-    return bool(trace.host.select(one_of("kind", *RANGE_KINDS).any()).item()) or trace.ranges is not None
+    if trace.ranges is not None:
+        return True
+    # Nsight Systems records both styles or none; other profilers have no start/end ranges.
+    nesting = bool(trace.host.select(one_of("kind", *RANGE_KINDS).any()).item())
+    return nesting and (need == "ranges" or trace.meta.format == NSYS)
 
 
 def _ordered(entry: Entry, found: Rows) -> StatsTable:

@@ -147,7 +147,7 @@ def waits(tables: Tables) -> Pages:
                 .cast(pl.Categorical())
                 .alias("name"),
                 pl.col("deviceId").alias("device_id"),
-            pl.col("contextId").alias("context_id"),
+                pl.col("contextId").alias("context_id"),
                 pl.when(stream < _NO_STREAM).then(stream).alias("stream_id"),
                 "start",
                 (pl.col("end") - pl.col("start")).alias("duration"),
