@@ -10,12 +10,14 @@ no range of the forward pass. `tracekit layers` follows it back.
 
 Chosen where the guide is silent: device work is kernels, copies, fills and whole CUDA graphs; all kernels of a graph
 belong to the call that launched it. A start/end range has level 0 and no children. In `nvtx_kern_sum` a kernel counts once
-in a row (`Kern Inst`), even when ranges of one name lie in each other; each of these ranges counts (`NVTX Inst`).
+in a row (`Kern Inst`), even when ranges of one name lie in each other; each of these ranges counts (`NVTX Inst`). Its ranges go down to
+level 64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -29,7 +31,14 @@ from tracekit.analyses.nsys_stats._project import (
     slice_extremes,
     slices_of,
 )
-from tracekit.analyses.nsys_stats._ranges import Ranges, nested, range_name, range_stacks, unnested
+from tracekit.analyses.nsys_stats._ranges import (
+    DEEPEST_STACK,
+    Ranges,
+    nested,
+    range_name,
+    range_stacks,
+    unnested,
+)
 from tracekit.analyses.nsys_stats._rows import clock_shift
 from tracekit.analyses.nsys_stats._table import Options, Rows, spread
 from tracekit.facts.units import format_count
@@ -44,7 +53,7 @@ _PAIRS: Final = 4_000_000
 
 def nvtx_gpu_proj_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     """Every range with device work, by its projected start."""
-    frames = [_named(_projected(traces, part, ranges)) for part, ranges in _styles(traces)]
+    frames = [_named(_projected(traces, part, ranges), ranges) for part, ranges in _styles(traces)]
     frame = pl.concat(frames).sort("Projected Start (ns)", "RangeId")
     return Rows(frame.rename({"Range": "Name"}), _without_launch(traces))
 
@@ -71,8 +80,9 @@ def nvtx_gpu_proj_sum(traces: Sequence[Trace], _options: Options) -> Rows:
 
 def nvtx_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
     """Kernels by the ranges that they were launched in, the most time first."""
-    frames = []
+    frames, deep = [], 0
     for part, ranges in _styles(traces):
+        deep += int((ranges.level > DEEPEST_STACK).sum())
         work = launched(traces[part], "kernel")
         slices = slices_of(ranges, work)
         frames += [_by_kernel(batch, work) for batch in _batches(ranges, slices)]
@@ -87,7 +97,9 @@ def nvtx_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
         pl.col("kernel").cast(pl.String).alias("Kernel Name"),
     )
     order = ["Total Time (ns)", "NVTX Range", "Style", "PID", "TID", "Kernel Name"]
-    return Rows(named.sort(order, descending=[True, *(False for _ in order[1:])]), _without_launch(traces))
+    below = f"{format_count(deep)} ranges below level {DEEPEST_STACK} are left out" if deep else None
+    note = "; ".join(filter(None, (_without_launch(traces), below))) or None
+    return Rows(named.sort(order, descending=[True, *(False for _ in order[1:])]), note)
 
 
 def _styles(traces: Sequence[Trace]) -> Iterator[tuple[int, Ranges]]:
@@ -114,13 +126,12 @@ def _projected(traces: Sequence[Trace], part: int, ranges: Ranges) -> pl.DataFra
         pl.Series("operations", kept.high - kept.low),
         pl.Series("Lvl", ranges.level[rows]),
         pl.Series("NumChild", ranges.children[rows]),
-        pl.Series("RangeId", ranges.number[rows]),
-        ranges.parent_number.gather(rows).alias("ParentId"),
-        range_stacks(ranges).gather(rows).alias("RangeStack"),
+        pl.Series("row", rows),
     )
 
 
-def _named(frame: pl.DataFrame) -> pl.DataFrame:
+def _named(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    rows = frame["row"]
     return frame.with_columns(range_name()).select(
         "Range",
         pl.col("begin").alias("Projected Start (ns)"),
@@ -131,7 +142,10 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col("process_id").alias("PID"),
         pl.col("thread_id").alias("TID"),
         pl.col("operations").alias("NumGPUOps"),
-        *("Lvl", "NumChild", "RangeId", "ParentId", "RangeStack"),
+        *("Lvl", "NumChild"),
+        pl.Series("RangeId", ranges.number).gather(rows),
+        ranges.parent_number.gather(rows).alias("ParentId"),
+        range_stacks(ranges).gather(rows).alias("RangeStack"),
     )
 
 
@@ -139,9 +153,9 @@ def _batches(ranges: Ranges, slices: Slices) -> Iterator[tuple[pl.DataFrame, Sli
     """The ranges with work, sorted by name and thread and cut into parts of some `_PAIRS` pairs, with their slices."""
     keys = ["domain", "name", "process_id", "thread_id"]
     frame = ranges.frame.select(*keys, pl.lit(ranges.style).alias("Style")).with_columns(
-        pl.Series("low", slices.low), pl.Series("high", slices.high)
+        pl.Series("low", slices.low), pl.Series("high", slices.high), pl.Series("level", ranges.level)
     )
-    frame = frame.filter(pl.col("high") > pl.col("low"))
+    frame = frame.filter((pl.col("high") > pl.col("low")) & (pl.col("level") <= DEEPEST_STACK)).drop("level")
     known = frame.select(keys).unique(maintain_order=True).with_row_index("key")
     frame = frame.join(known, on=keys, how="left", maintain_order="left", nulls_equal=True)
     frame = frame.sort("key", "low", maintain_order=True)
@@ -152,7 +166,7 @@ def _batches(ranges: Ranges, slices: Slices) -> Iterator[tuple[pl.DataFrame, Sli
     borders = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
     full = (before[np.maximum(borders - 1, 0)] * (borders > 0)) // _PAIRS
     cuts = [*borders[np.append(True, full[1:] != full[:-1])].tolist(), frame.height]
-    for begin, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for begin, stop in pairwise(cuts):
         part = frame[begin:stop]
         yield part.drop("low", "high"), Slices(part["low"].to_numpy(), part["high"].to_numpy())
 

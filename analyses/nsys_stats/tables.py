@@ -77,21 +77,21 @@ def in_unit(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
 
 def _holds(trace: Trace, need: str) -> bool:
     """Whether the profile recorded what this key of MISSING stands for."""
-    device = trace.device
-    if need == "device":
-        return device.height > 0 or "device" in trace.meta.captured
+    device, captured = trace.device, trace.meta.captured
+    found = {
+        "device": device.height > 0 or "device" in captured,
+        "links": not device.height or device["launch_id"].null_count() < device.height,
+        "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
+        "os_calls": trace.os_calls is not None,
+    }
+    return found[need] if need in found else _holds_some(trace, need)
+
+
+def _holds_some(trace: Trace, need: str) -> bool:
     if need == "kernels":
-        kinds = device.select(
-            (pl.col("kind") == "kernel").any().alias("kernel"),
-            (pl.col("kind") == "graph").any().alias("graph"),
-        ).row(0)
-        return bool(kinds[0]) or (_holds(trace, "device") and not kinds[1])
-    if need == "links":
-        return not device.height or device["launch_id"].null_count() < device.height
-    if need == "calls":
-        return bool((trace.host["kind"] == "runtime").any()) or "launches" in trace.meta.captured
-    if need == "os_calls":
-        return trace.os_calls is not None
+        kinds = trace.device["kind"]
+        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
+        return _holds(trace, "device") and not only_graphs
     if trace.ranges is not None:
         return True
     # Nsight Systems records both styles or none; other profilers have no start/end ranges.
