@@ -12,7 +12,12 @@ from tracekit.trace import Trace
 
 Row = dict[str, Any]
 RANGES = ("step", "annotation", "module", "op")
-OPERATIONS = {"HtoD": "Host-to-Device", "DtoH": "Device-to-Host", "DtoD": "Device-to-Device", "PtoP": "Peer-to-Peer"}
+OPERATIONS = {
+    "HtoD": "Host-to-Device",
+    "DtoH": "Device-to-Host",
+    "DtoD": "Device-to-Device",
+    "PtoP": "Peer-to-Peer",
+}
 
 
 def shift(traces: Sequence[Trace], trace: Trace) -> int:
@@ -118,7 +123,8 @@ def cuda_gpu_mem_size_sum(traces: Sequence[Trace]) -> list[Row]:
 def cuda_gpu_sum(traces: Sequence[Trace]) -> list[Row]:
     category = {"kernel": "CUDA_KERNEL", "graph": "CUDA_GRAPH"}
     groups = grouped(
-        ((category.get(row["kind"], "MEMORY_OPER"), operation(row)), row["duration"]) for _, row in activities(traces)
+        ((category.get(row["kind"], "MEMORY_OPER"), operation(row)), row["duration"])
+        for _, row in activities(traces)
     )
     return summed(groups, "Instances", lambda key: {"Category": key[0], "Operation": key[1]})
 
@@ -338,7 +344,14 @@ def nvtx_kern_sum(traces: Sequence[Trace]) -> list[Row]:
     groups: dict[Any, tuple[set[int], dict[int, int]]] = defaultdict(lambda: (set(), {}))
     for one, work in with_work(traces, "kernel"):
         for row in work:
-            key = (id(one["trace"]), one["Range"], one["Style"], one["process_id"], one["thread_id"], row["name"])
+            key = (
+                id(one["trace"]),
+                one["Range"],
+                one["Style"],
+                one["process_id"],
+                one["thread_id"],
+                row["name"],
+            )
             groups[key][0].add(one["id"])
             groups[key][1][row["activity_id"]] = row["duration"]
     return [
@@ -356,8 +369,21 @@ def nvtx_kern_sum(traces: Sequence[Trace]) -> list[Row]:
 REPORTS: dict[str, Callable[[Sequence[Trace]], list[Row]]] = {
     function.__name__: function
     for function in (
-        *(cuda_gpu_kern_sum, cuda_gpu_kern_gb_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, cuda_gpu_sum),
-        *(cuda_api_sum, cuda_kern_exec_sum, cuda_kern_exec_trace, nvtx_sum, nvtx_pushpop_sum, nvtx_startend_sum),
+        *(
+            cuda_gpu_kern_sum,
+            cuda_gpu_kern_gb_sum,
+            cuda_gpu_mem_time_sum,
+            cuda_gpu_mem_size_sum,
+            cuda_gpu_sum,
+        ),
+        *(
+            cuda_api_sum,
+            cuda_kern_exec_sum,
+            cuda_kern_exec_trace,
+            nvtx_sum,
+            nvtx_pushpop_sum,
+            nvtx_startend_sum,
+        ),
         *(nvtx_pushpop_trace, nvtx_kern_sum, nvtx_gpu_proj_sum, nvtx_gpu_proj_trace),
     )
 }

@@ -34,9 +34,13 @@ class Made:
         self.ranges: list[dict[str, Any]] = []
         self.os_calls: list[dict[str, Any]] = []
 
-    def span(self, name: str, start: int, end: int, *, kind: str = "annotation", thread: int = 1, **more: Any) -> None:
+    def span(
+        self, name: str, start: int, end: int, *, kind: str = "annotation", thread: int = 1, **more: Any
+    ) -> None:
         place = {"process_id": self.process, "thread_id": thread}
-        self.host.append({"kind": kind, "name": name, "start": start, "duration": end - start, **place, **more})
+        self.host.append(
+            {"kind": kind, "name": name, "start": start, "duration": end - start, **place, **more}
+        )
 
     def work(
         self,
@@ -61,7 +65,9 @@ class Made:
         if launch is not None:
             self.span(call, *launch, kind="runtime", thread=thread, correlation=number)
 
-    def between(self, name: str, start: int, end: int | None, *, thread: int = 1, end_thread: int = 1, **more: Any) -> None:
+    def between(
+        self, name: str, start: int, end: int | None, *, thread: int = 1, end_thread: int = 1, **more: Any
+    ) -> None:
         """A start/end range; a mark when `end` is None."""
         self.ranges.append(
             {
@@ -118,7 +124,12 @@ def drawn(seed: int, process: int = 1, **meta: Any) -> Trace:
                 end = min(time + dice.choice([0, 5, 40, 200, 400]), open_until[-1])
                 kind = dice.choice(["annotation", "op", "module", "step", "python"])
                 made.span(
-                    dice.choice("abc"), time, end, kind=kind, thread=thread, domain=dice.choice([None, None, "LIB"])
+                    dice.choice("abc"),
+                    time,
+                    end,
+                    kind=kind,
+                    thread=thread,
+                    domain=dice.choice([None, None, "LIB"]),
                 )
                 open_until.append(end)
             else:

@@ -40,7 +40,9 @@ def test_several_processes_together(name: str) -> None:
     assert agrees(traces, name)
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name if "trace" not in path.name else path.parent.name)
+@pytest.mark.parametrize(
+    "path", REAL, ids=lambda path: path.name if "trace" not in path.name else path.parent.name
+)
 def test_real_traces(path: Path) -> None:
     trace = tracekit.read(path)
     compared = {name for name in REPORTS if agrees([trace], name)}
