@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats._rows import clock_shift
+from tracekit.analyses.nsys_stats._rows import clock_shift, own_process
 from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -49,7 +49,7 @@ def device_work(traces: Sequence[Trace]) -> Iterator[DeviceWork]:
     for part, trace in enumerate(traces):
         shift = clock_shift(traces, part)
         overhead = trace.host.filter(pl.col("kind") == "overhead").select("process_id", "start", "duration")
-        rows = trace.device.select(*_KEYS, "context_id", "start", "duration")
+        rows = trace.device.with_columns(own_process(trace)).select(*_KEYS, "context_id", "start", "duration")
         for (process, device), mine in sorted(
             rows.partition_by(_KEYS, as_dict=True, maintain_order=True).items(), key=_order
         ):

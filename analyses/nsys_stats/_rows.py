@@ -22,11 +22,11 @@ from tracekit.trace import Trace, one_of
 __all__ = [
     "api_names",
     "clock_shift",
-    "context_of",
     "copy_kinds",
     "device_rows",
     "extents",
     "operation",
+    "own_process",
     "renamed",
     "shape_text",
     "stacked",
@@ -63,11 +63,18 @@ def device_rows(traces: Sequence[Trace], *columns: str, kinds: Sequence[str] = (
     found = []
     for part, trace in enumerate(traces):
         rows = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
-        rows = rows.select(columns)
+        rows = rows.with_columns(own_process(trace)).select(columns)
         if "start" in columns:
             rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
         found.append(rows)
     return stacked(found)
+
+
+def own_process(trace: Trace) -> pl.Expr:
+    """The process of each activity; where its launch is not known, that of the trace if it is of one process."""
+    only = trace.meta.process_ids
+    process = pl.col("process_id")
+    return process.fill_null(only[0]) if len(only) == 1 else process
 
 
 def api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
@@ -134,10 +141,3 @@ def extents(sizes: pl.Series) -> list[pl.Series]:
         renamed(sizes, number.list.get(axis, null_on_oob=True).cast(pl.Int64, strict=False))
         for axis in range(3)
     ]
-
-
-def context_of(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """The one context of each group, null where a group has several: the keys and `context_id`."""
-    context = pl.col("context_id").drop_nulls()
-    one = pl.when(context.n_unique() == 1).then(context.first())
-    return rows.group_by(keys).agg(one.alias("context_id"))

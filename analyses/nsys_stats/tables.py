@@ -47,8 +47,8 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
     Raises UsageError for an unknown name.
 
     >>> import tracekit
-    >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "osrt_sum").not_captured
-    'calls of the operating system, which torch's profiler has not: nsys profile --trace=osrt'
+    >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "cuda_gpu_sum").not_captured
+    'work of a device: torch.profiler with ProfilerActivity.CUDA'
     """
     entry = CATALOGUE.get(name)
     if entry is None:

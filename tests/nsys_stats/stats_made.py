@@ -91,7 +91,10 @@ class Made:
         host = pl.DataFrame(self.host, infer_schema_length=None) if self.host else empty(HOST_SCHEMA)
         device = pl.DataFrame(self.device, infer_schema_length=None) if self.device else empty(DEVICE_SCHEMA)
         made = assemble([conform(host, HOST_SCHEMA), conform(device, DEVICE_SCHEMA)], log)
-        meta = Meta(path="made.sqlite", format="nsys", devices=(DeviceInfo(0, "NVIDIA H100"),))
+        own = (self.process,)
+        meta = Meta(
+            path="made.sqlite", format="nsys", process_ids=own, devices=(DeviceInfo(0, "NVIDIA H100"),)
+        )
         threads = pl.DataFrame(
             {"process_id": [self.process], "thread_id": [1], "name": ["main"]}, schema=THREAD_SCHEMA
         )

@@ -103,7 +103,6 @@ def test_waits() -> None:
 
 def gaps() -> Made:
     made = Made()
-    made.span("run", 0, MS)
     made.work("k", 0, 10 * MS)
     made.work("k", 510 * MS, 10 * MS)  # 500 ms after the last
     made.work("k", 1_019 * MS, 10 * MS)  # 499 ms
@@ -126,8 +125,6 @@ def test_gaps() -> None:
 def test_gaps_are_of_each_process() -> None:
     """What another process does on the device does not fill them."""
     one, other = Made(1, origin_ns=0), Made(2, origin_ns=0)
-    one.span("run", 0, MS)
-    other.span("run", 0, MS)
     one.work("k", 0, MS)
     one.work("k", 900 * MS, MS)
     other.work("k", 0, 900 * MS)
@@ -137,7 +134,6 @@ def test_gaps_are_of_each_process() -> None:
 
 def test_little_use() -> None:
     made = Made()
-    made.span("run", 0, MS)
     for start in range(0, 300, 10):
         long = start < 100 or start >= 200
         made.work("k", start * MS, (9 if long else 2) * MS)
