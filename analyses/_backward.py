@@ -2,7 +2,9 @@
 
 A forward operator and its backward node bear the same autograd sequence number, which counts per forward thread.
 Operators nested in a forward operator share its number or peek at the next one, so the latest that starts before
-the node is the one. A node that adds up a gradient has no number: it runs right after the node that made it.
+the node is the one. Where the profile does not tell the forward thread (NVTX ranges), it is an operator that ran
+inside the node itself, on its thread (activation checkpointing), else one outside of all nodes. A node that adds up a
+gradient has no number: it runs right after the node that made it.
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ class Backward:
 
 def backward_of(trace: Trace, stack: HostStack) -> Backward:
     """The backward nodes of a trace, each with its forward operator."""
-    numbered = (stack.frame["forward_thread"].fill_null(0) > 0).to_numpy() & (stack.sequence >= 0)
-    is_node = stack.of_kind("op") & (numbered | stack.named(BACKWARD_NODE, "op"))
+    forward_thread, named = stack.frame["forward_thread"], stack.named(BACKWARD_NODE, "op")
+    of_node = (forward_thread.fill_null(0) > 0).to_numpy() | (forward_thread.is_null().to_numpy() & named)
+    numbered = of_node & (stack.sequence >= 0)
+    is_node = stack.of_kind("op") & (numbered | named)
     forward = _forward_operators(trace, stack, is_node, numbered)
     engine = _engine_threads(stack, is_node)
     is_node |= _between_nodes(stack, is_node, engine)
@@ -118,18 +122,39 @@ def _forward_operators(trace: Trace, stack: HostStack, is_node: BoolArray, numbe
             "start": stack.start[offered],
         }
     )
-    threads = _thread_of_number(trace, stack, nodes, ops)
-    known = nodes.join(threads, on=["process", "number"], how="inner")
-    matched = known.sort("start").join_asof(
-        ops.drop("process").sort("start", maintain_order=True),
+    told = nodes.filter(pl.col("number").is_not_null())
+    if told.height:
+        threads = _thread_of_number(trace, stack, told, ops)
+        _match(forward, told.join(threads, on=["process", "number"], how="inner"), ops, "thread")
+    if told.height < nodes.height:
+        _match_untold(forward, stack, is_node, nodes.filter(pl.col("number").is_null()), ops)
+    return forward
+
+
+def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: str) -> None:
+    """Give each node the latest operator of its number and `place` (a column of both) that starts before it."""
+    matched = nodes.sort("start").join_asof(
+        ops.select("found", place, "sequence", "start").sort("start", maintain_order=True),
         on="start",
-        by=["thread", "sequence"],
+        by=[place, "sequence"],
         strategy="backward",
         check_sortedness=False,
     )
     matched = matched.filter(pl.col("found").is_not_null())
     forward[matched["row"].to_numpy()] = matched["found"].to_numpy()
-    return forward
+
+
+def _match_untold(
+    forward: Int64Array, stack: HostStack, is_node: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
+) -> None:
+    """The same for nodes whose forward thread is not told."""
+    above = stack.nesting.nearest_ancestor(is_node, include_self=False)
+    outermost = stack.nesting.nearest_ancestor(is_node & (above < 0))
+    inside = outermost[ops["found"].to_numpy()] >= 0
+    _match(forward, nodes, ops.filter(~inside), "process")
+    around = outermost[nodes["row"].to_numpy()]
+    again = ops.filter(inside).with_columns(pl.Series("node", outermost[ops["found"].to_numpy()][inside]))
+    _match(forward, nodes.with_columns(pl.Series("node", around)), again, "node")
 
 
 def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,8 @@
 
 The sources, in the order in which they are asked (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
 (`with_stack`); ranges that a person named, when they enclose at least one operator or launch on their thread or,
-meanwhile, on one of the autograd engine, FSDP's hooks around a module, and regions that torch.compile compiled.
+meanwhile, on one of the autograd engine, of those that the trace's `layer_ranges` leaves, with FSDP's hooks around a
+module; and regions that torch.compile compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses._stack import HostStack
+from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
@@ -226,15 +228,22 @@ def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Ar
     candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
     if not candidate.any():
         return np.empty(0, dtype=np.int64)
+    rows = np.flatnonzero(candidate)
+    chosen = trace.layer_ranges
+    if chosen is not None:
+        rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
+    if not rows.size:
+        return rows
     work = stack.of_kind("op")
     work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
-    rows = np.flatnonzero(candidate)
     before = np.concatenate([[0], np.cumsum(work)])
     last = rows + _spans_below(stack, rows)
     encloses = before[last] > before[rows + 1]
     away = np.flatnonzero(work & np.isin(stack.thread, engine))
     encloses |= _meet(stack, rows, away)
     kept: Int64Array = rows[encloses]
+    if chosen is not None and chosen.depth is not None and kept.size:
+        kept = kept[_subset(stack, kept).depth() < chosen.depth]
     return kept
 
 

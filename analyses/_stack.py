@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.assemble import thread_codes
+from tracekit.assemble import kept_nesting
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 from tracekit.trace import HOST_KINDS, Trace
 
@@ -75,16 +75,9 @@ class HostStack:
 def host_stack(trace: Trace) -> HostStack:
     """The spans of a trace; their nesting is that which the frame already holds."""
     host = trace.host
-    start = host["start"].to_numpy()
-    nesting = Nesting(
-        thread_codes(host),
-        start,
-        start + host["duration"].to_numpy(),
-        host["parent_id"].fill_null(-1).to_numpy(),
-    )
     return HostStack(
         frame=host,
-        nesting=nesting,
+        nesting=kept_nesting(host),
         kind=host["kind"].to_physical().cast(pl.UInt32).to_numpy(),
         process=host["process_id"].to_numpy(),
         sequence=host["sequence"].fill_null(-1).to_numpy(),

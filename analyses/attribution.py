@@ -25,10 +25,12 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._backward import Backward, backward_of
+from tracekit.analyses._lacking import no_launches
 from tracekit.analyses._layer_spans import Layers, layers_of
 from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
 from tracekit.analyses._stack import HostStack, host_stack
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.fused_names import fused_operators
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.stack_names import (
@@ -214,12 +216,13 @@ def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """
     scope = scope or select(trace)
-    kept = scope.kept.get("attribution")
+    key = f"attribution/{trace.layer_ranges}"
+    kept = scope.kept.get(key)
     if isinstance(kept, Attribution):
         return kept
     model = stack_model(trace)
     made = _attribute(scope, model)
-    scope.kept["attribution"] = made
+    scope.kept[key] = made
     return made
 
 
@@ -369,15 +372,14 @@ def _coverage(made: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
     trace = scope.trace
-    missing = []
-    if trace.has_device and "launches" not in trace.meta.captured:
+    lost = no_launches(scope, "so device work has no operator and no layer")
+    missing = [] if lost is None else [lost]
+    if not model.layers.sources and trace.layer_ranges is not None:
         missing.append(
-            "no launch calls, so device work has no operator and no layer: profile with ProfilerActivity.CPU as well"
+            f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
         )
-    if not model.layers.sources:
-        missing.append(
-            "no layers: record with `tracekit capture`, or with_stack=True, or record_function around the modules"
-        )
+    elif not model.layers.sources:
+        missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")
     nodes = model.backward.is_node
     if nodes.any() and not (model.backward.forward >= 0).any():
         missing.append(

@@ -17,6 +17,7 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select, step_spans
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
@@ -166,7 +167,6 @@ def _not_captured(scope: Scope) -> str | None:
     if not scope.on_cpu:
         return None
     if not scope.activities.height:
-        return "no device activity and no operators; profile with activities=[CPU, CUDA]"
-    return (
-        "no device activity (profile with ProfilerActivity.CUDA); the self time of operators takes its place"
-    )
+        return f"no device activity and no operators; {how_to_record('everything', scope.trace.meta.format)}"
+    how = how_to_record("device", scope.trace.meta.format)
+    return f"no device activity ({how}); the self time of operators takes its place"

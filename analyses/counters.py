@@ -9,6 +9,7 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["Counters", "counters"]
@@ -38,7 +39,7 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
     if rows is None or not rows.height:
         result = Counters(
             answer="No counter was recorded.",
-            not_captured="no counters; set CUPTI profiler metrics in the profiler's experimental_config",
+            not_captured=f"no counters; {how_to_record('counters', trace.meta.format)}",
             series=None,
             by_name=None,
         )

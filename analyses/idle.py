@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.idle_causes import idle_causes
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
@@ -147,6 +148,4 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
 def _not_captured(scope: Scope) -> str | None:
     if scope.on_cpu:
         return "no device activity; gaps between operators are shown"
-    if scope.activities.height and not scope.activities["launch_id"].is_not_null().any():
-        return "no launch calls, so waits cannot be told apart; profile with ProfilerActivity.CPU as well"
-    return None
+    return no_launches(scope, "so waits cannot be told apart")

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracekit.analyses._idle_gaps import device_gaps
 from tracekit.analyses._idle_pieces import idle_pieces
+from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
@@ -68,7 +69,7 @@ def idle_causes(
     True
     """
     scope = scope or select(trace)
-    key = f"idle_causes/{kernel_gap_ns}/{top}"
+    key = f"idle_causes/{kernel_gap_ns}/{top}/{trace.layer_ranges}"
     kept = scope.kept.get(key)
     if isinstance(kept, IdleCauses):
         return kept
@@ -224,10 +225,6 @@ _NAMES = {
 def _not_captured(scope: Scope, gaps: pl.DataFrame) -> str | None:
     if scope.on_cpu:
         return "no device activity; the time in which no operator runs takes the place of idle time"
-    if (
-        gaps.height
-        and not gaps["launched"].is_not_null().any()
-        and not scope.activities["launch_id"].is_not_null().any()
-    ):
-        return "no launch calls, so the causes of idle time are unknown; profile with ProfilerActivity.CPU as well"
+    if gaps.height and not gaps["launched"].is_not_null().any():
+        return no_launches(scope, "so the causes of idle time are unknown")
     return None

@@ -15,6 +15,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
@@ -66,7 +67,7 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
         total_ns=total,
         not_captured=None
         if rows.height
-        else "no device activity and no operators; profile with CPU and CUDA activities",
+        else f"no device activity and no operators; {how_to_record('everything', trace.meta.format)}",
     )
     return evaluate("kernels", trace, scope, result)
 

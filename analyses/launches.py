@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.trace import Trace
@@ -229,5 +231,5 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
 
 def _not_captured(scope: Scope, count: int) -> str | None:
     if scope.on_cpu:
-        return "no device activity; profile on a GPU with ProfilerActivity.CUDA"
-    return None if count else "no launch calls; profile with ProfilerActivity.CPU as well"
+        return f"no device activity; {how_to_record('device', scope.trace.meta.format)}"
+    return None if count else no_launches(scope)

@@ -13,6 +13,7 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.trace import Trace, one_of
 
@@ -48,7 +49,9 @@ def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
     copies = _copies(scope)
     timeline = _timeline(trace)
     peaks = None if timeline is None else _peaks(timeline, trace)
-    lacking = None if timeline is not None else "no allocator events; profile with profile_memory=True"
+    lacking = (
+        None if timeline is not None else f"no allocator events; {how_to_record('memory', trace.meta.format)}"
+    )
     result = Memory(
         answer=_answer(copies, peaks),
         copies=copies,

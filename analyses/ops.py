@@ -23,6 +23,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.assemble import thread_codes
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.spans import Int64Array, Nesting, nest
@@ -68,7 +69,7 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
     counted = calls.filter("counted")
     result = Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
-        not_captured=None if calls.height else "no operators; profile with ProfilerActivity.CPU",
+        not_captured=None if calls.height else f"no operators; {how_to_record('ops', trace.meta.format)}",
         by_operator=by_operator,
         by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
         calls=counted.height,

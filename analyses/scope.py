@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._cpu_activities import cpu_activities
+from tracekit.analyses._step_ranges import inferred_steps
 from tracekit.classify import activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.kineto import STEP_PREFIX
@@ -33,7 +34,8 @@ class Scope:
 
     `activities` are the device rows that belong to the scope (columns of DEVICE_SCHEMA plus `class`, `step` and
     `end`); `overlapping` are all rows that touch the window, whoever launched them. `steps` has one row per
-    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns.
+    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns. `inferred_from` names the range whose
+    repetitions are taken for the steps of a trace that marks none; None when they were marked or asked for.
     """
 
     trace: Trace
@@ -45,6 +47,7 @@ class Scope:
     activities: pl.DataFrame
     overlapping: pl.DataFrame
     on_cpu: bool
+    inferred_from: str | None = None
     kept: dict[str, object] = field(default_factory=dict, repr=False)  # what several analyses share, by name
     _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
 
@@ -130,9 +133,12 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
                 remedy="see `tracekit info`",
             )
         number = pl.lit(None, dtype=pl.Int64)
-    table = rows.select(number.alias("step"), name.alias("name"), "start", "duration").sort(
-        "start", "duration"
-    )
+    return _numbered(trace, rows.select(number.alias("step"), name.alias("name"), "start", "duration"))
+
+
+def _numbered(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """The steps in order of time, those without a number of their own by their order."""
+    table = rows.sort("start", "duration")
     table = table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
     if (excerpt := trace.meta.excerpt) is not None:  # a step at its edge was not read as a whole
         table = table.filter((pl.col("start") >= excerpt.start) & (pl.col("end") <= excerpt.end))
@@ -145,8 +151,9 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     """The scope of a trace.
 
     With `window="steps"` (the default): first start to last end of the activities that were launched in the
-    steps; a trace without steps falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
-    file. An activity without a recorded launch belongs to the step during which it starts.
+    steps; a trace that marks no steps takes a range that is repeated and named like one (`analyses._step_ranges`), and
+    without such a range falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
+    file, and no steps but those that are marked or asked for. An activity without a recorded launch belongs to the step during which it starts.
 
     Raises UsageError for a step pattern that matches nothing.
     """
@@ -154,10 +161,10 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         raise UsageError(f"unknown window {window!r}", remedy="use steps or trace")
     on_cpu = not trace.has_device
     rows = cpu_activities(trace) if on_cpu else trace.device
-    steps = step_table(trace, step)
     rows = rows.with_columns(
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
+    steps, inferred_from = _steps_of(trace, rows, step, infer=window == "steps")
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
@@ -169,8 +176,21 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         # The host is the device here, and what it does in a step before its first operator is part of the step.
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
-    label = _label(trace, steps, by_step=by_step, found=chosen.height > 0)
-    return Scope(trace, "steps" if by_step else "trace", label, start, end, steps, chosen, touching, on_cpu)
+    inferred_from = inferred_from if by_step else None
+    label = _label(trace, steps, inferred_from, by_step=by_step, found=chosen.height > 0)
+    found: Window = "steps" if by_step else "trace"
+    return Scope(trace, found, label, start, end, steps, chosen, touching, on_cpu, inferred_from)
+
+
+def _steps_of(
+    trace: Trace, rows: pl.DataFrame, pattern: str | None, *, infer: bool
+) -> tuple[pl.DataFrame, str | None]:
+    """The steps, and of inferred ones the range that they are inferred from."""
+    marked = pattern is not None or (trace.host["kind"] == "step").any()
+    if marked or not infer or (found := inferred_steps(trace, rows, launch_times(trace, rows))) is None:
+        return step_table(trace, pattern), None
+    unnumbered = found.spans.select(pl.lit(None, pl.Int64).alias("step"), "name", "start", "duration")
+    return _numbered(trace, unnumbered), found.name
 
 
 def _without_stub(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -204,15 +224,16 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
 
 
-def _label(trace: Trace, steps: pl.DataFrame, *, by_step: bool, found: bool) -> str:
+def _label(trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: bool, found: bool) -> str:
     if not found:
         return "no device activity and no operator was recorded"
     if not by_step:
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
         return f"{what}, first to last activity"
+    told = "" if inferred is None else f' (inferred from the range "{inferred}")'
     if steps.height == 1:
-        return f"the activities of {steps['name'][0]}"
-    return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}"
+        return f"the activities of {steps['name'][0]}{told}"
+    return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
 
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:

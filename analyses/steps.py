@@ -17,6 +17,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.trace import Trace, one_of
@@ -50,7 +51,7 @@ class Steps(Result):
     `composition`: the same parts over all steps together, or over the whole trace when it marks none: `part`,
     `total_ns`, `share`.
 
-    The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
+    `inferred_from` names the range that was taken for the step, of a trace that marks none. The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
     (sample standard deviation over mean); None without steps.
     """
 
@@ -61,6 +62,7 @@ class Steps(Result):
     trimmed_mean_ns: float | None
     p95_ns: float | None
     variation: float | None
+    inferred_from: str | None
 
 
 def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
@@ -77,10 +79,10 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
     result = Steps(
-        answer=_answer(table, spread),
+        answer=_answer(table, spread, scope.inferred_from),
         not_captured=None
         if table.height
-        else "no steps; call prof.step() once an iteration, or name them with --step",
+        else f"no steps; add {flag_for('steps', trace.meta.format)}, or name them with --step",
         table=table,
         composition=whole,
         mean_ns=mean,
@@ -88,6 +90,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
         trimmed_mean_ns=trimmed_mean(times),
         p95_ns=float(np.percentile(times, 95)) if times.size else None,
         variation=None if spread is None or not mean else spread / mean,
+        inferred_from=scope.inferred_from,
     )
     return evaluate("steps", trace, scope, result)
 
@@ -166,13 +169,14 @@ def _union(rows: pl.DataFrame) -> IntervalSet:
     return IntervalSet.of(start, start + rows["duration"].to_numpy())
 
 
-def _answer(table: pl.DataFrame, spread: float | None) -> str:
+def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> str:
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
+    told = "" if inferred is None else f' (inferred from the range "{inferred}")'
     if table.height == 1:
-        return f"1 step of {format_ns(_number(times[0]))}."
-    text = f"{table.height} steps, median {format_ns(_number(times.median()))}"
+        return f"1 step{told} of {format_ns(_number(times[0]))}."
+    text = f"{table.height} steps{told}, median {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
     if spread is not None and mean:
         text += f", varying by {format_share(spread / mean)}"

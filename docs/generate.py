@@ -25,7 +25,9 @@ from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
+from tracekit.cli.inspect_ import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app
+from tracekit.facts.capture_flags import FLAGS
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.report import json_, terminal
@@ -68,7 +70,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "findings.md": findings_page(),
         DOCS / "reference" / "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False)
         + "\n",
-        DOCS / "formats.md": replaced(DOCS / "formats.md", "health", health_table()),
+        DOCS / "formats.md": formats_page(),
         DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
         DOCS / "nsys-stats.md": replaced(DOCS / "nsys-stats.md", "nsys-stats", nsys_stats_tables()),
         DOCS / "json.md": replaced(DOCS / "json.md", "example", json_example(report)),
@@ -186,6 +188,19 @@ def _prose(text: str | None) -> str:
 # -- parts of other pages ----------------------------------------------------------------------------
 
 
+def formats_page() -> str:
+    """The page of formats with its two tables."""
+    page = DOCS / "formats.md"
+    return inserted(replaced(page, "health", health_table()), "flags", flags_table())
+
+
+def flags_table() -> str:
+    """What makes each profiler record what a trace may hold."""
+    cell = "| {} | {} | {} |\n".format
+    rows = (cell(what, torch, nsys) for what, (torch, nsys) in FLAGS.items() if what in SHOWN_FLAGS)
+    return "| for | PyTorch's profiler | Nsight Systems |\n|---|---|---|\n" + "".join(rows)
+
+
 def health_table() -> str:
     """What the reader may report, gravest first."""
     order = ("error", "warning", "info")
@@ -237,11 +252,20 @@ def json_example(report: Report) -> str:
 
 def replaced(path: Path, name: str, text: str) -> str:
     """The file with `text` between its markers of this name."""
+    try:
+        return inserted(path.read_text("utf-8"), name, text)
+    except ValueError as error:
+        message = f"{path.name} lacks {error}"
+        raise ValueError(message) from error
+
+
+def inserted(page: str, name: str, text: str) -> str:
+    """The page with `text` between its markers of this name. Raises ValueError when it lacks them."""
     begin, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
-    before, found, rest = path.read_text("utf-8").partition(begin)
+    before, found, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        message = f"{path.name} lacks the markers of {name!r}"
+        message = f"the markers of {name!r}"
         raise ValueError(message)
     return f"{before}{begin}\n{text}\n{end}{after}"
 

@@ -9,4 +9,4 @@ SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace*.json.gz"))
 PUBLIC = sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))
 """Public traces beside the checkout; tests that use them skip when they are absent."""
 PUBLIC_NSYS = sorted((ROOT.parent / "shared" / "traces" / "nsys").glob("*.sqlite"))
-"""Public exports of Nsight Systems beside the checkout."""
+"""The same for exports of Nsight Systems."""

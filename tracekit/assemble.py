@@ -19,7 +19,7 @@ from tracekit.health import HealthLog
 from tracekit.spans import Nesting, nest, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
 
-__all__ = ["Assembled", "assemble", "conform", "nesting_of", "recategorise", "thread_codes"]
+__all__ = ["Assembled", "assemble", "conform", "kept_nesting", "nesting_of", "recategorise", "thread_codes"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
@@ -64,6 +64,13 @@ def nesting_of(host: pl.DataFrame) -> Nesting:
     """The nesting of a sorted host frame; rows are span ids."""
     start = host["start"].to_numpy()
     return nest(thread_codes(host), start, start + host["duration"].to_numpy())
+
+
+def kept_nesting(host: pl.DataFrame) -> Nesting:
+    """The nesting that an assembled host frame holds, without finding it again."""
+    start = host["start"].to_numpy()
+    parent = host["parent_id"].fill_null(-1).to_numpy()
+    return Nesting(thread_codes(host), start, start + host["duration"].to_numpy(), parent)
 
 
 def thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -228,8 +235,9 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     optimizer = take(nesting.nearest_ancestor(stepping.to_numpy()), launch)
     op_column = pl.Series("op_id", op)
     device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
-    by_external = _by_external_id(device, host)
-    device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
+    if device["external_id"].is_not_null().any():
+        by_external = _by_external_id(device, host)
+        device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
     category = categorise(
         device["kind"], device["name"], _operator_names(device, host), pl.Series(optimizer >= 0)
     )

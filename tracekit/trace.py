@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.manifest import Manifest
+from tracekit.ranges import RangeFilter
 
 __all__ = [
     "ACTIVITY_KINDS",
@@ -288,6 +289,7 @@ class Trace:
     """One profiled process. Frames follow the `*_SCHEMA` of this module, row for row and type for type.
 
     `manifest` says what was run, where `tracekit capture` recorded the trace and its manifest lies beside it.
+    `layer_ranges` says which named ranges count as layers (None: all); no reader sets it, and no cache keeps it.
     """
 
     meta: Meta
@@ -304,6 +306,7 @@ class Trace:
     os_calls: pl.DataFrame | None = None
     samples: pl.DataFrame | None = None
     manifest: Manifest | None = None
+    layer_ranges: RangeFilter | None = None
 
     def __post_init__(self) -> None:
         for name, schema in FRAMES.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import tracekit
-from tracekit.analyses.xsp._result import XspTable
+from tracekit.analyses.xsp._result import XspTable, worded
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
 from tracekit.analyses.xsp.layer_tables import layer_tables
@@ -131,7 +131,7 @@ def xsp_of(
         traces = [read(path) for path in file.traces]
         run = run_of(file.label, *traces, manifest=file.manifest, counters=measured, step=step)
         if "A15" in wanted:
-            rows.append(model_row(run))
+            rows.append(worded(model_row(run), run.format))
         if alone:
             tables |= _of_one(run, wanted)
     if rows:
@@ -147,7 +147,7 @@ def _of_one(run: XspRun, wanted: Sequence[str]) -> dict[str, XspTable]:
         tables |= kernel_tables(run)
     if "overhead" in wanted:
         tables["overhead"] = overhead(run)
-    return tables
+    return {key: worded(table, run.format) for key, table in tables.items()}
 
 
 def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:

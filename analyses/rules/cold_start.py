@@ -13,6 +13,7 @@ import polars as pl
 
 from tracekit.analyses.rules._calls import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
 from tracekit.analyses.rules._severity import all_idle
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding, Severity
 from tracekit.intervals import IntervalSet
@@ -30,7 +31,7 @@ LEAST_SHARE: Final = 0.05
 _COPY: Final = r"(?i)mem(cpy|set)"
 
 
-def check(_trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
     """Fires when first-time calls keep the devices idle for `LEAST_SHARE` of the window."""
     if scope.on_cpu or not scope.duration or not result.calls.height:
         return None
@@ -59,7 +60,7 @@ def check(_trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         ),
         advice=(
             "Profile the steady state: run some steps before recording, "
-            "torch.profiler.schedule(wait=1, warmup=3, active=3) with prof.step() after each iteration."
+            f"{flag_for('warm-up', trace.meta.format)}."
         ),
         ns_at_stake=at_stake,
     )

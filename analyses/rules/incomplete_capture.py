@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracekit.analyses._lacking import has_launch_calls
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.findings import Finding
 from tracekit.trace import one_of
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_BOTH: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_FORMAT: Final = "kineto"
 
 
-def check(trace: Trace, _scope: Scope, _result: Breakdown) -> Finding | None:
+def check(trace: Trace, scope: Scope, _result: Breakdown) -> Finding | None:
     """Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only."""
-    if trace.meta.format != "kineto":
+    if trace.meta.format != _FORMAT:
         return None
-    lacking = _lacking(trace)
+    lacking = _lacking(trace, scope)
     if not lacking:
         return None
     names = [what for what, _, _ in lacking]
@@ -43,7 +45,7 @@ def check(trace: Trace, _scope: Scope, _result: Breakdown) -> Finding | None:
     )
 
 
-def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
+def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
     """(what, the table it would enable, the flag)."""
     captured = trace.meta.captured
     called = (trace.host["kind"] == "runtime").any() if trace.host.height else False
@@ -52,30 +54,30 @@ def _lacking(trace: Trace) -> list[tuple[str, str, str]]:
         trace.host.height > 0 and bool(trace.host.filter(pl.col("kind") == "op").height)
     )
     rows: list[tuple[bool, str, str, str]] = [
-        (called and not trace.has_device, "device activity", "breakdown of the device", _BOTH),
-        (not has_ops, "operators", "times by operator and layer", _BOTH),
+        (called and not trace.has_device, "device activity", "breakdown of the device", "everything"),
+        (not has_ops, "operators", "times by operator and layer", "everything"),
         (
-            trace.has_device and "launches" not in captured,
+            trace.has_device and "launches" not in captured and not has_launch_calls(trace),
             "launch calls",
             "launch delays and causes of idle time",
-            _BOTH,
+            "everything",
         ),
-        ("steps" not in captured, "steps", "step times", "a call of prof.step() after each iteration"),
+        ("steps" not in captured and not scope.steps.height, "steps", "step times", "steps"),
         (
             has_ops and "shapes" not in captured,
             "shapes",
             "times by shape",
-            "record_shapes=True",
+            "shapes",
         ),
         (
             has_ops and not captured & {"layers", "modules"} and not _has_ranges(trace),
             "layers",
             "times by layer",
-            "with_stack=True (or the ranges of tracekit.capture)",
+            "modules",
         ),
-        (launched and "memory" not in captured, "allocator events", "memory timeline", "profile_memory=True"),
+        (launched and "memory" not in captured, "allocator events", "memory timeline", "memory"),
     ]
-    return [(what, table, flag) for missing, what, table, flag in rows if missing]
+    return [(what, table, flag_for(key, _FORMAT)) for missing, what, table, key in rows if missing]
 
 
 def _has_ranges(trace: Trace) -> bool:

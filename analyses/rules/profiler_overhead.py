@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracekit.analyses.rules._severity import by_share
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
@@ -45,8 +46,7 @@ def check(trace: Trace, scope: Scope, _result: Launches) -> Finding | None:
             f"({format_ns(most['duration'][0])}). Without a profiler the run is faster than this trace shows."
         ),
         advice=(
-            "Record less: with_stack=False, fewer active steps and some warm-up ones "
-            "(torch.profiler.schedule(wait=1, warmup=3, active=3)), and judge speed by a run without profiler."
+            f"Record less: {flag_for('less', trace.meta.format)}, and judge speed by a run without profiler."
         ),
         ns_at_stake=taken,
     )

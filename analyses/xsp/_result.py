@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, empty_table
+from tracekit.facts.capture_flags import FLAGS, flag_for
 
-__all__ = ["XspTable", "lacking", "made"]
+__all__ = ["XspTable", "lacking", "made", "worded"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,13 +17,14 @@ class XspTable:
     """The `frame` of the analysis `key`, with the columns of its catalogue entry, and the `answer` in one sentence.
 
     `not_captured` says what was not recorded and how to record it: all of the table (it has no rows) or the columns
-    that are null; None when nothing lacks.
+    that are null; None when nothing lacks. `missing` are the keys of MISSING that it is made of.
     """
 
     key: str
     frame: pl.DataFrame
     answer: str
     not_captured: str | None = None
+    missing: tuple[str, ...] = ()
 
 
 def made(key: str, frame: pl.DataFrame, answer: str, *missing: str | None) -> XspTable:
@@ -34,8 +36,15 @@ def made(key: str, frame: pl.DataFrame, answer: str, *missing: str | None) -> Xs
     ]
     # A frame of literals alone has one row, whatever the height.
     ordered = frame.select(columns) if frame.height else empty_table(key)
-    notes = [MISSING[one] for one in dict.fromkeys(missing) if one is not None]
-    return XspTable(key, ordered, answer, "; ".join(notes) or None)
+    lacks = tuple(one for one in dict.fromkeys(missing) if one is not None)
+    return worded(XspTable(key, ordered, answer, missing=lacks), "kineto")
+
+
+def worded(table: XspTable, format_: str) -> XspTable:
+    """The table with the flags that record what it lacks, for a trace of this format."""
+    flags = {what: flag_for(what, format_) for what in FLAGS}
+    notes = [MISSING[one].format(**flags) for one in table.missing]
+    return replace(table, not_captured="; ".join(notes) or None)
 
 
 def lacking(key: str, *missing: str) -> XspTable:

@@ -78,18 +78,15 @@ MISSING: Final = {
     "M": "the latency of the model needs level M: tracekit capture … --levels M",
     "ML": "the latency of layers needs level ML: tracekit capture … --levels ML",
     "MLG": "kernels and their times need level MLG: tracekit capture … --levels MLG",
-    "layers": (
-        "the trace has no layers: tracekit capture records them; else profile with with_stack=True, or put"
-        " torch.profiler.record_function around each"
-    ),
-    "memory": "no allocations: profile with profile_memory=True (tracekit capture does)",
+    "layers": ("the trace has no layers: record with {layers}"),
+    "memory": "no allocations: record with {memory}",
     "bytes": (
         "bytes to and from device memory need hardware counters: a trace with the CUPTI metrics dram__bytes_read.sum and"
         " dram__bytes_write.sum, as --metrics"
     ),
-    "shapes": "FLOPs need recorded shapes (record_shapes=True) or hardware counters",
+    "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }
-"""What a table lacks, and how it is recorded."""
+"""What a table lacks, and how it is recorded; in braces keys of `facts.capture_flags`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,12 @@ class XspRun:
         return self.kernels is not None and self.kernels.scope.on_cpu
 
     @property
+    def format(self) -> str:
+        """The format of its traces (`Meta.format`)."""
+        known = (each for each in (self.kernels, self.layers, self.counters) if each is not None)
+        return next((recording.trace.meta.format for recording in known), "kineto")
+
+    @property
     def device_name(self) -> str | None:
         """The name of the device on which the kernels ran."""
         for recording in (self.kernels, self.counters):

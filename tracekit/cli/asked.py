@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from tracekit.cli import options as flags
 from tracekit.cli.options import WindowKind
+from tracekit.ranges import RangeFilter, range_filter
 
 __all__ = ["Asked", "with_flags"]
 
@@ -22,6 +23,10 @@ class Asked:
     step: flags.Step = None
     window: flags.WindowFlag = WindowKind.steps
     comm_pattern: flags.CommPatterns = None
+    nvtx_depth: flags.NvtxDepth = None
+    nvtx_include: flags.NvtxInclude = None
+    nvtx_exclude: flags.NvtxExclude = None
+    nvtx_domain: flags.NvtxDomain = None
     table: flags.TableName = None
     top: flags.Top = None
     sort: flags.Sort = None
@@ -30,6 +35,11 @@ class Asked:
     max_events: flags.MaxEvents = flags.MAX_EVENTS
     no_cache: flags.NoCache = False
     no_size_limit: flags.NoSizeLimit = False
+
+    @property
+    def ranges(self) -> RangeFilter | None:
+        """Which named ranges count as layers. Raises UsageError for what is no regular expression."""
+        return range_filter(self.nvtx_depth, self.nvtx_include, self.nvtx_exclude, self.nvtx_domain)
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,27 +11,29 @@ from tracekit.cli import output as out
 from tracekit.cli.loading import digests_of, limits_of, load
 from tracekit.cli.options import Format
 from tracekit.errors import UsageError
+from tracekit.facts.capture_flags import flag_for
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["doctor", "info"]
+__all__ = ["CAPTURED", "doctor", "info"]
 
-_CAPTURE_FLAGS: Final = {
-    "device": "ProfilerActivity.CUDA (or XPU) in activities",
-    "ops": "ProfilerActivity.CPU in activities",
-    "launches": "ProfilerActivity.CPU and CUDA in activities",
-    "steps": "prof.step() once an iteration",
-    "shapes": "record_shapes=True",
-    "memory": "profile_memory=True",
-    "stacks": "with_stack=True",
-    "modules": "with_stack=True (module calls)",
-    "layers": "tracekit.capture (layer ranges)",
-    "sync": "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)",
-    "collectives": "a NCCL process group and record_shapes=True",
-    "counters": "experimental_config with profiler_metrics",
-    "occupancy": "CUDA; other profilers do not estimate it",
-}
+CAPTURED: Final = (
+    "device",
+    "ops",
+    "launches",
+    "steps",
+    "shapes",
+    "memory",
+    "stacks",
+    "modules",
+    "layers",
+    "sync",
+    "collectives",
+    "counters",
+    "occupancy",
+)
+"""What a trace may hold, in the order in which what it lacks is listed."""
 
 
 def info(
@@ -92,7 +94,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "host_spans": dict(host.iter_rows()),
         "device_activities": dict(device.iter_rows()),
         "captured": sorted(meta.captured),
-        "not_captured": {name: flag for name, flag in _CAPTURE_FLAGS.items() if name not in meta.captured},
+        "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in meta.captured},
     }
 
 

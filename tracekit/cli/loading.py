@@ -16,6 +16,7 @@ from tracekit.digest import digest_of
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.limits import Limits
+from tracekit.ranges import RangeFilter
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -120,10 +121,18 @@ def load_file(
     return [_with_patterns(trace, comm_patterns) for trace in traces] if comm_patterns else traces
 
 
-def load(path: Path, *, limits: Limits, digest: str | None = None, process: int | None = None) -> Trace:
-    """The one trace of a file, or that of a process of it.
+def load(
+    path: Path,
+    *,
+    limits: Limits,
+    digest: str | None = None,
+    process: int | None = None,
+    ranges: RangeFilter | None = None,
+) -> Trace:
+    """The one trace of a file, or that of a process of it; of its named ranges `ranges` count as layers.
 
-    Raises UnreadableTraceError when it cannot be read, UsageError when it holds several processes and none is named.
+    Raises UnreadableTraceError when it cannot be read, UsageError when it holds several processes and none is named, or
+    `ranges` leaves none.
     """
     traces = load_file(path, limits=limits, digest=digest)
     chosen = _of_process(traces, process)
@@ -131,7 +140,7 @@ def load(path: Path, *, limits: Limits, digest: str | None = None, process: int 
         raise UsageError(
             f"it holds {len(chosen)} processes", path=path, remedy=f"name one: --process {_listed(chosen)}"
         )
-    return chosen[0]
+    return _with_ranges(chosen[0], ranges)
 
 
 def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
@@ -163,10 +172,12 @@ def load_all(
     process: int | None = None,
     limits: Limits,
     comm_patterns: Sequence[str] | None = None,
+    ranges: RangeFilter | None = None,
 ) -> list[Trace]:
     """The traces of these files, all processes of each; with `rank` or `process`, only the one of that.
 
-    Raises UsageError when no trace, or more than one, is of that rank, and when none is of that process.
+    Raises UsageError when no trace, or more than one, is of that rank, when none is of that process, and when `ranges`
+    leaves none of the named ranges of a trace.
     """
     traces = [
         trace
@@ -175,10 +186,10 @@ def load_all(
     ]
     traces = _of_process(traces, process)
     if rank is None:
-        return traces
+        return [_with_ranges(trace, ranges) for trace in traces]
     chosen = [trace for trace in traces if trace.meta.rank == rank]
     if len(chosen) == 1:
-        return chosen
+        return [_with_ranges(chosen[0], ranges)]
     found = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
     fault = f"{'no trace is' if not chosen else 'several traces are'} of rank {rank}"
     raise UsageError(fault, remedy=f"the ranks are {found}")
@@ -189,6 +200,15 @@ def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:
     from tracekit.assemble import recategorise
 
     return recategorise(trace, patterns)
+
+
+def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
+    """The same trace, of whose named ranges these count as layers."""
+    if ranges is None:
+        return trace
+    from tracekit.analyses.layer_ranges import choose_ranges
+
+    return choose_ranges(trace, ranges)
 
 
 def _progress(path: Path) -> Callable[[int, int], None]:

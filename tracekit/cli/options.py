@@ -21,6 +21,10 @@ __all__ = [
     "MaxEvents",
     "NoCache",
     "NoSizeLimit",
+    "NvtxDepth",
+    "NvtxDomain",
+    "NvtxExclude",
+    "NvtxInclude",
     "Only",
     "Output",
     "Process",
@@ -109,6 +113,42 @@ CommPatterns = Annotated[
         "--comm-pattern",
         metavar="REGEX",
         help="Count kernels whose name matches as communication; repeatable.",
+        rich_help_panel=_SELECT,
+    ),
+]
+NvtxDepth = Annotated[
+    int | None,
+    typer.Option(
+        "--nvtx-depth",
+        min=1,
+        help="Of named ranges (NVTX, record_function), only so many levels are layers.",
+        rich_help_panel=_SELECT,
+    ),
+]
+NvtxInclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nvtx-include",
+        metavar="REGEX",
+        help="Only named ranges that match are layers; repeatable.",
+        rich_help_panel=_SELECT,
+    ),
+]
+NvtxExclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nvtx-exclude",
+        metavar="REGEX",
+        help="Named ranges that match are no layers; repeatable.",
+        rich_help_panel=_SELECT,
+    ),
+]
+NvtxDomain = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nvtx-domain",
+        metavar="NAME",
+        help="Only ranges of this NVTX domain (`default`: the one without a name) are layers; repeatable.",
         rich_help_panel=_SELECT,
     ),
 ]

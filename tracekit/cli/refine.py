@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
+from tracekit.facts.capture_flags import flag_for
 
 if TYPE_CHECKING:
     from tracekit.report.model import Section, Table
@@ -17,22 +18,26 @@ __all__ = ["Refine"]
 class Refine:
     """What to keep of a section.
 
-    `tables`: these only (None: all); `remedy` says what to do when the trace has none of them. `depth`: so many levels
+    `tables`: these only (None: all); `needs` is the key of `facts.capture_flags` for what they need. `depth`: so many levels
     of a tree. `phase`: rows with time in this phase, the most first. `in_order`: a tree in the order of its table.
     """
 
     tables: tuple[str, ...] | None = None
-    remedy: str = ""
+    needs: str | None = None
     depth: int | None = None
     phase: str | None = None
     in_order: bool = False
 
-    def __call__(self, section: Section) -> Section:
-        """The section with what is kept. Raises UsageError when the trace has none of the tables."""
+    def __call__(self, section: Section, format_: str) -> Section:
+        """The section, of a trace of this format, with what is kept.
+
+        Raises UsageError when the trace has none of the tables.
+        """
         kept = tuple(one for one in section.tables if self.tables is None or one.name in self.tables)
         if section.tables and not kept:
             wanted = " or ".join(self.tables or ())
-            raise UsageError(f"{section.name} has no table {wanted} for this trace", remedy=self.remedy)
+            remedy = "" if self.needs is None else f"{self.needs} need {flag_for(self.needs, format_)}"
+            raise UsageError(f"{section.name} has no table {wanted} for this trace", remedy=remedy)
         return replace(section, tables=tuple(self._table(one) for one in kept))
 
     def _table(self, table: Table) -> Table:

@@ -16,6 +16,7 @@ from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
+from tracekit.ranges import range_filter
 
 if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, TraceInfo
@@ -34,6 +35,10 @@ def report(
     step: flags.Step = None,
     window: flags.WindowFlag = WindowKind.steps,
     comm_pattern: flags.CommPatterns = None,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     only: flags.Only = None,
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
@@ -54,13 +59,20 @@ def report(
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    asked = (names, rank, process, step, window, comm_pattern, only, top, limits, _looks_of(chosen))
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
+    asked = (names, rank, process, step, window, comm_pattern, ranges, only, top, limits, _looks_of(chosen))
     question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
     read = load_all(
-        traces, digests=digests, rank=rank, process=process, limits=limits, comm_patterns=comm_pattern
+        traces,
+        digests=digests,
+        rank=rank,
+        process=process,
+        limits=limits,
+        comm_patterns=comm_pattern,
+        ranges=ranges,
     )
     from tracekit.report.build import build_report
 
@@ -153,8 +165,9 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
     limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
     digests = digests_of(traces, no_cache=asked.no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
+    ranges = asked.ranges
     selection = (
-        *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern),
+        *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern, ranges),
         *(asked.table, asked.top, asked.sort),
     )
     question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
@@ -168,6 +181,7 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
         process=asked.process,
         limits=limits,
         comm_patterns=asked.comm_pattern,
+        ranges=ranges,
     )
     if chosen is Format.json:
         text = _json_of(name, asked, refine, read)
@@ -177,7 +191,10 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
 
         scopes = [select(trace, window=asked.window.value, step=asked.step) for trace in read]
         whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
-        sections = [_narrow(section, refine, asked.table, asked.sort) for section in whole]
+        sections = [
+            _narrow(section, one, refine, asked.table, asked.sort)
+            for section, one in zip(whole, read, strict=True)
+        ]
         if chosen in _FOLDERS:
             _write_table(sections, chosen, asked)
             return
@@ -197,7 +214,7 @@ def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trac
     texts = []
     for trace in read:
         made = build_report(trace, window=asked.window.value, step=asked.step, only=[name])
-        section = _narrow(made.sections[0], refine, asked.table, asked.sort)
+        section = _narrow(made.sections[0], trace, refine, asked.table, asked.sort)
         texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
     return "\n".join(texts)
 
@@ -213,11 +230,13 @@ def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> N
     out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
 
 
-def _narrow(section: Section, refine: Refine | None, table: str | None, sort: str | None) -> Section:
+def _narrow(
+    section: Section, trace: Trace, refine: Refine | None, table: str | None, sort: str | None
+) -> Section:
     """The section with only what is asked for, sorted as asked for."""
     from dataclasses import replace
 
-    section = section if refine is None else refine(section)
+    section = section if refine is None else refine(section, trace.meta.format)
     tables = section.tables
     if table is not None:
         tables = tuple(t for t in tables if t.name == table)
@@ -253,6 +272,10 @@ def export(
         ),
     ],
     to: flags.ExportTo = ExportKind.frames,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     process: flags.Process = None,
     format_: flags.FormatFlag = None,
     no_cache: flags.NoCache = False,
@@ -262,12 +285,15 @@ def export(
     chosen = format_ or Format.parquet
     if to is ExportKind.chrome and format_ is not None:
         raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
+    if ranges is not None and to is ExportKind.frames:
+        raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
     if chosen not in (Format.parquet, Format.csv):
         raise UsageError(f"export writes parquet or csv, not {chosen.value}")
     digest = digests_of([trace], no_cache=no_cache)[0]
     # A copy of the trace is one of all of it.
     limits = limits_of(no_size_limit=no_size_limit, max_events=0)
-    read = load(trace, digest=digest, limits=limits, process=process)
+    read = load(trace, digest=digest, limits=limits, process=process, ranges=ranges)
     if to is ExportKind.chrome:
         from tracekit.report import chrome
 

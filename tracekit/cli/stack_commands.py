@@ -21,8 +21,6 @@ from tracekit.facts.stack_names import PHASES
 __all__ = ["kernels", "layers", "ops"]
 
 _SHOWN_OF_LAYERS: Final = ("tree", "by_phase", "coverage")
-_NEED_LAYERS: Final = "layers need `tracekit capture`, with_stack=True, or record_function around the modules"
-_NEED_SHAPES: Final = "shapes need record_shapes=True"
 
 
 class LayersBy(str, Enum):
@@ -118,7 +116,7 @@ def layers(
         sort=None if sort == "execution" else sort,
         format_=None if chosen is None else Format(chosen.value),
     )
-    run_analysis("layers", plain, Refine(tables, _NEED_LAYERS, depth, of, in_order=sort == "execution"))
+    run_analysis("layers", plain, Refine(tables, "layers", depth, of, in_order=sort == "execution"))
 
 
 def _stack_format(output: Path | None) -> LayersFormat | None:
@@ -141,6 +139,7 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
         process=asked.process,
         limits=limits,
         comm_patterns=asked.comm_pattern,
+        ranges=asked.ranges,
     )
     if len(read) > 1:
         raise UsageError(
@@ -167,8 +166,8 @@ def kernels(
     ] = None,
 ) -> None:
     """Run `kernels`."""
-    remedy = {KernelsBy.layer: _NEED_LAYERS, KernelsBy.shape: _NEED_SHAPES}
-    run_analysis("kernels", asked, None if by is None else Refine((f"by_{by.value}",), remedy.get(by, "")))
+    needs = {KernelsBy.layer: "layers", KernelsBy.shape: "shapes"}
+    run_analysis("kernels", asked, None if by is None else Refine((f"by_{by.value}",), needs.get(by)))
 
 
 @with_flags
@@ -183,4 +182,4 @@ def ops(
 ) -> None:
     """Run `ops`."""
     shown = ("by_shape",) if by_shape else None if asked.table else ("by_operator",)
-    run_analysis("ops", asked, None if shown is None else Refine(shown, _NEED_SHAPES))
+    run_analysis("ops", asked, None if shown is None else Refine(shown, "shapes"))

@@ -10,6 +10,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli.loading import digests_of, expanded, limits_of, load
 from tracekit.errors import UsageError
+from tracekit.ranges import RangeFilter, range_filter
 
 if TYPE_CHECKING:
     from tracekit.serve import Document, Server
@@ -35,6 +36,10 @@ def view(
     ] = PERFETTO_PORT,
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -49,8 +54,11 @@ def view(
         raise UsageError(
             "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
         )
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
     if html:
-        document = _report(paths[0], step, window, max_events, no_cache=no_cache, no_size_limit=no_size_limit)
+        document = _report(
+            paths[0], step, window, ranges, max_events, no_cache=no_cache, no_size_limit=no_size_limit
+        )
     else:
         document = Document.of_trace(paths[0])
     server = Server(document, port)
@@ -82,13 +90,14 @@ def _report(
     path: Path,
     step: str | None,
     window: flags.WindowKind,
+    ranges: RangeFilter | None,
     max_events: int,
     *,
     no_cache: bool,
     no_size_limit: bool,
 ) -> Document:
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits)
+    read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges)
     from tracekit.report import html
     from tracekit.report.build import build_report
 

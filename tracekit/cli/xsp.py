@@ -14,6 +14,7 @@ from tracekit.cli import output as out
 from tracekit.cli.loading import digests_of, limits_of, load
 from tracekit.cli.options import FigureKind, Format
 from tracekit.errors import UsageError
+from tracekit.ranges import range_filter
 
 if TYPE_CHECKING:
     from tracekit.analyses.xsp._result import XspTable
@@ -65,6 +66,10 @@ def xsp(
     ] = None,
     rank: flags.Rank = None,
     step: flags.Step = None,
+    nvtx_depth: flags.NvtxDepth = None,
+    nvtx_include: flags.NvtxInclude = None,
+    nvtx_exclude: flags.NvtxExclude = None,
+    nvtx_domain: flags.NvtxDomain = None,
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
@@ -87,9 +92,10 @@ def xsp(
             f"these are {len(keys)} {chosen.value} tables", remedy="give --analysis, or -o FOLDER"
         )
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
 
     def read(path: Path) -> Trace:
-        return load(path, limits=limits, digest=digests_of([path], no_cache=no_cache)[0])
+        return load(path, limits=limits, digest=digests_of([path], no_cache=no_cache)[0], ranges=ranges)
 
     from tracekit.xsp import find_runs, xsp_of
 

@@ -14,7 +14,10 @@ __all__ = [
     "COPY_KINDS",
     "DESCRIBING_TABLES",
     "DOMAIN_CREATED",
-    "EMITTED",
+    "EMITTED_INPUTS",
+    "EMITTED_OPERATOR",
+    "EMITTED_SEQUENCE",
+    "EMITTED_SIZES",
     "EVENT_TABLES",
     "FORWARD_EVENT",
     "GRAPH_TABLE",
@@ -33,6 +36,7 @@ __all__ = [
     "OPERATOR_NAME",
     "OVERHEAD_TABLES",
     "RANK_NAME",
+    "REPORT_SUFFIXES",
     "RUNTIME_TABLE",
     "SPANNING_RANGES",
     "SYNC_NAMES",
@@ -74,6 +78,9 @@ DESCRIBING_TABLES: Final = (
 )
 """Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
 
+REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+"""Files that nsys itself records; their format is not public, and `nsys export` makes of them what is read."""
+
 NESTED_RANGES: Final = (59, 70)
 """`eventType` of push/pop ranges: of programs, and of imported text files."""
 
@@ -88,11 +95,11 @@ API_CLASSES: Final = (0, 1, 13, 26)
 API_VERSION: Final = r"_v\d{4,5}$"
 """The version of the API at the end of a call's name, which other profilers do not show."""
 
-EMITTED: Final = (
-    r"^(?s)(?P<name>.*?)(?:, seq = (?P<seq>-?\d{1,18}))?(?:, op_id = (?P<op_id>\d{1,18}))?"
-    r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = \[.*\])?$"
-)
-"""Text that `torch.autograd.profiler.emit_nvtx` and `nsys --pytorch` give to a range."""
+EMITTED_SEQUENCE: Final = ", seq = "
+EMITTED_OPERATOR: Final = ", op_id = "
+EMITTED_SIZES: Final = ", sizes = "
+EMITTED_INPUTS: Final = ", input_op_ids = "
+"""What stands between the parts of the text that `torch.autograd.profiler.emit_nvtx` and `nsys --pytorch` write."""
 
 _NAMESPACES = (
     r"aten|prims?|quantized|torch|torchvision|torchaudio|c10d|inductor|autograd|nccl_ops|_c10d_functional"

@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.assemble import Assembled, assemble, conform, nesting_of
+from tracekit.assemble import Assembled, assemble, conform, kept_nesting
 from tracekit.health import HealthLog
 from tracekit.trace import COLLECTIVE_SCHEMA, DEVICE_SCHEMA, HOST_SCHEMA, Schema, empty
 
@@ -81,7 +81,7 @@ def collectives_of(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) 
 
 def count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
     """Count spans that are open when another begins and end before it does."""
-    nesting = nesting_of(host)
+    nesting = kept_nesting(host)
     open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
     crossing = (
         (open_before >= 0)

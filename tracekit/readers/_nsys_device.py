@@ -9,7 +9,8 @@ import polars as pl
 
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
-from tracekit.readers._nsys_host import Pages, process_of, texts_of
+from tracekit.readers._nsys_host import Pages
+from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of
 from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
 
 __all__ = ["activities", "allocations", "metrics", "waits"]
@@ -32,7 +33,6 @@ _KERNEL: Final[Mapping[str, ColumnKind]] = {
     "dynamicSharedMemory": "int",
 }
 _NAME_COLUMNS: Final = ("demangledName", "mangledName", "shortName")
-_UNNAMED: Final = "<unnamed>"
 _MOST_SAMPLES: Final = 4_000_000
 _NO_STREAM: Final = 0xFFFFFFFF
 """What CUPTI writes where a wait has no stream."""
@@ -57,14 +57,11 @@ def activities(tables: Tables) -> Pages:
 def _kernels(tables: Tables) -> Pages:
     there = tables.columns(facts.KERNEL_TABLE)
     name_columns = [column for column in _NAME_COLUMNS if column in there]
-    texts = {
-        column: tables.texts(facts.KERNEL_TABLE, column).with_columns(pl.col("text").cast(pl.Categorical()))
-        for column in name_columns
-    }
+    texts: dict[str, Texts] = {column: Texts(tables, facts.KERNEL_TABLE, column) for column in name_columns}
     wanted: dict[str, ColumnKind] = {**_ACTIVITY, **_KERNEL, **dict.fromkeys(name_columns, "int")}
-    unnamed = pl.lit(_UNNAMED).cast(pl.Categorical())
+    unnamed = pl.lit(UNNAMED).cast(pl.Categorical())
     for rows in tables.pages(facts.KERNEL_TABLE, wanted):
-        names = [texts_of(rows[column], known) for column, known in texts.items()]
+        names = _first_told(rows, texts)
         page = rows.with_columns(pl.coalesce(*names, unnamed).alias("name"))
         shared = pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory")
         frame = _common(page, "kernel", pl.col("name"))
@@ -85,6 +82,16 @@ def _kernels(tables: Tables) -> Pages:
                 how="horizontal",
             ),
         )
+
+
+def _first_told(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
+    """The names from the best column that has them all, else from every column."""
+    found: list[pl.Series] = []
+    for column, known in texts.items():
+        found.append(known.of(rows[column]))
+        if not found[-1].null_count():
+            break
+    return found
 
 
 def _extent(page: pl.DataFrame, what: str) -> pl.Series:

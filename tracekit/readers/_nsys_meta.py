@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import polars as pl
-
 from tracekit.facts import nsys as facts
 from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
 from tracekit.trace import DeviceInfo
@@ -44,8 +42,8 @@ class Machine:
         return self.producer.get("schema_version", "")
 
 
-def machine_of(tables: Tables) -> Machine:
-    """What is known of the machine."""
+def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
+    """What is known of the machine; `named` are ranks that the names of threads tell."""
     gpus, by_ordinal = _gpus(tables)
     used = whole(tables, "TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("pid", "cudaId", "gpuId"), "int"), _FEW)
     ordinals = {(pid, cuda): gpu for pid, cuda, gpu in used.drop_nulls().rows()}
@@ -57,7 +55,7 @@ def machine_of(tables: Tables) -> Machine:
         began_utc_ns=_began(tables),
         gpus=gpus,
         ordinals=ordinals,
-        ranks=_ranks(tables),
+        ranks={**named, **_ranks(tables)},
     )
 
 
@@ -117,12 +115,4 @@ def _ranks(tables: Tables) -> dict[int, int]:
     """MPI's rank of each process."""
     shift = 1 << 24
     listed = whole(tables, "MPI_RANKS", {"globalPid": "int", "rank": "int"}, _FEW).drop_nulls()
-    ranks = {pid // shift % shift: rank for pid, rank in listed.rows()}
-    wanted: dict[str, ColumnKind] = {"globalTid": "int", "text": "text"}
-    only = ("eventType", (facts.NAMED_THREAD,))
-    for page in tables.pages("NVTX_EVENTS", wanted, only=only):
-        told = page.select(
-            pl.col("globalTid") // shift % shift, pl.col("text").str.extract(facts.RANK_NAME).cast(pl.Int64)
-        )
-        ranks = {**dict(told.drop_nulls().rows()), **ranks}
-    return ranks
+    return {pid // shift % shift: rank for pid, rank in listed.rows()}

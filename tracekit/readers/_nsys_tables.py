@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.facts import nsys as facts
 
 __all__ = ["ColumnKind", "ParquetTables", "SqliteTables", "Tables", "open_tables", "whole"]
 
@@ -25,6 +27,9 @@ _DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64
 PAGE_ROWS: Final = 1 << 17
 _LONGEST_TEXT: Final = 1 << 14
 """Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
+_TIMES: Final = ("start", "end", "timestamp")
+_LATEST_NS: Final = 3 * 10**18
+"""95 years; the difference of two such times, with such a duration added, is still an Int64."""
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 _REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
@@ -145,20 +150,22 @@ class SqliteTables:
         chosen = ", ".join(
             f"{self._read_as(wanted[name], _quoted(name))} as {_quoted(name)}" for name in there
         )
-        after = -(2**63)
-        while True:
+        start = f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)}"  # noqa: S608 - quoted
+
+        def page_after(row: int) -> pl.DataFrame:
             # By row id, so that a page costs as much as its own rows, however many lie before it.
-            page = self._query(
-                f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)} "  # noqa: S608 - names are quoted
-                f"where _rowid_ > {after}{where} order by _rowid_ limit {PAGE_ROWS}"
-            )
-            if not page.height:
-                return
-            after = int(page["__row"][-1])
-            rows = page.height
-            yield page.select(self._typed(page, name, wanted[name], there) for name in wanted)
-            if rows < PAGE_ROWS:
-                return
+            return self._query(f"{start} where _rowid_ > {row}{where} order by _rowid_ limit {PAGE_ROWS}")
+
+        # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
+        with ThreadPoolExecutor(1) as reading:
+            coming = reading.submit(page_after, -(2**63))
+            while (page := coming.result()).height:
+                full = page.height == PAGE_ROWS
+                if full:
+                    coming = reading.submit(page_after, int(page["__row"][-1]))
+                yield _clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
+                if not full:
+                    return
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
@@ -199,17 +206,20 @@ class SqliteTables:
             return self._decoded(values)
         if values.null_count() == values.len():  # a column without values has no type of its own
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
-        return values.cast(dtype)
+        # A copy (reversed twice): as it is, a column keeps the driver's whole page alive, with its texts.
+        return values.cast(dtype).reverse().reverse()
 
     def _decoded(self, values: pl.Series) -> pl.Series:
-        text = values.cast(pl.String, strict=False)
-        broken = text.is_null() & values.is_not_null()
-        if not broken.any():
-            return text
-        self.replaced_texts += int(broken.sum())
-        rows = broken.arg_true()
-        mended = [raw.decode("utf-8", "replace") for raw in values.gather(rows)]
-        return text.scatter(rows, mended)
+        try:
+            return values.cast(pl.String)
+        except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
+            pass  # some of them are no UTF-8: each is looked at
+        texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in values]
+        self.replaced_texts += sum(
+            text is not None and "\ufffd" in text and text.encode() != raw
+            for raw, text in zip(values, texts, strict=True)
+        )
+        return pl.Series(values.name, texts, dtype=pl.String)
 
     def _query(self, sql: str) -> pl.DataFrame:
         statement = self._manager.AdbcStatement(self._connection)
@@ -282,7 +292,9 @@ class ParquetTables:
             # One column of the file is read in any case: it tells how many rows a page of nulls has.
             part = scan.select(there or [next(iter(schema))]).slice(at, PAGE_ROWS)
             page = self._collected(part, table)
-            yield (page.filter(pl.col(only[0]).is_in(only[1])) if only else page).select(chosen)
+            if only:
+                page = page.filter(pl.col(only[0]).cast(pl.Int64, strict=False).is_in(only[1]))
+            yield _clocked(page.select(chosen))
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
@@ -317,6 +329,11 @@ def _check_header(path: Path) -> None:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+    if path.suffix in facts.REPORT_SUFFIXES and not header.startswith(_MAGIC):
+        fault = "it is a report of Nsight Systems that has not been exported"
+        raise UnreadableTraceError(fault, path=path, remedy=f"nsys export --type sqlite {path.name}")
+    if not header:
+        raise UnreadableTraceError("the file is empty", path=path, remedy=_REMEDY)
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise UnreadableTraceError("it is no whole SQLite database", path=path, remedy=_REMEDY)
     page_bytes, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
@@ -329,6 +346,16 @@ def _check_header(path: Path) -> None:
         if beside.is_file() and beside.stat().st_size:
             fault = f"it is being written: {beside.name} lies beside it"
             raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
+
+
+def _clocked(page: pl.DataFrame) -> pl.DataFrame:
+    """The page with times that no clock shows as null, so that sums and differences of the others cannot overflow."""
+    times = [name for name in _TIMES if name in page.columns]
+    if page.select(pl.all_horizontal(pl.col(times).is_between(-_LATEST_NS, _LATEST_NS).all())).item():
+        return page
+    return page.with_columns(
+        pl.when(pl.col(name).is_between(-_LATEST_NS, _LATEST_NS)).then(name) for name in times
+    )
 
 
 def _quoted(name: str) -> str:

@@ -33,6 +33,7 @@ from tracekit.readers._finish import (
     side_frame,
 )
 from tracekit.readers._nsys_meta import Machine, machine_of
+from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers._nsys_tables import Tables, open_tables
 from tracekit.readers._store import FrameStore
 from tracekit.trace import (
@@ -68,12 +69,17 @@ _OF_MACHINE: Final = ("counters",)
 
 
 def is_nsys(path: Path) -> bool:
-    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read."""
+    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read.
+
+    So is what calls itself an export or a report: the reader says what is wrong with it.
+    """
     try:
         if path.is_dir():
             return next(path.glob("*.parquet"), None) is not None
         if not path.is_file():
             return False
+        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
+            return True
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except (OSError, ValueError):
@@ -101,8 +107,9 @@ def read_nsys(
         _refuse_foreign(tables)
         most = limits.max_events if limits is not None else None
         stores = _Stores(most, stack)
+        names = nvtx_names(tables)
         total = sum(tables.count(table) for table in facts.EVENT_TABLES)
-        for name, frame in _pages(tables, health):
+        for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
@@ -115,8 +122,8 @@ def read_nsys(
             )
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
-        machine = machine_of(tables)
-        threads = host_side.named_threads(tables)
+        machine = machine_of(tables, names.ranks)
+        threads = host_side.named_threads(tables, names.threads)
         health.count("invalid_utf8", tables.replaced_texts)
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
@@ -133,13 +140,13 @@ def read_nsys(
         ]
 
 
-def _pages(tables: Tables, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
+def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
     """All rows by the frame that they belong to; device activities come first, since they tell the processes."""
     yield from device_side.activities(tables)
     yield from device_side.waits(tables)
     yield from device_side.allocations(tables)
     yield from host_side.api_calls(tables, health)
-    yield from host_side.ranges(tables)
+    yield from ranges(tables, names)
     yield from host_side.library_calls(tables)
     yield from host_side.overheads(tables)
     yield from host_side.os_calls(tables)
@@ -176,7 +183,8 @@ class _Stores:
             self._on_device = False
             if not self._by_process:  # nobody works on a device: all are one trace
                 self._open(None)
-        if None in self._by_process and name != "device":
+            self._adopt()
+        if self._by_process.keys() == {None} and name != "device":
             self._by_process[None].add(name, frame)
             return
         for process, rows in _by_process(frame):
@@ -191,6 +199,14 @@ class _Stores:
     def parts(self) -> list[tuple[int | None, FrameStore]]:
         """Processes in order, each with its rows."""
         return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
+
+    def _adopt(self) -> None:
+        """Work on a device that names no process is that of the only process there is."""
+        known = [process for process in self._by_process if process is not None]
+        if len(known) == 1 and None in self._by_process:
+            for rows in self._by_process.pop(None).parts("device"):
+                mine = rows.with_columns(pl.lit(known[0], pl.Int64).alias("process_id"))
+                self._by_process[known[0]].add("device", mine)
 
     def _open(self, process: int | None) -> None:
         if len(self._by_process) >= _MOST_PROCESSES:
@@ -271,7 +287,14 @@ def _build(
         parts=part.of,
     )
     mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
-    return Trace(meta=meta, host=made.host, device=made.device, threads=mine, health=health.frame(), **frames)
+    return Trace(
+        meta=meta,
+        host=made.host,
+        device=made.device,
+        threads=mine,
+        health=health.frame(),
+        **frames,  # type: ignore[arg-type]  # one of them is no frame
+    )
 
 
 def _since(excerpt: Excerpt, origin: int) -> Excerpt:
@@ -291,7 +314,7 @@ def _ended(frame: pl.DataFrame | None, last: int, health: HealthLog) -> pl.DataF
     """Ranges that were open when recording ended reach to its end."""
     if frame is None:
         return None
-    still_open = pl.col("duration").is_null()
+    still_open = pl.col("duration").is_null() & pl.col("start").is_not_null()
     if "kind" in frame.columns:
         still_open &= pl.col("kind") != "mark"
     count = frame.select(still_open.sum()).item()

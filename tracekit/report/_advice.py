@@ -9,6 +9,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.model import Advice, Bound
@@ -65,18 +66,21 @@ _GENERAL: Final[dict[Bound, tuple[str, str]]] = {
     ),
     "counters": (
         "Measure times in a second run",
-        "profile without profiler_metrics in experimental_config; read only the counters here",
+        "profile without {counters}; read only the counters here",
     ),
     "ranges only": (
         "Record what the layers run",
         "tracekit capture --levels M,MLG records operators and kernels as well; "
-        "a profiler of your own needs activities=[CPU, CUDA]",
+        "a profiler of your own needs {everything}",
     ),
     "nothing ran": (
         "Capture some work",
-        "call the model inside the profiler's active steps, with activities=[CPU, CUDA]",
+        "call the model while the profiler records, with {everything}",
     ),
 }
+
+_FLAGS_NAMED: Final = ("counters", "everything")
+"""What the texts above name in braces: keys of `facts.capture_flags`."""
 
 _ABOUT: Final[dict[Bound, frozenset[str]]] = {
     "input-bound": frozenset({"data_loading"}),
@@ -109,33 +113,37 @@ class Owned:
     section: str
 
 
-def general(bound: Bound, stake: int) -> Advice:
-    """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns."""
+def general(bound: Bound, stake: int, format_: str) -> Advice:
+    """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns.
+
+    Flags are those that record a trace of this format.
+    """
     title, text = _GENERAL[bound]
-    return Advice(title, text, stake if stake > 0 else None)
+    told = text.format(**{what: flag_for(what, format_) for what in _FLAGS_NAMED})
+    return Advice(title, told, stake if stake > 0 else None)
 
 
-def lead_in_advice(ns: int) -> Advice:
+def lead_in_advice(ns: int, format_: str) -> Advice:
     """What to do when the host works long before the device does anything."""
     return Advice(
         "See what the host does before the device's first activity",
         f"it worked alone for {format_ns(ns)}: preprocessing, data loading or first-time initialisation; "
-        "with_stack=True or record_function ranges name it",
+        f"{flag_for('names', format_)} name it",
         ns,
     )
 
 
-def python_advice(ns: int) -> Advice:
+def python_advice(ns: int, format_: str) -> Advice:
     """What to do when most time passes outside any operator."""
     return Advice(
         "Look at the Python code between the operators",
-        "with_stack=True names it; larger tensors and fewer operations in Python leave less of it "
+        f"{flag_for('names', format_)} name it; larger tensors and fewer operations in Python leave less of it "
         "(vectorised loops, torch.compile)",
         ns,
     )
 
 
-def top_kernels_advice(kernels: pl.DataFrame, compute: int) -> Advice:
+def top_kernels_advice(kernels: pl.DataFrame, compute: int, format_: str) -> Advice:
     """What to do about a busy device; not what the names of its kernels show to be done already.
 
     `kernels` are the computing rows of the table by name, largest first; `compute` their time in all, in ns.
@@ -144,7 +152,7 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int) -> Advice:
     total = max(sum(times), 1)
     already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
     if already < total / 2:
-        return general("compute-bound", 0)
+        return general("compute-bound", 0, format_)
     top = ", ".join(
         f"{shorten_name(name, 36)} ({format_share(ns / total)})"
         for name, ns in zip(names[:2], times[:2], strict=True)

@@ -57,6 +57,7 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
     costs += [Cost(OTHERS, busy - selected, (busy - selected) / basis)]
     costs.sort(key=lambda cost: -cost.ns)
     python = costs[0].label == OUTSIDE
+    format_ = scope.trace.meta.format
     return Verdict(
         bound="cpu",
         headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, basis),
@@ -65,8 +66,8 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
             findings,
             "cpu",
             basis,
-            fallback=general("cpu", 0),
-            first=[python_advice(outside)] if python else [],
+            fallback=general("cpu", 0, format_),
+            first=[python_advice(outside, format_)] if python else [],
         ),
         notes=(*_recording(scope, idle), *_notes(total, selected, busy)),
         basis_ns=basis,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
+from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
 from tracekit.report._capture_flags import section_with_flags, with_flags
 from tracekit.report._tree import costliest
@@ -81,12 +81,14 @@ def build_report(
         empty = isinstance(outcome, Result) and outcome.not_captured is not None
         if wanted and not (only is None and analysis.optional and empty):
             sections.append(_section(analysis, outcome, scope, top))
-    verdict = _with_excerpt(_clean_verdict(decide(scope, results)), trace)
+    verdict = _with_choices(_clean_verdict(decide(scope, results)), trace)
     return Report(
         trace=trace_info(trace),
         window=_window(scope),
         verdict=with_flags(verdict, trace.manifest),
-        sections=tuple(section_with_flags(one, trace.manifest) for one in _said_once(sections)),
+        sections=tuple(
+            section_with_flags(one, trace.manifest) for one in _said_once(sections, trace.meta.format)
+        ),
         health=(*_health(trace), *broken),
     )
 
@@ -214,19 +216,17 @@ def _question(analysis: Analysis, scope: Scope) -> str:
     return _CPU_QUESTIONS.get(analysis.name, analysis.question) if scope.on_cpu else analysis.question
 
 
-_DEVICE_FLAG: Final = re.compile(r"; profile[^;]*ProfilerActivity\.CUDA[^;]*")
-
-
-def _said_once(sections: Sequence[Section]) -> tuple[Section, ...]:
+def _said_once(sections: Sequence[Section], format_: str) -> tuple[Section, ...]:
     """The sections; only the first that lacks the device's activities says how to capture them."""
+    hints = {clean(how_to_record(what, format_)) for what in ("device", "everything")}
     kept, said = [], False
     for section in sections:
-        text = section.not_captured or ""
-        if said and _DEVICE_FLAG.search(text):
-            kept.append(dataclasses.replace(section, not_captured=_DEVICE_FLAG.sub("", text)))
-        else:
-            kept.append(section)
-        said = said or "ProfilerActivity.CUDA" in text
+        text = section.not_captured
+        if said and text is not None:
+            parts = [part for part in text.split("; ") if part not in hints]
+            section = dataclasses.replace(section, not_captured="; ".join(parts))  # noqa: PLW2901
+        kept.append(section)
+        said = said or (text is not None and any(hint in text for hint in hints))
     return tuple(kept)
 
 
@@ -242,10 +242,13 @@ def _clean_verdict(verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, headline=clean(verdict.headline), costs=costs, layers=layers)
 
 
-def _with_excerpt(verdict: Verdict, trace: Trace) -> Verdict:
-    if trace.meta.excerpt is None:
-        return verdict
-    return dataclasses.replace(verdict, notes=(format_excerpt(trace.meta.excerpt), *verdict.notes))
+def _with_choices(verdict: Verdict, trace: Trace) -> Verdict:
+    added = [] if trace.meta.excerpt is None else [format_excerpt(trace.meta.excerpt)]
+    if trace.layer_ranges is not None:
+        added.append(
+            clean(f"Of the named ranges only those count as layers that {trace.layer_ranges.label} leaves.")
+        )
+    return dataclasses.replace(verdict, notes=(*added, *verdict.notes))
 
 
 def trace_info(trace: Trace) -> TraceInfo:
@@ -279,6 +282,7 @@ def _window(scope: Scope) -> Window:
         duration_ns=scope.duration,
         steps=tuple(Step(number, clean(name), start, end) for number, name, start, end in rows),
         on_cpu=scope.on_cpu,
+        steps_inferred_from=None if scope.inferred_from is None else clean(scope.inferred_from),
     )
 
 

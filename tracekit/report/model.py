@@ -205,7 +205,8 @@ class Step:
 class Window:
     """What was analysed. `kind` is `steps` or `trace`; times are ns from the trace's origin.
 
-    `on_cpu`: no device was captured, and the self time of operators takes its place.
+    `on_cpu`: no device was captured, and the self time of operators takes its place. `steps_inferred_from` names the
+    range that was taken for the step of a trace that marks none; null when steps were marked or asked for.
     """
 
     kind: str
@@ -215,6 +216,7 @@ class Window:
     duration_ns: int
     steps: tuple[Step, ...] = ()
     on_cpu: bool = False
+    steps_inferred_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses._lacking import has_launch_calls
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
@@ -89,7 +90,7 @@ def _of_nothing(trace: Trace) -> Verdict:
     """The verdict on a trace in which no device and no operator did anything."""
     if not trace.host.filter(pl.col("kind") == "module").height:
         text = "The trace holds no device activity and no operator."
-        return Verdict("nothing ran", text, advice=(general("nothing ran", 0),))
+        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace.meta.format),))
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
     level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
@@ -97,7 +98,7 @@ def _of_nothing(trace: Trace) -> Verdict:
         f"Only ranges of steps, phases and layers were recorded{level}: times of the host, "
         "with no operator and no device activity."
     )
-    return Verdict("ranges only", text, advice=(general("ranges only", 0),))
+    return Verdict("ranges only", text, advice=(general("ranges only", 0, trace.meta.format),))
 
 
 # -- a run for counters ----------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def _of_counters(scope: Scope, replayed: int, findings: list[Owned]) -> Verdict:
             f"A counter run: {what} measured one at a time; times include the replay of kernels "
             "and are not meaningful."
         ),
-        advice=told or (general("counters", 0),),
+        advice=told or (general("counters", 0, scope.trace.meta.format),),
         basis_ns=scope.duration,
     )
 
@@ -152,7 +153,7 @@ def _on_device(scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
-        advice=_advice(parts, results, findings, bound, worst, warm_up),
+        advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
         notes=tuple(_notes(scope, parts, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
@@ -269,7 +270,12 @@ def _notes(
         share = format_share(second.ns / parts.basis)
         yield f"It is close: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
-        yield "No launch calls were captured, so the trace cannot tell what the device waited for."
+        what = (
+            "No launch call could be linked"
+            if has_launch_calls(scope.trace)
+            else "No launch calls were captured"
+        )
+        yield f"{what}, so the trace cannot tell what the device waited for."
     if bound == "compute-bound" and not parts.has_steps:
         yield "The trace marks no steps, so work of the host before the first activity is not counted."
     if parts.devices > 1:
@@ -292,6 +298,7 @@ def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
 
 
 def _advice(
+    scope: Scope,
     parts: DeviceParts,
     results: Tables,
     findings: list[Owned],
@@ -299,11 +306,12 @@ def _advice(
     worst: _Loss,
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
+    format_ = scope.trace.meta.format
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
-        first = [lead_in_advice(parts.lead_in_host)]
+        first = [lead_in_advice(parts.lead_in_host, format_)]
     if bound == "compute-bound":  # nobody can say what part of a computation could be saved
-        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute)
+        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, format_)
     else:
-        fallback = general(bound, worst.ns)
+        fallback = general(bound, worst.ns, format_)
     return choose(findings, bound, parts.basis, fallback=fallback, first=first)

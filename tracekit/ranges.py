@@ -1,0 +1,87 @@
+"""Which of the ranges that a person named count as layers: a choice that travels with a `Trace`.
+
+It imports nothing heavy, so that the command line can make the choice before it knows whether a trace must be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracekit.errors import UsageError
+
+__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "range_filter"]
+
+DEFAULT_DOMAIN: Final = "default"
+"""What stands for the NVTX domain that has no name, in which every range of a PyTorch profile lies, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFilter:
+    """Named ranges (NVTX push/pop, `record_function`) that count as layers of the source `range`.
+
+    A range counts when it lies in one of the `domains` (any, when none is named), its name matches one of `include`
+    (any name, when there is none) and none of `exclude`. Of those that count, ranges nested deeper than `depth` levels
+    are no layers of their own. A range that does not count is a host span like before: it still tells a phase, can be
+    a step, and is drawn in the timeline.
+
+    Raises UsageError for what is no regular expression, and for a depth below 1.
+
+    >>> RangeFilter(depth=2, exclude=("^sync$",)).label
+    "--nvtx-depth 2 --nvtx-exclude '^sync$'"
+    """
+
+    depth: int | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and self.depth < 1:
+            raise UsageError(f"--nvtx-depth {self.depth} leaves no level", remedy="use a number from 1 on")
+        for flag, patterns in (("include", self.include), ("exclude", self.exclude)):
+            for pattern in patterns:
+                _check(flag, pattern)
+
+    @property
+    def label(self) -> str:
+        """The flags of the command line that make this choice."""
+        return " ".join(self._flags())
+
+    def _flags(self) -> Iterator[str]:
+        if self.depth is not None:
+            yield f"--nvtx-depth {self.depth}"
+        for flag, values in (("include", self.include), ("exclude", self.exclude), ("domain", self.domains)):
+            yield from (f"--nvtx-{flag} {value!r}" for value in values)
+
+
+def range_filter(
+    depth: int | None,
+    include: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    domains: Sequence[str] | None,
+) -> RangeFilter | None:
+    """The choice that these flags make; None when none is given, which is: all ranges.
+
+    Raises UsageError as `RangeFilter` does.
+
+    >>> range_filter(None, [], None, ["app"])
+    RangeFilter(depth=None, include=(), exclude=(), domains=('app',))
+    """
+    if depth is None and not include and not exclude and not domains:
+        return None
+    return RangeFilter(depth, tuple(include or ()), tuple(exclude or ()), tuple(domains or ()))
+
+
+def _check(flag: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise not_a_pattern(flag, pattern, error) from error
+
+
+def not_a_pattern(flag: str, pattern: str, error: Exception) -> UsageError:
+    """The error of `--nvtx-FLAG` with a pattern that is no regular expression."""
+    return UsageError(f"--nvtx-{flag} {pattern!r} is not a regular expression ({error})")

@@ -1,0 +1,54 @@
+"""The numbers by which an Nsight Systems export names processes, threads and strings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.readers._nsys_tables import Tables
+
+__all__ = ["UNNAMED", "Texts", "process_of", "thread_of"]
+
+UNNAMED: Final = "<unnamed>"
+"""What a row is called whose name the file does not hold."""
+
+_PID_BITS, _TID_BITS = 24, 24
+
+
+def process_of(column: str) -> pl.Expr:
+    """The process that a serialised id names: 8 bits of hardware, 8 of a VM, 24 of a process, 24 of a thread."""
+    return ((pl.col(column) // (1 << _TID_BITS)) % (1 << _PID_BITS)).alias("process_id")
+
+
+def thread_of(column: str) -> pl.Expr:
+    """The thread that a serialised id names."""
+    return (pl.col(column) % (1 << _TID_BITS)).alias("thread_id")
+
+
+class Texts:
+    """The strings that a column of a table refers to; looked up when the first of its ids comes.
+
+    With `without` (a regular expression), what it matches is left out of each.
+    """
+
+    def __init__(self, tables: Tables, table: str, column: str, *, without: str | None = None) -> None:
+        self._tables, self._table, self._column = tables, table, column
+        self._without = without
+        self._known: pl.DataFrame | None = None
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """The strings with these ids as a categorical column, null where there is none."""
+        if ids.null_count() == ids.len():
+            return pl.Series([None], dtype=pl.Categorical()).new_from_index(0, ids.len())
+        joined = ids.alias("id").to_frame().join(self._all(), on="id", how="left", maintain_order="left")
+        return joined["text"]
+
+    def _all(self) -> pl.DataFrame:
+        if self._known is None:
+            found = self._tables.texts(self._table, self._column)
+            text = pl.col("text")
+            if self._without is not None:
+                text = text.str.replace(self._without, "")
+            self._known = found.with_columns(text.cast(pl.Categorical()))
+        return self._known

@@ -1,0 +1,156 @@
+"""NVTX in an Nsight Systems export: ranges of threads and of processes, marks, and the names of domains and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.facts import nsys as facts
+from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of, thread_of
+from tracekit.readers._nsys_names import interpreted
+from tracekit.readers._nsys_tables import ColumnKind, Tables
+
+__all__ = ["NvtxNames", "nvtx_names", "ranges"]
+
+_TABLE: Final = "NVTX_EVENTS"
+_COLUMNS: Final[Mapping[str, ColumnKind]] = {
+    "start": "int",
+    "end": "int",
+    "eventType": "int",
+    "text": "text",
+    "textId": "int",
+    "globalTid": "int",
+    "endGlobalTid": "int",
+    "domainId": "int",
+    "jsonText": "text",
+    "jsonTextId": "int",
+}
+_NUMBERS: Final[Mapping[str, ColumnKind]] = {
+    "uint64Value": "int",
+    "int64Value": "int",
+    "uint32Value": "int",
+    "int32Value": "int",
+    "doubleValue": "float",
+    "floatValue": "float",
+}
+_USED: Final = (*facts.NESTED_RANGES, *facts.SPANNING_RANGES, *facts.MARKS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NvtxNames:
+    """`domains` (`process_id`, `domainId`, `domain`), `threads` (`process_id`, `thread_id`, `name`), and the rank that the name of a
+    process's thread tells.
+    """
+
+    domains: pl.DataFrame
+    threads: pl.DataFrame
+    ranks: dict[int, int]
+
+
+def nvtx_names(tables: Tables) -> NvtxNames:
+    """What rows of NVTX name; the default domain, 0, has no name."""
+    wanted: dict[str, ColumnKind] = {
+        name: _COLUMNS[name] for name in ("eventType", "globalTid", "domainId", "text", "textId")
+    }
+    only = ("eventType", (facts.NAMED_THREAD, facts.DOMAIN_CREATED))
+    schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in wanted.items()}
+    rows = pl.concat([*tables.pages(_TABLE, wanted, only=only), pl.DataFrame(schema=schema)])
+    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").of(rows["textId"]).cast(pl.String))
+    rows = rows.with_columns(name.alias("name"), process_of("globalTid"), thread_of("globalTid"))
+    kind = pl.col("eventType")
+    domains = rows.filter(kind == facts.DOMAIN_CREATED).select(
+        "process_id", "domainId", pl.col("name").cast(pl.Categorical()).alias("domain")
+    )
+    threads = rows.filter(kind == facts.NAMED_THREAD).select("process_id", "thread_id", "name").drop_nulls()
+    ranks = threads.select("process_id", pl.col("name").str.extract(facts.RANK_NAME).cast(pl.Int64))
+    return NvtxNames(
+        domains=domains.unique(["process_id", "domainId"], keep="first", maintain_order=True),
+        threads=threads,
+        ranks=dict(ranks.drop_nulls().rows()),
+    )
+
+
+def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
+    texts, payloads = Texts(tables, _TABLE, "textId"), Texts(tables, _TABLE, "jsonTextId")
+    there = tables.columns(_TABLE)
+    numbers = [name for name in _NUMBERS if name in there]
+    kind = pl.col("eventType")
+    for page in tables.pages(_TABLE, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
+        rows = page.filter(kind.is_in(_USED))
+        if not rows.height:
+            continue
+        rows = rows.select(
+            "eventType",
+            "endGlobalTid",
+            "start",
+            (pl.col("end") - pl.col("start")).alias("duration"),
+            process_of("globalTid"),
+            thread_of("globalTid"),
+            pl.coalesce("text", texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
+            _domain(rows, names.domains).alias("domain"),
+            _payload(rows, payloads, numbers).alias("payload"),
+        )
+        nested = rows.filter(kind.is_in(facts.NESTED_RANGES))
+        if nested.height:
+            place = ["process_id", "thread_id", "start", "duration", "domain", "payload"]
+            told = interpreted(nested.select("text", "domain"))
+            host = pl.concat([told, nested.select(place)], how="horizontal")
+            yield "host", host
+            talk = _collectives(host)
+            if talk.height:
+                yield "collectives", talk
+        others = rows.filter(~kind.is_in(facts.NESTED_RANGES))
+        if others.height:
+            yield "ranges", _spanning(others)
+
+
+def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
+    """The names of the rows' domains; one whose name was not recorded goes by its number."""
+    key = ["process_id", "domainId"]
+    used = rows.select(process_of("globalTid"), "domainId")
+    known = used.unique().join(domains, on=key, how="left")
+    number = pl.when(pl.col("domainId") > 0).then(pl.format("#{}", "domainId")).cast(pl.Categorical())
+    known = known.with_columns(pl.coalesce("domain", number).alias("domain"))
+    return used.join(known, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
+
+
+def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str]) -> pl.Series:
+    """What a range carries: text of JSON, else its number."""
+    asked = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
+    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in asked]
+    return rows.select(pl.coalesce(texts.of(rows["jsonTextId"]), *written).alias("payload")).to_series()
+
+
+def _spanning(rows: pl.DataFrame) -> pl.DataFrame:
+    mark = pl.col("eventType").is_in(facts.MARKS)
+    ended = pl.coalesce(thread_of("endGlobalTid"), "thread_id")
+    return rows.select(
+        pl.when(mark).then(pl.lit("mark")).otherwise(pl.lit("start_end")).alias("kind"),
+        pl.col("text").cast(pl.Categorical()).alias("name"),
+        "domain",
+        "payload",
+        "process_id",
+        "thread_id",
+        pl.when(~mark).then(ended).alias("end_thread_id"),
+        "start",
+        pl.when(~mark).then("duration").alias("duration"),
+    )
+
+
+def _collectives(host: pl.DataFrame) -> pl.DataFrame:
+    name, payload = pl.col("name").cast(pl.String), pl.col("payload").cast(pl.String)
+    chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
+    rows = host.join(chosen, on="name", how="semi", maintain_order="left")
+    field = payload.str.extract
+    return rows.select(
+        name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
+        field(r'"NCCL communicator ID"\s*:\s*"?(\w+)', 1).alias("group"),
+        field(r'"No\. of ranks"\s*:\s*"?(\d{1,9})', 1).cast(pl.Int64).alias("group_size"),
+        field(r'"Message size \[bytes\]"\s*:\s*"?(\d{1,18})', 1).cast(pl.Int64).alias("elements_in"),
+        pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
+        *("process_id", "thread_id", "start", "duration"),
+    )
