@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses._layer_paths import nested_paths, path_tree, rows_of
+from tracekit.analyses._spanning_layers import Spanning, spanning_ranges
 from tracekit.analyses._stack import HostStack
 from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.capture_names import LAYER_PREFIX
@@ -25,13 +27,10 @@ from tracekit.trace import Trace
 
 __all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
 
-SOURCES = ("capture", "module", "range", "compiled", "phase", "graph")
+SOURCES = ("capture", "module", "range", "compiled", "interval", "phase", "graph")
 """Where a layer is known from; `phase` and `graph` layers stand for work that is in no layer."""
 
 ROOT = "<root>"
-
-_DEEPEST = 128
-"""Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
 
 _MOST_CONTAINERS = 32
 """A captured name of more parts stands for itself: modules around it that are never called are not made up."""
@@ -62,17 +61,39 @@ class LayerSource:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SpanningSource:
+    """Ranges that lie on no thread, each with its layer."""
+
+    name: str
+    ranges: Spanning
+    layer: Int64Array
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each (thread, time) the innermost layer that is open in the thread's process, and its start; −1 for none."""
+        row = self.ranges.at(thread, time)
+        return take(self.layer, row), take(self.ranges.nesting.start, row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """`table` has the columns of LAYER_SCHEMA; `sources` are in the order in which they are asked."""
+    """`table` has the columns of LAYER_SCHEMA; `sources` are in the order in which they are asked, `spanning` (start/end ranges) after them."""
 
     table: pl.DataFrame
     sources: tuple[LayerSource, ...]
+    spanning: SpanningSource | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The name of each source by the number that `at` gives."""
+        told = tuple(each.name for each in self.sources)
+        return told if self.spanning is None else (*told, self.spanning.name)
 
     def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
         layer = np.full(thread.size, -1, dtype=np.int64)
         source, start = layer.copy(), layer.copy()
-        for number, each in enumerate(self.sources):
+        asked = self.sources if self.spanning is None else (*self.sources, self.spanning)
+        for number, each in enumerate(asked):
             open_ = np.flatnonzero(layer < 0)
             if not open_.size:
                 break
@@ -87,32 +108,47 @@ class Layers:
         return int(found[0]) if found.len() else -1
 
 
-def layers_of(trace: Trace, stack: HostStack, engine: Int64Array, pseudo: list[tuple[str, str]]) -> Layers:
+def layers_of(
+    trace: Trace,
+    stack: HostStack,
+    engine: Int64Array,
+    pseudo: list[tuple[str, str]],
+    steps: pl.DataFrame | None = None,
+) -> Layers:
     """All layers of a trace.
 
-    `engine` are the threads of the autograd engine, `pseudo` (path, source) of rows that stand for work in no layer.
+    `engine` are the threads of the autograd engine, `pseudo` (path, source) of rows that stand for work in no layer. Ranges
+    that are `steps` (`start`, `end`) are no layers.
     """
     found = [
         each
         for each in (
             _captured(trace, stack),
             _modules(stack),
-            _ranges(trace, stack, engine),
+            _ranges(trace, stack, engine, steps),
             _compiled(stack),
         )
         if each is not None
     ]
+    spanning = spanning_ranges(trace, stack, _work(trace, stack))
+    if spanning is not None:
+        row, tree = nested_paths(spanning.nesting, spanning.names, "/")
+        found.append((spanning.nesting, row, tree, "interval"))
     rows: list[tuple[str, str, str | None, str | None]] = []  # path, source, parent's path, type
     for _, _, table, source in found:
         rows += [(path, source, parent, type_) for path, parent, type_ in table.rows()]
     rows += [(path, source, None, None) for path, source in pseudo]
     table = _numbered(rows)
     numbers = {(path, source): number for number, path, source in table["layer_id", "path", "source"].rows()}
-    sources = []
+    sources: list[LayerSource] = []
+    process_wide: SpanningSource | None = None
     for nesting, row, tree, source in found:
         known = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
-        sources.append(LayerSource(source, nesting, take(known, row)))
-    return Layers(table, tuple(sources))
+        if spanning is not None and nesting is spanning.nesting:
+            process_wide = SpanningSource(source, spanning, take(known, row))
+        else:
+            sources.append(LayerSource(source, nesting, take(known, row)))
+    return Layers(table, tuple(sources), process_wide)
 
 
 _Found = tuple[Nesting, Int64Array, pl.DataFrame, str]
@@ -138,7 +174,7 @@ def _captured(trace: Trace, stack: HostStack) -> _Found | None:
     if exact is not None:
         types = {**dict(exact["path", "type"].rows()), **types}
     tree = _dotted_tree(types, rooted=ROOT in types)
-    return _subset(stack, rows), _rows_of(spans["path"], tree["path"]), tree, "capture"
+    return _subset(stack, rows), rows_of(spans["path"], tree["path"]), tree, "capture"
 
 
 def _layer_table(trace: Trace) -> pl.DataFrame | None:
@@ -180,12 +216,7 @@ def _dotted_tree(types: dict[str, str | None], *, rooted: bool) -> pl.DataFrame:
             above = "" if alone else part.rpartition(".")[0]
             paths[part] = above or (ROOT if rooted and part != ROOT else None)
             part = above
-    return _tree([(path, parent, types.get(path)) for path, parent in paths.items()])
-
-
-def _tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:
-    schema = {"path": pl.String, "parent": pl.String, "type": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return path_tree([(path, parent, types.get(path)) for path, parent in paths.items()])
 
 
 def _modules(stack: HostStack) -> _Found | None:
@@ -196,15 +227,15 @@ def _modules(stack: HostStack) -> _Found | None:
     rows = np.flatnonzero(wanted)
     names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
     nesting = _subset(stack, rows)
-    row, tree = _nested_paths(nesting, names, ".")
+    row, tree = nested_paths(nesting, names, ".")
     types = tree.with_columns(
         pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
     )
     return nesting, row, types, "module"
 
 
-def _ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> _Found | None:
-    rows, names = _named_ranges(trace, stack, engine), pl.Series([], dtype=pl.String)
+def _ranges(trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None) -> _Found | None:
+    rows, names = _named_ranges(trace, stack, engine, steps), pl.Series([], dtype=pl.String)
     if rows.size:
         names = stack.frame["name"][rows].cast(pl.String)
     sharded = _fsdp(stack)
@@ -219,23 +250,30 @@ def _ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> _Found | None
         order = np.lexsort((-end, start, thread))
         thread, start, end, names = thread[order], start[order], end[order], names[order]
     nesting = nest(thread, start, end)
-    row, tree = _nested_paths(nesting, names, "/")
+    row, tree = nested_paths(nesting, names, "/")
     return nesting, row, tree, "range"
 
 
-def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Array:
+def _named_ranges(
+    trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None
+) -> Int64Array:
     """Annotations that are not a tool's own and enclose work: on their thread, or at that time on the engine's."""
     candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
     if not candidate.any():
         return np.empty(0, dtype=np.int64)
     rows = np.flatnonzero(candidate)
+    if steps is not None and steps.height:
+        spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
+        kept = spans.join(
+            steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
+        )
+        rows = rows[kept["row"].to_numpy()]
     chosen = trace.layer_ranges
     if chosen is not None:
         rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
     if not rows.size:
         return rows
-    work = stack.of_kind("op")
-    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    work = _work(trace, stack)
     before = np.concatenate([[0], np.cumsum(work)])
     last = rows + _spans_below(stack, rows)
     encloses = before[last] > before[rows + 1]
@@ -245,6 +283,13 @@ def _named_ranges(trace: Trace, stack: HostStack, engine: Int64Array) -> Int64Ar
     if chosen is not None and chosen.depth is not None and kept.size:
         kept = kept[_subset(stack, kept).depth() < chosen.depth]
     return kept
+
+
+def _work(trace: Trace, stack: HostStack) -> BoolArray:
+    """Host spans that are work: operators and launches."""
+    work = stack.of_kind("op")
+    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    return work
 
 
 def _meet(stack: HostStack, rows: Int64Array, others: Int64Array) -> BoolArray:
@@ -309,59 +354,13 @@ def _compiled(stack: HostStack) -> _Found | None:
         return None
     names = stack.frame["name"][rows].cast(pl.String)
     nesting = _subset(stack, rows)
-    row, tree = _nested_paths(nesting, names, "/")
+    row, tree = nested_paths(nesting, names, "/")
     return nesting, row, tree, "compiled"
 
 
 def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
     """The nesting of some spans among themselves."""
     return nest(stack.thread[rows], stack.start[rows], stack.end[rows])
-
-
-def _nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[Int64Array, pl.DataFrame]:
-    """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
-    depth = nesting.depth()
-    names = names.str.slice(0, LONGEST_NAME)
-    told = names.unique(maintain_order=True)
-    name = _rows_of(names, told)
-    # A path is a number until the end, and its text is made once: paths are far longer than names.
-    number = np.full(depth.size, -1, dtype=np.int64)
-    tree = _tree([]).drop("type")
-    for level in range(min(int(depth.max()) + 1, _DEEPEST)):
-        rows = np.flatnonzero(depth == level)
-        above = take(number, nesting.parent[rows])
-        pairs = pl.DataFrame({"above": above, "name": name[rows]})
-        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], told, separator)
-        new = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("number") + tree.height)
-        at = pairs.join(new, on=["above", "name"], how="left", maintain_order="left")["number"]
-        number[rows] = np.where(at.is_not_null(), at.fill_null(-1).to_numpy(), above)
-        tree = pl.concat([tree, new.select("path", "parent")])
-    number = take(number, nesting.nearest_ancestor(depth < _DEEPEST))
-    distinct = tree.unique("path", keep="last", maintain_order=True)
-    row = _rows_of(tree["path"], distinct["path"])[number]
-    return row, distinct.with_columns(pl.lit(None, pl.String).alias("type"))
-
-
-def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separator: str) -> pl.DataFrame:
-    """`pairs` (`above`, a row of `paths` or −1, and `name`, one of `names`) with `parent` and `path`, where not too long."""
-    outermost = pl.col("above") < 0
-    length = pl.col("parent").str.len_chars() + pl.col("text").str.len_chars() + len(separator)
-    texts = pairs.with_columns(
-        paths.gather(pairs["above"].set(pairs["above"] < 0, None)).alias("parent"),
-        names.gather(pairs["name"]).alias("text"),
-    )
-    path = pl.concat_str("parent", pl.lit(separator), "text")
-    return texts.filter(outermost | (length <= LONGEST_NAME)).with_columns(
-        pl.when(outermost).then("text").otherwise(path).alias("path")
-    )
-
-
-def _rows_of(values: pl.Series, known: pl.Series) -> Int64Array:
-    """The row in `known` of each value; −1 for one that is not in it."""
-    rows = pl.DataFrame({"value": known, "row": np.arange(known.len())})
-    joined = values.alias("value").to_frame().join(rows, on="value", how="left", maintain_order="left")
-    found: Int64Array = joined["row"].fill_null(-1).to_numpy()
-    return found
 
 
 def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFrame:

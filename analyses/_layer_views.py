@@ -29,7 +29,7 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
     # Twice, since two neighbours share the character between them.
     plain = path.str.replace_all(_NUMBER, "$1*$2").str.replace_all(_NUMBER, "$1*$2")
     ended = plain.str.replace_all(_NUMBERED, "$1*$2").str.replace_all(_NUMBERED, "$1*$2")
-    of_model = pl.col("source").is_in(["module", "range", "compiled"])
+    of_model = pl.col("source").is_in(["module", "range", "compiled", "interval"])
     captured = pl.col("source") == "capture"
     return tree.select(
         pl.when(of_model).then(ended).when(captured).then(plain).otherwise(path).alias("pattern")

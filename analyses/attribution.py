@@ -5,6 +5,7 @@ the launch's start on the launch's thread, and the phase of the training step. W
 the layer of the forward operator with the same sequence number. Each row says by which `method` its layer is known:
 
 * `capture`, `module`, `range`, `compiled`: a span of this source is open at the launch (`analyses._layer_spans`);
+* `interval`: a start/end range is open in the process, and no other that does not contain it (`analyses._spanning_layers`);
 * `sequence`: by the forward operator of the backward node; `accumulate`: a node without a number (the sum of a
   gradient) or the engine's own work, which follows the node before it;
 * `enclosing-time`: on a thread of the autograd engine, the span open on the process's main thread at that time;
@@ -63,6 +64,7 @@ METHODS = (
     "module",
     "range",
     "compiled",
+    "interval",
     "sequence",
     "accumulate",
     "enclosing-time",
@@ -195,15 +197,15 @@ class StackModel:
 
 
 def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
-    numbers = [_M[each.name] for each in layers.sources]
+    numbers = [_M[name] for name in layers.methods]
     return np.array([*numbers, _M[UNATTRIBUTED]], dtype=np.int64)  # the last one is for source −1
 
 
-def stack_model(trace: Trace) -> StackModel:
-    """Everything that attribution needs of a trace's host side, computed once per trace."""
+def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
+    """Everything that attribution needs of a trace's host side; ranges that are `steps` (`start`, `end`) are no layers."""
     stack = host_stack(trace)
     backward = backward_of(trace, stack)
-    layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers())
+    layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
     return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
 
 
@@ -220,7 +222,7 @@ def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
     kept = scope.kept.get(key)
     if isinstance(kept, Attribution):
         return kept
-    model = stack_model(trace)
+    model = stack_model(trace, scope.steps)
     made = _attribute(scope, model)
     scope.kept[key] = made
     return made
@@ -374,11 +376,11 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
     trace = scope.trace
     lost = no_launches(scope, "so device work has no operator and no layer")
     missing = [] if lost is None else [lost]
-    if not model.layers.sources and trace.layer_ranges is not None:
+    if not model.layers.methods and trace.layer_ranges is not None:
         missing.append(
             f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
         )
-    elif not model.layers.sources:
+    elif not model.layers.methods:
         missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")
     nodes = model.backward.is_node
     if nodes.any() and not (model.backward.forward >= 0).any():

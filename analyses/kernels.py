@@ -81,7 +81,7 @@ def _layer_paths(trace: Trace, scope: Scope) -> pl.Series:
 
 
 def _any_layer(trace: Trace, scope: Scope) -> bool:
-    return bool(attribution(trace, scope=scope).model.layers.sources)
+    return bool(attribution(trace, scope=scope).model.layers.methods)
 
 
 def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:

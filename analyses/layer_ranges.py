@@ -40,8 +40,11 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
     """The distinct ranges that somebody named, tools excepted: `name` and `domain` (null for the default one)."""
-    ranges = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
-    distinct = ranges.select("name", "domain").unique()
+    found = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
+    distinct = found.select("name", "domain").unique()
+    if trace.ranges is not None:
+        spanning = trace.ranges.filter(pl.col("kind") == "start_end").select("name", "domain")
+        distinct = pl.concat([distinct, spanning.unique()]).unique()
     return distinct.filter(~pl.col("name").cast(pl.String).str.contains(NOT_A_LAYER))
 
 

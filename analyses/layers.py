@@ -35,7 +35,7 @@ __all__ = ["CLASSES", "Layers", "has_layers", "layers", "most_own_time"]
 
 CLASSES = ("compute", "communication", "memory")
 
-_SOURCES = ("capture", "module", "range", "compiled")
+_SOURCES = ("capture", "module", "range", "compiled", "interval")
 """Sources of layers that are part of the model; the others stand for work in no layer."""
 
 _NAMED = 3

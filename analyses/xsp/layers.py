@@ -16,7 +16,7 @@ from tracekit.analyses.xsp.runs import Recording
 
 __all__ = ["FORWARD_METHODS", "allocations", "layer_calls", "layer_table", "module_table"]
 
-FORWARD_METHODS = ("capture", "module", "range", "compiled")
+FORWARD_METHODS = ("capture", "module", "range", "compiled", "interval")
 """How the layer of work is known that runs inside a span of the layer itself."""
 
 _CALLS = {

@@ -98,6 +98,10 @@ def _facts(trace: Trace) -> dict[str, Any]:
     }
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _text(trace: Trace, facts: dict[str, Any]) -> str:
     from tracekit.facts.units import format_bytes, format_count, format_ns
     from tracekit.report.format import format_excerpt
@@ -120,8 +124,8 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "rank": rank,
         "devices": devices,
         "steps": shown,
-        "host spans": f"{listed(facts['host_spans'])}, on {facts['threads']} threads",
-        "device": f"{listed(facts['device_activities'])}, on {facts['streams']} streams",
+        "host spans": f"{listed(facts['host_spans'])}, on {_several(facts['threads'], 'thread')}",
+        "device": f"{listed(facts['device_activities'])}, on {_several(facts['streams'], 'stream')}",
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
     lines = [f"{key:<13}{value}" for key, value in rows.items()]

@@ -41,6 +41,8 @@ PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (r"^enumerate\(DataLoader\)#", "data", "<data>"),
     (r"^DistributedDataParallel\.forward$", "forward", "<DistributedDataParallel>"),
     (r"^torch\.distributed\.ddp\.reducer::", "backward", "<gradient reduction>"),
+    (r"^FSDP::(pre|post)_forward", "forward", "<FSDP>"),
+    (r"^FSDP::\w*(backward|grad|reduce)", "backward", "<FSDP>"),
     (r"(?i)^\W*(forward|fwd)([ _]?pass)?\W*$", "forward", None),
     (r"(?i)^\W*(backward|bwd)([ _]?pass)?\W*$", "backward", None),
     (r"(?i)^\W*optimi[sz]er([ _.]?step)?\W*$", "optimizer", "<optimizer>"),

@@ -8,13 +8,18 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.facts.units import format_share
+from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.report.text import shorten_name
 
-__all__ = ["main_cause", "where"]
+__all__ = ["in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
 """A line, layer or operator is named when half of the cause's time lies there."""
+
+LONG_GAP_NS: Final = 500 * NS_PER_US
+"""A launch costs the host some 10 µs, with all that an operator does around it: where gaps are longer than this on average,
+something else keeps it.
+"""
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
@@ -47,6 +52,21 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
     if cause == "data_loading":  # the loss itself is called that
         return where(results, cause)
     return f", {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
+
+
+def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
+    """Whether the host's main cause of idle time lies in gaps that are long on average: no launch takes as long."""
+    causes = (
+        results["idle"]
+        .tables()["by_cause"]
+        .filter((pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES)))
+    )
+    if not causes.height:
+        return False
+    total, gaps = (
+        causes.sort("total_ns", descending=True, maintain_order=True).select("total_ns", "gaps").row(0)
+    )
+    return bool(gaps) and int(total) > LONG_GAP_NS * int(gaps)
 
 
 def where(results: Mapping[str, Result], cause: str) -> str:

@@ -150,6 +150,8 @@ def format_source(trace: TraceInfo) -> str:
     parts = [trace.path]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
+    if trace.process_id is not None:
+        parts.append(f"process {trace.process_id}")
     device = format_device(trace)
     if device:
         parts.append(device)

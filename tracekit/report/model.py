@@ -223,7 +223,8 @@ class Window:
 class TraceInfo:
     """Where the report comes from. `path` is the file's name only; nothing tells the host or the user.
 
-    `excerpt` says which part was read of a trace that is too large; None when all was.
+    `excerpt` says which part was read of a trace that is too large; None when all was. `process_id` is that of one of
+    several processes in the file; None when the file holds one trace.
     """
 
     path: str
@@ -232,6 +233,7 @@ class TraceInfo:
     format_version: str = ""
     producer: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
+    process_id: int | None = None
     world_size: int | None = None
     backend: str | None = None
     devices: tuple[DeviceInfo, ...] = ()

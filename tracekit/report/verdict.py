@@ -24,7 +24,7 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import rank
 from tracekit.report._advice import Owned, choose, general, lead_in_advice, of_finding, top_kernels_advice
 from tracekit.report._cpu_verdict import on_cpu
-from tracekit.report._idle_words import main_cause, where
+from tracekit.report._idle_words import in_long_gaps, main_cause, where
 from tracekit.report._names import category_name
 from tracekit.report._parts import DeviceParts, device_parts
 from tracekit.report.model import Advice, Bound, Cost, Verdict
@@ -165,8 +165,10 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
     loading = "waiting for the data loader"
     yield _Loss("input-bound", loading, parts.data_loading, loading + where(results, "data_loading"))
-    # Where most kernels are shorter than the call that launches them, the host cannot but be late.
-    launch_bound = _launch_bound(results) and not _leads_in(parts)
+    # Where most kernels are shorter than the call that launches them, the host cannot but be late, a little each time.
+    launch_bound = (
+        _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
+    )
     label = "waiting for the host between short kernels" if launch_bound else "waiting for the host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
     yield _Loss(bound, label, parts.host_wait, label + main_cause(results, parts.device_id, parts.basis))
