@@ -22,6 +22,7 @@ import typer
 
 from tracekit import read
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
+from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
@@ -229,7 +230,7 @@ def nsys_stats_tables() -> str:
         default = " (default)" if entry.name in nsys_stats.DEFAULT_REPORTS else ""
         text += f"| `{entry.name}`{default} | {entry.question} | {columns} |\n"
     text += "\n| column | meaning |\n|---|---|\n"
-    return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in nsys_stats.COLUMNS.items())
+    return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in NSYS_COLUMNS.items())
 
 
 def terminal_sample(report: Report) -> str:

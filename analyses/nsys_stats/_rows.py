@@ -35,7 +35,7 @@ __all__ = [
 NSYS: Final = "nsys"
 """`Meta.format` of an export of Nsight Systems."""
 
-_DIRECTION: Final = rf"({'|'.join(COPIES)})"
+_DIRECTION: Final = rf"({'|'.join(sorted(COPIES, key=len, reverse=True))})"
 _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 
 

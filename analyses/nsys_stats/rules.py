@@ -44,7 +44,7 @@ __all__ = [
 _SMALL_COPY_BYTES: Final = 64 * 1024
 _ASYNC: Final = "Async"
 _WAITS: Final = r"^(cuda|hip)(Device|Stream)Synchronize(_\w+)?$"
-_BLOCKING_FILLS: Final = ("Pinned", "Managed", "Unified")
+_BLOCKING_FILLS: Final = ("Pinned", "Managed", "Managed Static", "Unified")
 _COLUMNS: Final = {
     "duration": "Duration (ns)",
     "start": "Start (ns)",

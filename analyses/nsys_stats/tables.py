@@ -14,7 +14,8 @@ import polars as pl
 from tracekit.analyses.nsys_stats._ranges import RANGE_KINDS
 from tracekit.analyses.nsys_stats._rows import NSYS
 from tracekit.analyses.nsys_stats._table import Options, Rows, StatsTable
-from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, MISSING, RULES, Entry
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
+from tracekit.analyses.nsys_stats.columns import MISSING
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace, one_of

@@ -96,7 +96,7 @@ def test_copies_and_fills(file: File) -> None:
 
 def test_time_of_the_device_is_kept(file: File) -> None:
     total = sum(
-        rows(file, f"SELECT IFNULL(SUM(end - start), 0) FROM CUPTI_ACTIVITY_KIND_{name}")[0][0]  # noqa: S608
+        rows(file, f"SELECT IFNULL(SUM(end - start), 0) FROM CUPTI_ACTIVITY_KIND_{name}")[0][0]
         for name in WORK
         if there(file, f"CUPTI_ACTIVITY_KIND_{name}")
     )
@@ -138,7 +138,7 @@ def test_api_calls(file: File) -> None:
         file,
         f"""SELECT value, COUNT(*), SUM(end - start), MIN(end - start), MAX(end - start)
             FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON nameId = StringIds.id
-            WHERE (globalTid >> 24) & 0xFFFFFF IN ({processes}) AND {CALL} GROUP BY 1""",  # noqa: S608
+            WHERE (globalTid >> 24) & 0xFFFFFF IN ({processes}) AND {CALL} GROUP BY 1""",
     )
     plain = [(re.sub(r"_v\d{4,}$", "", name), *figures) for name, *figures in expected]
     columns = ("Name", "Num Calls", "Total Time (ns)", "Min (ns)", "Max (ns)")
@@ -174,7 +174,7 @@ def test_ranges(file: File) -> None:
     ((count, time),) = rows(
         file,
         f"""SELECT COUNT(*), SUM(end - start) FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NOT NULL
-            AND (globalTid >> 24) & 0xFFFFFF IN ({processes})""",  # noqa: S608
+            AND (globalTid >> 24) & 0xFFFFFF IN ({processes})""",
     )
     made = report(file[1], "nvtx_sum")
     assert (made["Instances"].sum(), made["Total Time (ns)"].sum()) == (count, time)
@@ -186,7 +186,7 @@ def test_projection() -> None:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
             known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
             work = " UNION ALL ".join(
-                f"SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_{name}"  # noqa: S608
+                f"SELECT start, end, correlationId, globalPid FROM CUPTI_ACTIVITY_KIND_{name}"
                 for name in WORK
                 if f"CUPTI_ACTIVITY_KIND_{name}" in known
             )
@@ -196,7 +196,7 @@ def test_projection() -> None:
                     FROM NVTX_EVENTS n
                     JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.globalTid = n.globalTid AND r.start >= n.start AND r.end <= n.end
                     JOIN work w ON w.correlationId = r.correlationId AND w.globalPid / 0x1000000 = r.globalTid / 0x1000000
-                    WHERE n.eventType = 59 AND {CALL} GROUP BY n.rowid"""  # noqa: S608
+                    WHERE n.eventType = 59 AND {CALL} GROUP BY n.rowid"""
             ).fetchall()
         columns = (
             "Orig Start (ns)",
@@ -220,7 +220,7 @@ def test_calls_of_the_operating_system(file: File) -> None:
     expected = rows(
         file,
         f"""SELECT value, COUNT(*), SUM(end - start) FROM OSRT_API JOIN StringIds ON nameId = StringIds.id
-            WHERE (globalTid >> 24) & 0xFFFFFF IN ({processes}) AND end IS NOT NULL GROUP BY 1""",  # noqa: S608
+            WHERE (globalTid >> 24) & 0xFFFFFF IN ({processes}) AND end IS NOT NULL GROUP BY 1""",
     )
     assert sorted(made.frame.select("Name", "Num Calls", "Total Time (ns)").rows()) == sorted(expected)
 

@@ -17,6 +17,9 @@ COPIES: Final = {
     "AtoA": "[CUDA memcpy Array-to-Array]",
     "AtoD": "[CUDA memcpy Array-to-Device]",
     "DtoA": "[CUDA memcpy Device-to-Array]",
+    "Unified HtoD": "[CUDA memcpy Unified Host-to-Device]",
+    "Unified DtoH": "[CUDA memcpy Unified Device-to-Host]",
+    "Unified DtoD": "[CUDA memcpy Unified Device-to-Device]",
 }
 """Direction in the name of a copy, as Kineto and `Trace` write it, to the operation of NVIDIA's reports."""
 
