@@ -1,7 +1,7 @@
 """The ranges of a trace: those that nest on a thread (push/pop), and those that need not (start/end).
 
 Push/pop ranges are the host spans that NVTX would record: steps, annotations (`record_function`), layers, and
-operators, which `emit_nvtx` turns into ranges. A range's level and children come from what contains what on its
+operators, which `emit_nvtx` turns into ranges; not calls of cuBLAS, cuDNN and MPI that nsys traced without NVTX. A range's level and children come from what contains what on its
 thread, whatever the domain.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats._rows import clock_shift
+from tracekit.analyses.nsys_stats._rows import NSYS, clock_shift
 from tracekit.assemble import nesting_of
-from tracekit.facts.nsys_names import PUSH_POP, START_END
+from tracekit.facts.nsys_names import LIBRARY_CALL, PUSH_POP, START_END
 from tracekit.spans import Int64Array, Nesting, take
 from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of
 
@@ -25,7 +25,9 @@ __all__ = [
     "RANGE_KINDS",
     "Ranges",
     "first_numbers",
+    "is_range",
     "nested",
+    "on_clock",
     "range_name",
     "range_stacks",
     "unnested",
@@ -65,11 +67,32 @@ class Ranges:
         return pl.select(pl.when(found >= 0).then(found)).to_series()
 
 
+def is_range(trace: Trace) -> pl.Series:
+    """Which host spans are push/pop ranges. Calls of libraries that Nsight Systems itself traced are none."""
+    wanted = trace.host.select(one_of("kind", *RANGE_KINDS)).to_series()
+    if trace.meta.format != NSYS:
+        return wanted
+    known = trace.host.select("name", "domain").unique()
+    calls = known.filter(
+        pl.col("domain").is_null() & pl.col("name").cast(pl.String).str.contains(LIBRARY_CALL)
+    )
+    if not calls.height:
+        return wanted
+    found = trace.host.select("name", "domain").join(
+        calls.with_columns(pl.lit(value=True).alias("call")),
+        on=["name", "domain"],
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
+    )
+    return wanted & found["call"].is_null()
+
+
 def first_numbers(traces: Sequence[Trace]) -> list[tuple[int, int]]:
     """For each trace the RangeId of its first push/pop range and that of its first start/end range."""
     numbers, free = [], 1
     for trace in traces:
-        inside = int(trace.host.select(one_of("kind", *RANGE_KINDS).sum()).item())
+        inside = int(is_range(trace).sum())
         numbers.append((free, free + inside))
         free += inside + (0 if trace.ranges is None else trace.ranges.height)
     return numbers
@@ -78,7 +101,7 @@ def first_numbers(traces: Sequence[Trace]) -> list[tuple[int, int]]:
 def nested(traces: Sequence[Trace], part: int) -> Ranges:
     """The push/pop ranges of one of the traces."""
     host = traces[part].host
-    wanted = host.select(one_of("kind", *RANGE_KINDS)).to_series()
+    wanted = is_range(traces[part])
     mask = wanted.to_numpy()
     rows = np.flatnonzero(mask)
     place = np.full(mask.size, -1, dtype=np.int64)

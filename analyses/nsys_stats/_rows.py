@@ -20,6 +20,7 @@ from tracekit.facts.nsys_names import COPIES, FILL
 from tracekit.trace import Trace, one_of
 
 __all__ = [
+    "NSYS",
     "api_names",
     "clock_shift",
     "copy_kinds",

@@ -11,14 +11,14 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._ranges import RANGE_KINDS
+from tracekit.analyses.nsys_stats._ranges import is_range
 from tracekit.analyses.nsys_stats._rows import NSYS
 from tracekit.analyses.nsys_stats._table import Options, Rows, StatsTable
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
 from tracekit.analyses.nsys_stats.columns import MISSING
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["Options", "StatsTable", "in_unit", "report", "table"]
 
@@ -96,7 +96,7 @@ def _holds_some(trace: Trace, need: str) -> bool:
     if trace.ranges is not None:
         return True
     # Nsight Systems records both styles or none; other profilers have no start/end ranges.
-    nesting = bool(trace.host.select(one_of("kind", *RANGE_KINDS).any()).item())
+    nesting = bool(is_range(trace).any())
     return nesting and (need == "ranges" or trace.meta.format == NSYS)
 
 

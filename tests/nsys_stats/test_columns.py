@@ -217,3 +217,30 @@ def test_units() -> None:
 def test_unknown_report() -> None:
     with pytest.raises(UsageError, match="cuda_gpu_kern_sum"):
         report(drawn(1), "gpukernsum")
+
+
+def test_copies_of_unified_memory_have_rows_of_their_own() -> None:
+    made = Made()
+    made.work("Memcpy HtoD (Pinned -> Device)", 0, 3, kind="memcpy", bytes=4_000_000)
+    made.work("Memcpy Unified HtoD (Managed -> Device)", 5, 2, kind="memcpy", bytes=1_000_001)
+    found = report(made.trace(), "cuda_gpu_mem_size_sum").select("Operation", "Total (MB)")
+    assert found.rows() == [
+        ("[CUDA memcpy Host-to-Device]", 4.0),
+        ("[CUDA memcpy Unified Host-to-Device]", 1.000001),
+    ]
+    assert report(made.trace(), "cuda_gpu_trace").select("Name", "SrcMemKd", "Throughput (MB/s)").row(1) == (
+        "[CUDA memcpy Unified Host-to-Device]",
+        "Managed",
+        pytest.approx(500_000_500.0),
+    )
+
+
+def test_calls_of_libraries_that_nsys_traced_are_no_ranges() -> None:
+    made = Made()
+    made.span("cublasSgemm_v2", 0, 9, kind="op")
+    made.span("MPI_Send", 10, 12, kind="op")
+    assert "--trace=nvtx" in str(table(made.trace(), "nvtx_sum").not_captured)
+    made.span("aten::mm", 0, 9, kind="op")
+    made.span("MPI_Send", 13, 14, kind="op", domain="MPI")
+    assert sorted(report(made.trace(), "nvtx_sum")["Range"]) == [":aten::mm", "MPI:MPI_Send"]
+    assert sorted(report(made.trace(), "nvtx_pushpop_trace")["RangeId"]) == [1, 2]
