@@ -86,17 +86,15 @@ class Nesting:
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
-        rows = np.arange(self.parent.size, dtype=np.int64)
-        found = rows.copy() if include_self else self.parent.copy()
-        pending = np.flatnonzero((found >= 0) & ~wanted[np.maximum(found, 0)])
-        # Pointer jumping over the unwanted: a row that is settled is a valid shortcut for the rows below it.
-        skip = np.where(wanted, rows, self.parent)
-        while pending.size:
-            found[pending] = skip[found[pending]]
-            skip[rows] = np.where((skip >= 0) & ~wanted[np.maximum(skip, 0)], skip[np.maximum(skip, 0)], skip)
-            at = found[pending]
-            pending = pending[(at >= 0) & ~wanted[np.maximum(at, 0)]]
-        return found
+        skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
+        settled = np.append(wanted, True)  # the last one stands for −1
+        # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.
+        active = np.flatnonzero(~settled[skip])
+        while active.size:
+            hop = skip[skip[active]]
+            skip[active] = hop
+            active = active[~settled[hop]]
+        return skip if include_self else take(skip, self.parent)
 
 
 def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nesting:

@@ -11,6 +11,7 @@ import pytest
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
 from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small
+from synthetic.nsys_schema import VERSIONS
 
 import tracekit
 from tracekit.cli.main import main
@@ -159,6 +160,20 @@ def test_ranges_without_an_end_reach_to_the_end_of_the_recording(tmp_path: Path)
     assert kinds(trace)["open_range"] == 5
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_missing_end_is_one_in_every_version(version: str, tmp_path: Path) -> None:
+    program = small()
+    program.push_pop("still open", 500_000, None, tid=MAIN)
+    program.start_end("open, too", 600_000, None, tid=MAIN, end_tid=MAIN)
+    trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite", version))
+    row = trace.host.filter(pl.col("name") == "still open").row(0, named=True)
+    assert row["duration"] == 500_000  # until the end of the step, the last that was recorded
+    assert trace.ranges is not None
+    assert trace.ranges["duration"].to_list() == [400_000]
+    assert kinds(trace)["open_range"] == 2
+    assert "negative_duration" not in kinds(trace)
+
+
 def test_durations_below_zero_are_counted(tmp_path: Path) -> None:
     trace = tracekit.read(ODD["negative_durations"](tmp_path))
     assert kinds(trace)["negative_duration"] == 3
@@ -205,8 +220,9 @@ def test_an_open_database_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep"])
 def test_a_report_that_is_not_exported(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without nsys
     path = tmp_path / f"run{suffix}"
     path.write_bytes(b"\x00\x01profile" * 100)
     code, out, err = report(path, capsys)

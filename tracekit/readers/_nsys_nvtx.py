@@ -79,6 +79,7 @@ def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame
     there = tables.columns(_TABLE)
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
+    ended = pl.when(pl.col("end") != 0).then("end")  # old exports know no null, and write 0
     for page in tables.pages(_TABLE, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
         rows = page.filter(kind.is_in(_USED))
         if not rows.height:
@@ -87,7 +88,7 @@ def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame
             "eventType",
             "endGlobalTid",
             "start",
-            (pl.col("end") - pl.col("start")).alias("duration"),
+            (ended - pl.col("start")).alias("duration"),
             process_of("globalTid"),
             thread_of("globalTid"),
             pl.coalesce("text", texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),

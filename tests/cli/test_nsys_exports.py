@@ -1,0 +1,87 @@
+"""Every command on Nsight Systems exports: of one process and of two, of the oldest schema and of the newest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from paths import PUBLIC_NSYS
+from synthetic.nsys_export import SECRETS, Program, write_parquetdir, write_sqlite
+from synthetic.nsys_layered import Style, both, shape_of, training
+from synthetic.nsys_schema import NEWEST, OLDEST
+
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.cli.main import main
+
+PLAN = shape_of("record")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    out = capsys.readouterr()
+    assert (int(left.value.code or 0), out.err) == (0, "")
+    return out.out
+
+
+def program() -> Program:
+    made = training(1, PLAN, Style(marks="record")).program
+    made.metric("SM Active", [(60_111_500_000 + 1_000 * i, i) for i in range(50)])
+    return made
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sqlite(program(), tmp_path_factory.mktemp("one") / "t.sqlite", NEWEST)
+
+
+@pytest.mark.parametrize("name", [analysis.name for analysis in BUILT_IN])
+def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, name, export, "--window", "trace").strip()
+    assert list(json.loads(run(capsys, name, export, "-f", "json"))["analyses"]) == [name]
+
+
+def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "t.sqlite" in run(capsys, "info", export)
+    assert "unknown_rank" in run(capsys, "doctor", export)
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("parquet", [False, True])
+def test_reports_of_every_form(
+    parquet: bool, version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = write_parquetdir if parquet else write_sqlite
+    path = write(program(), tmp_path / ("t" if parquet else "t.sqlite"), version)
+    page = tmp_path / "page.html"
+    assert "net" in run(capsys, "report", path)
+    run(capsys, "report", path, "-o", page)
+    assert page.stat().st_size > 10_000
+
+
+def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = both(training(1, PLAN, Style(marks="record")), training(2, PLAN, Style(marks="record", pid=77)))
+    path = write_sqlite(whole.program, tmp_path / "t.sqlite")
+    heads = [line for line in run(capsys, "report", path).splitlines() if line.startswith("══")]
+    assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
+    one = run(capsys, "report", path, "--process", "77")
+    assert "process 4242" not in one
+
+
+def test_no_report_tells_who_recorded_it(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    run(capsys, "report", export, "-o", page)
+    shown = page.read_text("utf-8") + "".join(
+        run(capsys, command, export, "-f", "json") for command in ("report", "info", "doctor")
+    )
+    for secret in (*SECRETS.values(), "secret-user", "secret-command"):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
+def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, "report", path)
+    assert 20 < len(out.splitlines()) < 260
