@@ -21,6 +21,8 @@ from typing import Any, Final, get_type_hints
 import typer
 
 from tracekit import read
+from tracekit.analyses.nsys_stats import catalogue as nsys_stats
+from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
@@ -71,6 +73,7 @@ def pages() -> dict[Path, str]:
         + "\n",
         DOCS / "formats.md": formats_page(),
         DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
+        DOCS / "nsys-stats.md": replaced(DOCS / "nsys-stats.md", "nsys-stats", nsys_stats_tables()),
         DOCS / "json.md": replaced(DOCS / "json.md", "example", json_example(report)),
         ROOT / "README.md": replaced(ROOT / "README.md", "report", terminal_sample(report)),
     }
@@ -217,6 +220,17 @@ def xsp_tables() -> str:
         text += f"| {title} | {entry.question} | {', '.join(entry.levels)} | {columns} |\n"
     text += "\n| column | meaning |\n|---|---|\n"
     return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in COLUMNS.items())
+
+
+def nsys_stats_tables() -> str:
+    """The reports and rules under NVIDIA's names, and every column once."""
+    text = "| report | question | columns |\n|---|---|---|\n"
+    for entry in nsys_stats.CATALOGUE.values():
+        columns = ", ".join(f"`{column}`" for column in entry.columns)
+        default = " (default)" if entry.name in nsys_stats.DEFAULT_REPORTS else ""
+        text += f"| `{entry.name}`{default} | {entry.question} | {columns} |\n"
+    text += "\n| column | meaning |\n|---|---|\n"
+    return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in NSYS_COLUMNS.items())
 
 
 def terminal_sample(report: Report) -> str:

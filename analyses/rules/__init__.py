@@ -23,8 +23,8 @@ _AnyResult = TypeVar("_AnyResult", bound="Result")
 
 RULES: Final[dict[str, tuple[str, ...]]] = {
     "breakdown": ("low_utilisation", "exposed_communication", "incomplete_capture", "damaged_capture"),
-    "steps": ("data_loading", "step_variability"),
-    "idle": ("host_bound_launches", "compilation_in_steps", "short_operators", "value_reads"),
+    "steps": ("data_loading", "step_variability", "low_part_of_step"),
+    "idle": ("host_bound_launches", "compilation_in_steps", "short_operators", "value_reads", "long_gaps"),
     "kernels": (
         "no_tensor_cores",
         "unfused_attention",

@@ -9,16 +9,20 @@ import polars as pl
 
 from tracekit.analyses._layer_spans import ROOT
 from tracekit.analyses.idle_causes import idle_causes
+from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
     from tracekit.trace import Trace
 
-__all__ = ["CausedIdle", "caused_idle"]
+__all__ = ["CausedIdle", "caused_idle", "told_elsewhere"]
 
 MOSTLY: Final = 0.5
 """What has less than half of the time is not named as where it comes from."""
+_TOLD: Final = ("synchronisation", "data_loading", "allocation", "compilation")
+"""Causes with a rule of their own: `blocking_synchronisation`, `data_loading`, `allocation_calls` and `cold_start`,
+`compilation_in_steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,17 @@ def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None
         None if layer is None else _layer(str(found.layers["path"][int(str(layer))])),
         _text(_most(named, "operator", ns)),
     )
+
+
+def told_elsewhere(trace: Trace, scope: Scope, device_id: int, region: IntervalSet) -> bool:
+    """Whether most of the device's idle time in this region has causes that rules of their own tell of."""
+    pieces = idle_causes(trace, scope=scope).pieces.filter(pl.col("device_id") == device_id)
+    told = pieces.filter(one_of("cause", *_TOLD))
+    all_idle, known = (
+        IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration_ns"]).to_numpy()) & region
+        for rows in (pieces, told)
+    )
+    return known.measure > MOSTLY * all_idle.measure
 
 
 def _most(pieces: pl.DataFrame, by: str, total: int) -> object:

@@ -39,7 +39,7 @@ def test_no_page_has_drifted(generate: ModuleType) -> None:
 def test_every_command_and_flag_is_in_the_reference(generate: ModuleType) -> None:
     """Whatever typer's version."""
     page = CLI_PAGE.read_text("utf-8")
-    sections = dict(re.findall(r"^## (tracekit[\w ]*)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    sections = dict(re.findall(r"^## (tracekit[\w -]*)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     helps = dict(generate.command_helps())
     assert sections.keys() == helps.keys()
     flag = re.compile(r"(?<![\w-])--?[a-z][\w-]*")

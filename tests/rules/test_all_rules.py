@@ -28,6 +28,7 @@ EXPECTED = {
         "incomplete_capture",
         "no_tensor_cores",
         "allocation_calls",
+        "long_gaps",
     },
     "ddp_rank0": {"low_utilisation", "exposed_communication", "incomplete_capture"},
     "ddp_rank1": {"low_utilisation", "exposed_communication", "incomplete_capture"},
@@ -38,7 +39,13 @@ EXPECTED = {
         "short_kernels",
     },
     "h100_timesformer": {"unfused_attention", "pageable_copies"},
-    "mi250_minitoy": {"low_utilisation", "incomplete_capture", "cold_start", "blocking_synchronisation"},
+    "mi250_minitoy": {
+        "low_utilisation",
+        "incomplete_capture",
+        "cold_start",
+        "blocking_synchronisation",
+        "long_gaps",
+    },
     "mi300_bert_small": {"low_utilisation", "host_bound_launches", "blocking_synchronisation"},
     "torch_compile_triton": {"incomplete_capture"},
     "v100_resnet50_2021_workers0": {

@@ -14,6 +14,7 @@ from tracekit.cli import stack_commands
 from tracekit.cli.asked import Asked, with_flags
 from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
+from tracekit.cli.nsys_stats import nsys_stats
 from tracekit.cli.refine import Refine
 from tracekit.cli.report import export, report, run_analysis
 from tracekit.cli.scrub import scrub
@@ -49,6 +50,7 @@ def register(app: typer.Typer) -> None:
     app.command()(sweep)
     app.command()(characterize)
     app.command()(xsp)
+    app.command()(nsys_stats)
 
 
 def third_party(

@@ -105,6 +105,7 @@ class ActivityArgs(
     """Kernels, copies and fills."""
 
     device: Scalar = None
+    context: Scalar = None
     stream: Scalar = None
     correlation: Scalar = None
     external_id: Scalar = None

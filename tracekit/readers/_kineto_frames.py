@@ -224,6 +224,7 @@ class RawFrames:
                 "occupancy": columns.floats(_get(args, "occupancy")) / 100.0,
                 "graph_node": columns.integers(_get(args, "graph_node")),
                 "bytes": _either(args, "byte_count", "byte_count_2024"),
+                "context_id": columns.integers(_get(args, "context")),
             },
         )
 

@@ -95,8 +95,8 @@ _ABOUT: Final[dict[Bound, frozenset[str]]] = {
 
 _NOT_HERE: Final = frozenset({"incomplete_capture"})
 """What the profile lacks is said in the sections; it changes nothing about the run."""
-_RESTATES: Final = frozenset({"low_utilisation"})
-"""A finding that says that something is amiss, not what; it only repeats the verdict on a loss."""
+_RESTATES: Final = frozenset({"low_utilisation", "long_gaps", "low_part_of_step"})
+"""Findings that say that something is amiss or where, not what; they only repeat the verdict on a loss."""
 
 _ALREADY: Final = re.compile(
     r"(?i)triton|fused|flash|fmha|attn_fwd|unified_attention|scaled_mm|fp8|f8f8|e4m3|mxfp4|nvfp4|bf16|f16f16"

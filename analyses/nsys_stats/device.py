@@ -1,0 +1,183 @@
+"""Reports of what runs on the device: `cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_mem_time_sum`,
+`cuda_gpu_mem_size_sum`, `cuda_gpu_sum`, `cuda_gpu_trace`.
+
+Chosen where NVIDIA's guide is silent: kernels whose launch was not recorded count. Where only whole CUDA graphs were
+traced, these are rows of `cuda_gpu_sum` (category `CUDA_GRAPH`) and of `cuda_gpu_trace`, so that no device time is
+lost; they are no kernels. Fills are among the memory operations. A copy of unknown size counts in time, not in size.
+Static shared memory is what is known in sum less what is known as dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.nsys_stats._rows import (
+    copy_kinds,
+    device_rows,
+    extents,
+    operation,
+    renamed,
+    shape_text,
+)
+from tracekit.analyses.nsys_stats._table import Options, Rows, megabytes, share_of_total, spread
+from tracekit.facts.units import format_count
+from tracekit.trace import Trace
+
+__all__ = [
+    "cuda_gpu_kern_gb_sum",
+    "cuda_gpu_kern_sum",
+    "cuda_gpu_mem_size_sum",
+    "cuda_gpu_mem_time_sum",
+    "cuda_gpu_sum",
+    "cuda_gpu_trace",
+]
+
+_MEMORY: Final = ("memcpy", "memset")
+_BYTES_PER_MB: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+_CATEGORIES: Final = {
+    "kernel": "CUDA_KERNEL",
+    "memcpy": "MEMORY_OPER",
+    "memset": "MEMORY_OPER",
+    "graph": "CUDA_GRAPH",
+}
+
+
+def cuda_gpu_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Kernels by name: time, count and spread of their durations."""
+    rows = device_rows(traces, "name", "duration", kinds=("kernel",))
+    frame = _summary(rows, ["name"], "Instances").with_columns(pl.col("name").cast(pl.String).alias("Name"))
+    return Rows(_by_time(frame, "Name"))
+
+
+def cuda_gpu_kern_gb_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Kernels by name, grid and block."""
+    rows = device_rows(traces, "name", "grid", "block", "duration", kinds=("kernel",))
+    frame = _summary(rows, ["name", "grid", "block"], "Instances")
+    frame = frame.with_columns(
+        pl.col("name").cast(pl.String).alias("Name"),
+        shape_text(frame["grid"]).alias("GridXYZ"),
+        shape_text(frame["block"]).alias("BlockXYZ"),
+    )
+    return Rows(_by_time(frame, "Name", "GridXYZ", "BlockXYZ"))
+
+
+def cuda_gpu_mem_time_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Copies by direction, and fills: time, count and spread of their durations."""
+    rows = device_rows(traces, "name", "duration", kinds=_MEMORY)
+    rows = rows.with_columns(renamed(rows["name"], operation()).alias("Operation"))
+    return Rows(_by_time(_summary(rows, ["Operation"], "Count"), "Operation"))
+
+
+def cuda_gpu_mem_size_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Copies by direction, and fills: sum, count and spread of their sizes in MB (10⁶ bytes)."""
+    rows = device_rows(traces, "name", "bytes", kinds=_MEMORY)
+    known = rows.filter(pl.col("bytes").is_not_null())
+    size = known.select(renamed(known["name"], operation()).alias("Operation"), "bytes")
+    frame = (
+        size.group_by("Operation")
+        .agg(pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB"))
+        .with_columns(
+            *map(megabytes, ("Total (MB)", "Min (MB)", "Max (MB)")),
+            pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / _BYTES_PER_MB,
+        )
+    )
+    unknown = rows.height - known.height
+    note = f"{format_count(unknown)} of unknown size are left out" if unknown else None
+    return Rows(frame.sort("Total (MB)", "Operation", descending=[True, False]), note)
+
+
+def cuda_gpu_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Kernels by name, copies by direction, and fills: time, count and spread of their durations."""
+    rows = device_rows(traces, "kind", "name", "duration")
+    own = (pl.col("kind") == "kernel") | (pl.col("kind") == "graph")
+    rows = rows.with_columns(
+        pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("Category"),
+        pl.when(own)
+        .then(renamed(rows["name"], pl.col("text")))
+        .otherwise(renamed(rows["name"], operation()))
+        .alias("Operation"),
+    )
+    return Rows(_by_time(_summary(rows, ["Category", "Operation"], "Instances"), "Category", "Operation"))
+
+
+def cuda_gpu_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Every kernel, copy and fill, by start. A fill has its memory in `SrcMemKd`."""
+    rows = device_rows(
+        traces,
+        *(
+            "kind",
+            "name",
+            "start",
+            "duration",
+            "correlation",
+            "device_id",
+            "context_id",
+            "stream_id",
+            "bytes",
+        ),
+        *("grid", "block", "registers", "shared_memory", "dynamic_shared_memory"),
+    )
+    moved = pl.col("kind").cast(pl.String).is_in(_MEMORY)
+    source, target = copy_kinds()
+    grid, block = extents(rows["grid"]), extents(rows["block"])
+    rows = rows.with_columns((pl.col("shared_memory") - pl.col("dynamic_shared_memory")).alias("static"))
+    frame = rows.with_columns(
+        *(part.alias(f"Grd{axis}") for part, axis in zip(grid, "XYZ", strict=True)),
+        *(part.alias(f"Blk{axis}") for part, axis in zip(block, "XYZ", strict=True)),
+        megabytes("static").alias("StcSMem (MB)"),
+        megabytes("dynamic_shared_memory").alias("DymSMem (MB)"),
+        megabytes("bytes").alias("Bytes (MB)"),
+        pl.when(pl.col("duration") > 0)
+        .then(pl.col("bytes") / _BYTES_PER_MB * _NS_PER_S / pl.col("duration"))
+        .alias("Throughput (MB/s)"),
+        pl.when(moved).then(renamed(rows["name"], source)).alias("SrcMemKd"),
+        pl.when(moved).then(renamed(rows["name"], target)).alias("DstMemKd"),
+        _device_names(traces, rows).alias("Device"),
+        pl.when(moved)
+        .then(renamed(rows["name"], operation()))
+        .otherwise(renamed(rows["name"], pl.col("text")))
+        .alias("Name"),
+    ).rename(
+        {
+            "start": "Start (ns)",
+            "duration": "Duration (ns)",
+            "correlation": "CorrId",
+            "registers": "Reg/Trd",
+            "context_id": "Ctx",
+            "stream_id": "Strm",
+        }
+    )
+    return Rows(frame.sort("Start (ns)", "part", maintain_order=True))
+
+
+def _summary(rows: pl.DataFrame, keys: Sequence[str], count: str) -> pl.DataFrame:
+    return rows.group_by(keys).agg(
+        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias(count), *spread()
+    )
+
+
+def _by_time(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
+    """The rows with the most time first, and each one's share of all."""
+    return frame.sort(
+        "Total Time (ns)", *names, descending=[True, *(False for _ in names)], nulls_last=True
+    ).with_columns(share_of_total())
+
+
+def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
+    """`NVIDIA H100 (0)`; the number alone of a device whose name the trace does not tell."""
+    known = [
+        (part, device.device_id, f"{device.name} ({device.device_id})".strip())
+        for part, trace in enumerate(traces)
+        for device in trace.meta.devices
+    ]
+    names = pl.DataFrame(
+        known, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
+    ).unique(["part", "device_id"], keep="first", maintain_order=True)
+    joined = rows.select("part", "device_id").join(
+        names, on=["part", "device_id"], how="left", maintain_order="left"
+    )
+    return joined.select(pl.coalesce("text", pl.format("({})", "device_id"))).to_series()

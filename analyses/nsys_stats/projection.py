@@ -1,0 +1,214 @@
+"""Reports that project ranges onto the device: `nvtx_gpu_proj_sum`, `nvtx_gpu_proj_trace`, `nvtx_kern_sum`.
+
+As NVIDIA's guide has it: device work is *in* a range when the call that launched it lies in the range, on the same
+process and thread; work lies in every range around its launch. The projected range goes from the first start to the last
+end of that work; the time of ranges inside is not subtracted, so that sums can exceed the time of the trace. Only
+ranges with device work have a row, and only those that begin and end on one thread.
+
+So what another thread launches counts for the ranges of that thread: PyTorch's backward pass runs on its own, and is in
+no range of the forward pass. `tracekit layers` follows it back.
+
+Chosen where the guide is silent: device work is kernels, copies, fills and whole CUDA graphs; all kernels of a graph
+belong to the call that launched it. A start/end range has level 0 and no children. In `nvtx_kern_sum` a kernel counts once
+in a row (`Kern Inst`), even when ranges of one name lie in each other; each of these ranges counts (`NVTX Inst`). Its ranges go down to
+level 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.nsys_stats._project import (
+    Launched,
+    Slices,
+    launched,
+    pairs_of,
+    slice_extremes,
+    slices_of,
+)
+from tracekit.analyses.nsys_stats._ranges import (
+    DEEPEST_STACK,
+    Ranges,
+    nested,
+    range_name,
+    range_stacks,
+    unnested,
+)
+from tracekit.analyses.nsys_stats._rows import clock_shift
+from tracekit.analyses.nsys_stats._table import Options, Rows, spread
+from tracekit.facts.units import format_count
+from tracekit.spans import Int64Array
+from tracekit.trace import Trace
+
+__all__ = ["nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"]
+
+_PAIRS: Final = 4_000_000
+"""Pairs of a range and a kernel that are held at once; the ranges of one name stay together."""
+
+
+def nvtx_gpu_proj_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Every range with device work, by its projected start."""
+    frames = [_named(_projected(traces, part, ranges), ranges) for part, ranges in _styles(traces)]
+    frame = pl.concat(frames).sort("Projected Start (ns)", "RangeId")
+    return Rows(frame.rename({"Range": "Name"}), _without_launch(traces))
+
+
+def nvtx_gpu_proj_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Projected ranges by style and name, the most projected time first."""
+    columns = ("domain", "name", "Style", "projected", "duration", "operations", "Lvl", "NumChild")
+    rows = pl.concat([_projected(traces, part, found).select(columns) for part, found in _styles(traces)])
+    operations = pl.col("operations")
+    frame = rows.group_by("Style", "domain", "name").agg(
+        pl.col("projected").sum().alias("Total Proj Time (ns)"),
+        pl.col("duration").sum().alias("Total Range Time (ns)"),
+        pl.len().alias("Range Instances"),
+        *spread("projected", "Proj "),
+        operations.sum().alias("Total GPU Ops"),
+        operations.mean().alias("Avg GPU Ops"),
+        pl.col("Lvl").mean().alias("Avg Range Lvl"),
+        pl.col("NumChild").mean().alias("Avg Num Child"),
+    )
+    order = ["Total Proj Time (ns)", "Style", "Range"]
+    named = frame.with_columns(range_name()).sort(order, descending=[True, False, False])
+    return Rows(named, _without_launch(traces))
+
+
+def nvtx_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Kernels by the ranges that they were launched in, the most time first."""
+    frames, deep = [], 0
+    for part, ranges in _styles(traces):
+        deep += int((ranges.level > DEEPEST_STACK).sum())
+        work = launched(traces[part], "kernel")
+        slices = slices_of(ranges, work)
+        frames += [_by_kernel(batch, work) for batch in _batches(ranges, slices)]
+        frames.append(_no_kernels(ranges, work))
+    found = pl.concat(frames)
+    named = found.with_columns(range_name()).select(
+        pl.col("Range").alias("NVTX Range"),
+        "Style",
+        pl.col("process_id").alias("PID"),
+        pl.col("thread_id").alias("TID"),
+        pl.exclude("domain", "name", "Range", "Style", "process_id", "thread_id", "kernel"),
+        pl.col("kernel").cast(pl.String).alias("Kernel Name"),
+    )
+    order = ["Total Time (ns)", "NVTX Range", "Style", "PID", "TID", "Kernel Name"]
+    below = f"{format_count(deep)} ranges below level {DEEPEST_STACK} are left out" if deep else None
+    note = "; ".join(filter(None, (_without_launch(traces), below))) or None
+    return Rows(named.sort(order, descending=[True, *(False for _ in order[1:])]), note)
+
+
+def _styles(traces: Sequence[Trace]) -> Iterator[tuple[int, Ranges]]:
+    for part in range(len(traces)):
+        yield part, nested(traces, part)
+        yield part, unnested(traces, part, one_thread=True)
+
+
+def _projected(traces: Sequence[Trace], part: int, ranges: Ranges) -> pl.DataFrame:
+    """The ranges with device work: their columns, when the work ran, and their place among the others."""
+    work = launched(traces[part])
+    slices = slices_of(ranges, work)
+    rows = np.flatnonzero(slices.high > slices.low)
+    kept = Slices(slices.low[rows], slices.high[rows])
+    start = work.rows["start"].to_numpy()
+    begin = slice_extremes(start, kept, np.minimum)
+    finish = slice_extremes(start + work.rows["duration"].to_numpy(), kept, np.maximum)
+    shift = clock_shift(traces, part)
+    return ranges.frame[rows].with_columns(
+        pl.lit(ranges.style).alias("Style"),
+        pl.col("start") + shift,
+        pl.Series("begin", begin + shift),
+        pl.Series("projected", finish - begin),
+        pl.Series("operations", kept.high - kept.low),
+        pl.Series("Lvl", ranges.level[rows]),
+        pl.Series("NumChild", ranges.children[rows]),
+        pl.Series("row", rows),
+    )
+
+
+def _named(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    rows = frame["row"]
+    return frame.with_columns(range_name()).select(
+        "Range",
+        pl.col("begin").alias("Projected Start (ns)"),
+        pl.col("projected").alias("Projected Duration (ns)"),
+        pl.col("start").alias("Orig Start (ns)"),
+        pl.col("duration").alias("Orig Duration (ns)"),
+        "Style",
+        pl.col("process_id").alias("PID"),
+        pl.col("thread_id").alias("TID"),
+        pl.col("operations").alias("NumGPUOps"),
+        *("Lvl", "NumChild"),
+        pl.Series("RangeId", ranges.number).gather(rows),
+        ranges.parent_number.gather(rows).alias("ParentId"),
+        range_stacks(ranges).gather(rows).alias("RangeStack"),
+    )
+
+
+def _batches(ranges: Ranges, slices: Slices) -> Iterator[tuple[pl.DataFrame, Slices]]:
+    """The ranges with work, sorted by name and thread and cut into parts of some `_PAIRS` pairs, with their slices."""
+    keys = ["domain", "name", "process_id", "thread_id"]
+    frame = ranges.frame.select(*keys, pl.lit(ranges.style).alias("Style")).with_columns(
+        pl.Series("low", slices.low), pl.Series("high", slices.high), pl.Series("level", ranges.level)
+    )
+    frame = frame.filter((pl.col("high") > pl.col("low")) & (pl.col("level") <= DEEPEST_STACK)).drop("level")
+    known = frame.select(keys).unique(maintain_order=True).with_row_index("key")
+    frame = frame.join(known, on=keys, how="left", maintain_order="left", nulls_equal=True)
+    frame = frame.sort("key", "low", maintain_order=True)
+    if not frame.height:
+        return
+    key = frame["key"].to_numpy()
+    before = np.cumsum((frame["high"] - frame["low"]).to_numpy())
+    borders = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+    full = (before[np.maximum(borders - 1, 0)] * (borders > 0)) // _PAIRS
+    cuts = [*borders[np.append(True, full[1:] != full[:-1])].tolist(), frame.height]
+    for begin, stop in pairwise(cuts):
+        part = frame[begin:stop]
+        yield part.drop("low", "high"), Slices(part["low"].to_numpy(), part["high"].to_numpy())
+
+
+def _by_kernel(batch: tuple[pl.DataFrame, Slices], work: Launched) -> pl.DataFrame:
+    ranges, slices = batch
+    owner, row = pairs_of(slices)
+    keys = ranges["key"].to_numpy()
+    pairs = pl.DataFrame({"key": keys[owner], "range": owner, "row": row}).with_columns(
+        work.rows["name"].gather(row).alias("kernel")
+    )
+    inside = pairs.group_by("key", "kernel").agg(pl.col("range").n_unique().alias("NVTX Inst"))
+    if _overlap(keys, slices):
+        pairs = pairs.unique(["key", "row"], keep="any")
+    kernels = (
+        pairs.with_columns(work.rows["duration"].gather(pairs["row"]))
+        .group_by("key", "kernel")
+        .agg(pl.len().alias("Kern Inst"), pl.col("duration").sum().alias("Total Time (ns)"), *spread())
+    )
+    names = ranges.unique("key", keep="first")
+    return inside.join(kernels, on=["key", "kernel"]).join(names, on="key").drop("key")
+
+
+def _overlap(keys: Int64Array, slices: Slices) -> bool:
+    """Whether ranges of one key, sorted by their slices, share work."""
+    same = keys[1:] == keys[:-1]
+    return bool((same & (slices.low[1:] < slices.high[:-1])).any())
+
+
+def _no_kernels(ranges: Ranges, work: Launched) -> pl.DataFrame:
+    """No rows, with the columns of `_by_kernel`."""
+    none = Slices(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    frame = ranges.frame.clear().select("domain", "name", "process_id", "thread_id")
+    keyed = frame.with_columns(
+        pl.lit(ranges.style).alias("Style"), pl.lit(0, dtype=pl.get_index_type()).alias("key")
+    )
+    return _by_kernel((keyed, none), work)
+
+
+def _without_launch(traces: Sequence[Trace]) -> str | None:
+    lacking = sum(trace.device["launch_id"].null_count() for trace in traces)
+    if not lacking:
+        return None
+    total = sum(trace.device.height for trace in traces)
+    return f"{format_count(lacking)} of {format_count(total)} activities have no recorded launch and are in no range"

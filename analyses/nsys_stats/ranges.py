@@ -1,0 +1,95 @@
+"""Reports of ranges on the host: `nvtx_sum`, `nvtx_pushpop_sum`, `nvtx_startend_sum`, `nvtx_pushpop_trace`.
+
+Which spans are ranges, and what lies in what, is defined in `_ranges`. Chosen where NVIDIA's guide is silent:
+the time of a range is its whole duration, with the ranges inside; the name is `domain:name`, without what `emit_nvtx`
+adds to it for each call (`seq = …`), so that calls of one operator are one row; `DurChild` adds up the
+ranges directly inside, so that `DurNonChild` is the range's own time; marks have no duration, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.nsys_stats._ranges import (
+    Ranges,
+    nested,
+    on_clock,
+    range_name,
+    range_stacks,
+    unnested,
+)
+from tracekit.analyses.nsys_stats._table import Options, Rows, share_of_total, spread
+from tracekit.trace import Trace
+
+__all__ = ["nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"]
+
+
+def nvtx_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Ranges of both styles by style and name: time, count and spread of their durations."""
+    return Rows(_by_name([*_pushpop(traces), *_startend(traces)]))
+
+
+def nvtx_pushpop_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Push/pop ranges by name."""
+    return Rows(_by_name(_pushpop(traces)))
+
+
+def nvtx_startend_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Start/end ranges by name."""
+    return Rows(_by_name(_startend(traces)))
+
+
+def nvtx_pushpop_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+    """Every push/pop range, by start, with its place among the others."""
+    frames = [
+        _traced(on_clock(traces, part, found.frame), found) for part, found in enumerate(_pushpop(traces))
+    ]
+    return Rows(pl.concat(frames).sort("Start (ns)", "RangeId"))
+
+
+def _pushpop(traces: Sequence[Trace]) -> list[Ranges]:
+    return [nested(traces, part) for part in range(len(traces))]
+
+
+def _startend(traces: Sequence[Trace]) -> list[Ranges]:
+    return [unnested(traces, part) for part in range(len(traces))]
+
+
+def _by_name(found: Sequence[Ranges]) -> pl.DataFrame:
+    rows = pl.concat(
+        [one.frame.select("domain", "name", "duration", pl.lit(one.style).alias("Style")) for one in found]
+    )
+    frame = rows.group_by("Style", "domain", "name").agg(
+        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias("Instances"), *spread()
+    )
+    named = frame.with_columns(range_name())
+    order = ["Total Time (ns)", "Style", "Range"]
+    return named.sort(order, descending=[True, False, False]).with_columns(share_of_total())
+
+
+def _traced(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    duration = frame["duration"].to_numpy()
+    inside = np.zeros(duration.size, dtype=np.int64)
+    has_parent = ranges.parent >= 0
+    np.add.at(inside, ranges.parent[has_parent], duration[has_parent])
+    named = frame.with_columns(range_name(), pl.Series("Lvl", ranges.level))
+    dashes = pl.lit("--").repeat_by(pl.col("Lvl").clip(upper_bound=64)).list.join("")
+    return named.select(
+        pl.col("start").alias("Start (ns)"),
+        (pl.col("start") + pl.col("duration")).alias("End (ns)"),
+        pl.col("duration").alias("Duration (ns)"),
+        pl.Series("DurChild (ns)", inside),
+        pl.Series("DurNonChild (ns)", duration - inside),
+        pl.col("Range").alias("Name"),
+        pl.col("process_id").alias("PID"),
+        pl.col("thread_id").alias("TID"),
+        "Lvl",
+        pl.Series("NumChild", ranges.children),
+        pl.Series("RangeId", ranges.number),
+        ranges.parent_number.alias("ParentId"),
+        range_stacks(ranges).alias("RangeStack"),
+        (dashes + pl.col("Range")).alias("NameTree"),
+    )

@@ -1,0 +1,116 @@
+"""Any report or rule by its name: `report` gives the frame, `table` also what is not captured.
+
+What the profile did not record is said, with the flag that records it; it is never an empty table. A table without
+rows means that the profile recorded this kind of thing, and nothing of it occurred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.nsys_stats._ranges import is_range
+from tracekit.analyses.nsys_stats._rows import NSYS
+from tracekit.analyses.nsys_stats._table import Options, Rows, StatsTable
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
+from tracekit.analyses.nsys_stats.columns import MISSING
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.facts.units import format_count
+from tracekit.trace import Trace
+
+__all__ = ["Options", "StatsTable", "in_unit", "report", "table"]
+
+_UNITS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+def report(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> pl.DataFrame:
+    """The rows of a report or rule (a key of CATALOGUE) over one trace, or over several together, under NVIDIA's headings.
+
+    Times are ns, sizes MB; see `_rows` for the clock. Raises UsageError for an unknown name, and InconclusiveError, with the
+    flag to record it, when the profile does not hold what is asked for.
+
+    >>> import tracekit
+    >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
+    >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
+    [(3, ':aten::linear')]
+    """
+    made = table(traces, name, options)
+    if made.not_captured is not None:
+        raise InconclusiveError(f"{name}: not captured", remedy=f"record {made.not_captured}")
+    return made.frame
+
+
+def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> StatsTable:
+    """As `report`, with the answer in a sentence; what is not captured is said in the table, which then has no rows.
+
+    Raises UsageError for an unknown name.
+
+    >>> import tracekit
+    >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "cuda_gpu_sum").not_captured
+    'work of a device: torch.profiler with ProfilerActivity.CUDA'
+    """
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        raise UsageError(f"there is no report {name!r}", remedy=f"choose of {', '.join(CATALOGUE)}")
+    given = [traces] if isinstance(traces, Trace) else list(traces)
+    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
+    if lacking is not None:
+        of_nsys = any(trace.meta.format == NSYS for trace in given)
+        missing = MISSING[lacking][0 if of_nsys else 1]
+        return StatsTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
+    return _ordered(entry, entry.load()(given, options or Options()))
+
+
+def in_unit(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
+    """The frame with its times in ns, us, ms or s, and the unit in the headings.
+
+    >>> in_unit(pl.DataFrame({"Total Time (ns)": [1500]}), "us").rows(named=True)
+    [{'Total Time (us)': 1.5}]
+    """
+    if unit == "ns":
+        return frame
+    times = [name for name in frame.columns if name.endswith("(ns)")]
+    scaled = [(pl.col(name) / _UNITS[unit]).alias(name) for name in times]
+    return frame.with_columns(scaled).rename({name: name.replace("(ns)", f"({unit})") for name in times})
+
+
+def _holds(trace: Trace, need: str) -> bool:
+    """Whether the profile recorded what this key of MISSING stands for."""
+    device, captured = trace.device, trace.meta.captured
+    found = {
+        "device": device.height > 0 or "device" in captured,
+        "links": not device.height or device["launch_id"].null_count() < device.height,
+        "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
+        "os_calls": trace.os_calls is not None,
+    }
+    return found[need] if need in found else _holds_some(trace, need)
+
+
+def _holds_some(trace: Trace, need: str) -> bool:
+    if need == "kernels":
+        kinds = trace.device["kind"]
+        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
+        return _holds(trace, "device") and not only_graphs
+    if trace.ranges is not None:
+        return True
+    # Nsight Systems records both styles or none; other profilers have no start/end ranges.
+    nesting = bool(is_range(trace).any())
+    return nesting and (need == "ranges" or trace.meta.format == NSYS)
+
+
+def _ordered(entry: Entry, found: Rows) -> StatsTable:
+    columns = [
+        (pl.col(name) if name in found.frame.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in entry.schema.items()
+    ]
+    # A frame of literals alone has one row, whatever the height.
+    frame = found.frame.select(columns) if found.frame.height else pl.DataFrame(schema=entry.schema)
+    if not frame.height:
+        answer = "Nothing found." if entry.name in RULES else "None occurred."
+    else:
+        answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}."
+    if found.note:
+        answer = f"{answer[:-1]}; {found.note}."
+    return StatsTable(entry.name, frame, answer)

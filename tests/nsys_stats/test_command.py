@@ -1,0 +1,129 @@
+"""`tracekit nsys-stats` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from paths import PUBLIC_NSYS, ROOT
+
+import tracekit
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, RULES
+from tracekit.analyses.nsys_stats.tables import report
+from tracekit.cli.main import main
+
+SAMPLE = ROOT / "sample_traces" / "bert_cpu" / "trace.json.gz"
+DDP = [ROOT / "sample_traces" / "bert_cpu_ddp" / f"trace-rank{rank}.json.gz" for rank in (0, 1)]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["nsys-stats", *map(str, arguments)])
+    out = capsys.readouterr()
+    return int(left.value.code or 0), out.out, out.err
+
+
+def ok(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_the_default_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    text = ok(capsys, SAMPLE)
+    heads = [line.split()[1] for line in text.splitlines() if line.startswith("── ")]
+    assert heads == list(DEFAULT_REPORTS)
+    assert ":ProfilerStep#" in text
+    assert "nsys profile --trace=osrt" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_names_in_lists_and_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ok(capsys, SAMPLE, "-r", "nvtx_sum,cuda_api_sum", "--report", "nvtx_sum", "-r", "gpu_gaps")
+    heads = [line.split()[1] for line in wanted.splitlines() if line.startswith("── ")]
+    assert heads == ["nvtx_sum", "cuda_api_sum", "gpu_gaps"]
+    found = json.loads(ok(capsys, SAMPLE, "-r", "rules", "-f", "json"))["nsys_stats"]
+    assert tuple(found) == RULES
+    assert tuple(json.loads(ok(capsys, SAMPLE, "-r", "all", "-f", "json"))["nsys_stats"]) == tuple(CATALOGUE)
+    code, _, err = run(capsys, SAMPLE, "-r", "gpukernsum")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "there is no report 'gpukernsum'" in err
+
+
+def test_one_table_as_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    expected = report(tracekit.read(SAMPLE), "nvtx_pushpop_trace")
+    assert ok(capsys, SAMPLE, "-r", "nvtx_pushpop_trace", "-o", tmp_path / "a.csv") == ""
+    assert pl.read_csv(tmp_path / "a.csv").rows() == expected.rows()
+    ok(capsys, SAMPLE, "-r", "nvtx_pushpop_trace", "-o", tmp_path / "a.parquet")
+    assert pl.read_parquet(tmp_path / "a.parquet").equals(expected)
+    assert ok(capsys, SAMPLE, "-r", "nvtx_sum", "-f", "csv").startswith("Time (%),Total Time (ns),Instances")
+    in_ms = ok(capsys, SAMPLE, "-r", "nvtx_sum", "-f", "csv", "--timeunit", "ms")
+    assert in_ms.startswith("Time (%),Total Time (ms),Instances")
+
+
+def test_what_is_not_captured_makes_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, SAMPLE, "-r", "osrt_sum", "-o", tmp_path / "a.csv")
+    assert (code, out) == (4, "")
+    assert err.count("\n") == 1
+    assert "nsys profile --trace=osrt" in err
+    assert not (tmp_path / "a.csv").exists()
+    code, _, err = run(capsys, SAMPLE, "-f", "csv", "-o", tmp_path / "tables")
+    assert code == 0
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"nvtx_sum.csv"}
+    assert err.count("is not captured; record") == len(DEFAULT_REPORTS) - 1
+    code, _, err = run(capsys, SAMPLE, "-f", "csv")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_json_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(ok(capsys, SAMPLE, "-r", "nvtx_sum,osrt_sum", "-f", "json", "--top", "2"))
+    assert found["schema_version"] == "1.0"
+    assert [len(table["rows"]) for table in found["nsys_stats"].values()] == [2, 0]
+    assert found["nsys_stats"]["osrt_sum"]["not_captured"]
+    assert "| Time (%) |" in ok(capsys, SAMPLE, "-r", "nvtx_sum", "-f", "md").replace("  ", " ")
+    code, _, err = run(capsys, SAMPLE, "-f", "html")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_ranks_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
+    def instances(*arguments: object) -> int:
+        rows = json.loads(ok(capsys, *arguments, "-r", "nvtx_sum", "-f", "json"))["nsys_stats"]["nvtx_sum"][
+            "rows"
+        ]
+        return sum(row["Instances"] for row in rows)
+
+    each = [instances(path) for path in DDP]
+    assert instances(*DDP) == instances(DDP[0].parent) == sum(each)
+    assert instances(*DDP, "--rank", 1) == each[1]
+
+
+@pytest.mark.skipif(not PUBLIC_NSYS, reason="no public exports beside the checkout")
+def test_processes_of_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(path for path in PUBLIC_NSYS if path.name.startswith("fsdp"))
+    whole = json.loads(ok(capsys, path, "-r", "cuda_kern_exec_sum", "-f", "json"))["nsys_stats"]
+    pids = {row["PID"] for row in whole["cuda_kern_exec_sum"]["rows"]}
+    assert len(pids) == 2
+    one = json.loads(ok(capsys, path, "-r", "cuda_kern_exec_sum", "-f", "json", "--process", min(pids)))[
+        "nsys_stats"
+    ]
+    assert {row["PID"] for row in one["cuda_kern_exec_sum"]["rows"]} == {min(pids)}
+
+
+def test_hostile_names_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    event = {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": "\x1b[31mred\nline",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0,
+        "dur": 5,
+    }
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [event]}), "utf-8")
+    text = ok(capsys, path, "-r", "nvtx_sum")
+    assert "\x1b" not in text
+    assert "red line" in text
