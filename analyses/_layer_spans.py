@@ -20,7 +20,7 @@ from tracekit.analyses._stack import HostStack
 from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
-from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER
+from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER, WRAPPER_PART
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -92,7 +92,9 @@ class Layers:
         """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
         layer = np.full(thread.size, -1, dtype=np.int64)
         source, start = layer.copy(), layer.copy()
-        asked = self.sources if self.spanning is None else (*self.sources, self.spanning)
+        asked: list[LayerSource | SpanningSource] = [*self.sources]
+        if self.spanning is not None:
+            asked.append(self.spanning)
         for number, each in enumerate(asked):
             open_ = np.flatnonzero(layer < 0)
             if not open_.size:
@@ -264,10 +266,10 @@ def _named_ranges(
     rows = np.flatnonzero(candidate)
     if steps is not None and steps.height:
         spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
-        kept = spans.join(
+        others = spans.join(
             steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
         )
-        rows = rows[kept["row"].to_numpy()]
+        rows = rows[others["row"].to_numpy()]
     chosen = trace.layer_ranges
     if chosen is not None:
         rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
@@ -335,7 +337,13 @@ def _fsdp(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Seri
         }
     ).with_columns(
         pl.col("name").str.extract(FSDP_FORWARD, 1).alias("side"),
-        pl.col("name").str.extract(FSDP_FORWARD, 2).fill_null("FSDP").alias("layer"),
+        pl.col("name")
+        .str.extract(FSDP_FORWARD, 2)
+        .str.replace_all(WRAPPER_PART, "")
+        .str.strip_chars(".")
+        .replace("", "FSDP")
+        .fill_null("FSDP")
+        .alias("layer"),
     )
     frame = frame.with_columns(pl.int_range(pl.len()).over("thread", "layer", "side").alias("turn"))
     pre, post = (frame.filter(pl.col("side") == side) for side in ("pre", "post"))

@@ -52,7 +52,7 @@ def read_all(
     An Nsight Systems export may hold several; files of other formats hold one. The arguments and errors are those of `read`.
 
     >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
-    [0]
+    [None]
     """
     file = _trace_file(Path(path))
     if cache and digest is None:
@@ -100,9 +100,18 @@ def _cached(digest: str, path: Path, most: int | None) -> list[Trace] | None:
 def _parsed(path: Path, limits: Limits | None, progress: Callable[[int, int], None] | None) -> list[Trace]:
     # Each reader is imported where it is needed: 60 ms that a cached trace does not need.
     from tracekit.readers.nsys import is_nsys, read_nsys  # noqa: PLC0415
+    from tracekit.readers.nsys_rep import export_report, is_report  # noqa: PLC0415
 
+    if is_report(path):
+        with export_report(path, progress) as export:
+            return [_named(trace, path) for trace in read_nsys(export, limits=limits, progress=progress)]
     if is_nsys(path):
         return read_nsys(path, limits=limits, progress=progress)
     from tracekit.readers.kineto import read_kineto  # noqa: PLC0415
 
     return [read_kineto(path, limits=limits, progress=progress)]
+
+
+def _named(trace: Trace, path: Path) -> Trace:
+    """The trace of an export under the name of the report that it was made from."""
+    return replace(trace, meta=replace(trace.meta, path=os.fspath(path), size_bytes=path.stat().st_size))

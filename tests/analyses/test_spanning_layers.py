@@ -39,14 +39,18 @@ def places(trace: Trace) -> list[tuple[str | None, str]]:
     return [(path, str(method)) for path, method in rows.select("path", "method").rows()]
 
 
+def _nested(one: SPAN, other: SPAN) -> bool:
+    (outer, inner) = (one, other) if one[1] - one[0] >= other[1] - other[0] else (other, one)
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
 def oracle(ranges: list[SPAN], at: int) -> int | None:
     """The innermost open range, or None when none is open or two are of which neither contains the other."""
     open_ = [number for number, (start, end) in enumerate(ranges) if start <= at < end]
     if not open_:
         return None
     inner = max(open_, key=lambda number: (ranges[number][0], -ranges[number][1], number))
-    start, end = ranges[inner]
-    clear = all(ranges[each][0] <= start and end <= ranges[each][1] for each in open_)
+    clear = all(_nested(ranges[one], ranges[other]) for one in open_ for other in open_)
     return inner if clear else None
 
 

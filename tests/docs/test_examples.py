@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from private_nsys import export
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -151,6 +152,7 @@ def test_commands(
 ) -> None:
     """Every `tracekit …` line of every page, on the sample."""
     monkeypatch.chdir(tmp_path)
+    export().write(tmp_path / "profile.sqlite")
     words = [_at_hand(word) for word in shlex.split(command)[1:]]
     if (
         words[0] == "view"

@@ -220,8 +220,9 @@ def test_an_open_database_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".nsys-rep", ".qdrep"])
 def test_a_report_that_is_not_exported(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without nsys
     path = tmp_path / f"run{suffix}"
     path.write_bytes(b"\x00\x01profile" * 100)
     code, out, err = report(path, capsys)

@@ -16,6 +16,7 @@ from tracekit.cli.capture import capture
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.refine import Refine
 from tracekit.cli.report import export, report, run_analysis
+from tracekit.cli.scrub import scrub
 from tracekit.cli.sweep import characterize, sweep
 from tracekit.cli.view import view
 from tracekit.cli.xsp import xsp
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="analysis")(third_party)
     app.command()(view)
     app.command()(export)
+    app.command()(scrub)
     app.command()(capture)
     app.command()(sweep)
     app.command()(characterize)

@@ -24,6 +24,7 @@ __all__ = [
     "NOT_A_LAYER",
     "PHASES",
     "PHASE_MARKERS",
+    "WRAPPER_PART",
 ]
 
 PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "other")
@@ -72,6 +73,9 @@ COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
 
 FSDP_FORWARD: Final = r"^FSDP::(?P<side>pre|post)_forward(?: \((?P<layer>.*)\))?$"
 """Hooks around the forward of a sharded module: the module lies between them."""
+
+WRAPPER_PART: Final = r"\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\b\.?"
+"""Parts of a module's path that wrappers put there: sharding, checkpointing, compilation."""
 
 COLLECTIVE_RANGE: Final = r"^(nccl|rccl|gloo|mpi|ucc):"
 """Ranges of PyTorch's backends for collectives; some run on threads of their own."""

@@ -1,0 +1,88 @@
+"""`tracekit scrub`: a copy of an Nsight Systems export that can be passed on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tracekit.cli import output as out
+
+if TYPE_CHECKING:
+    from tracekit.scrub import Scrubbed
+
+__all__ = ["scrub"]
+
+_PROGRESS_AFTER_S: Final = 0.5
+
+
+def scrub(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="An Nsight Systems export (.sqlite).")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="Where the copy is written.")],
+    replace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Also replace this wherever it stands; repeatable."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Leave this in names, although it was found; repeatable."),
+    ] = None,
+) -> None:
+    """Copy an export without environment, command lines, output of the program, names of hosts and users, and paths."""
+    from tracekit.scrub import scrub as run
+
+    progress = _progress()
+    try:
+        done = run(source, target, replace=replace or (), keep=keep or (), progress=progress)
+    finally:
+        progress("")
+    out.emit(_summary(done), None)
+
+
+def _summary(done: Scrubbed) -> str:
+    from tracekit.facts.units import format_bytes, format_count
+    from tracekit.report.text import clean
+
+    width = max((len(_place(one.table, one.column)) for one in done.removed), default=0)
+    lines = [
+        f"{clean(_place(one.table, one.column)):<{width}}  {one.what}"
+        + (f" ({format_count(one.rows)})" if one.rows else "")
+        for one in done.removed
+    ]
+    lines.append(
+        f"{format_count(done.values)} values that were left out were looked for in the names that were kept"
+    )
+    if done.common:
+        kinds = ", ".join(f"{format_count(count)} {kind}" for kind, count in done.common.items())
+        lines.append(f"too short or too common to be looked for: {kinds} (--replace TEXT does it)")
+    lines.append(
+        f"{clean(str(done.path))}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}"
+    )
+    return "\n".join(lines)
+
+
+def _place(table: str, column: str | None) -> str:
+    return table if column is None else f"{table}.{column}"
+
+
+def _progress() -> Callable[[str], None]:
+    """A line with the table that is copied, on a terminal's stderr only; called with "" it wipes itself."""
+    began = time.monotonic()
+    visible = False
+
+    def report(table: str) -> None:
+        nonlocal visible
+        if not sys.stderr.isatty():
+            return
+        if not table:
+            sys.stderr.write("\r\033[K" if visible else "")
+        elif time.monotonic() - began > _PROGRESS_AFTER_S:
+            visible = True
+            sys.stderr.write(f"\r\033[Kscrubbing {table}")
+        sys.stderr.flush()
+
+    return report
