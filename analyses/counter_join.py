@@ -5,11 +5,9 @@ CUPTI's range profiler replays every kernel once for each pass and writes one ra
 and order, never by time: the k-th range of a name is the k-th launch of that name. Where the profile holds no kernels,
 only the calls that launched them, ranges and calls of the whole file are joined in order if they are equally many.
 
-* FLOPs: additions and multiplications, and fused multiply-adds twice, of fp64, fp32 and fp16 in the ordinary units
-  (`smsp__sass_thread_inst_executed_op_*_pred_on.sum`; all nine must be there). They do not count tensor cores, so where
-  a tensor-core counter is above zero, or the kernel's name tells tensor cores, the FLOPs are not captured.
-* DRAM bytes: `dram__bytes_read.sum` and `dram__bytes_write.sum`.
-* Occupancy: `sm__warps_active.avg.pct_of_peak_sustained_active`, as a ratio.
+Counters that another recording measured for single activities (Nsight Compute's, `analyses.ncu_join`) name the activity
+in `counters.activity_id`; nothing is left to be joined, and they say nothing of how the trace itself was recorded.
+What the counters tell is said in `tracekit.counted_work`.
 """
 
 from __future__ import annotations
@@ -18,33 +16,44 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
 from tracekit.trace import Trace
 
-__all__ = ["MEASURED", "UNNAMED", "has_ranges", "join_kernels", "join_launches", "measured_ranges"]
+__all__ = [
+    "COUNTED",
+    "MEASURED",
+    "NCU_SUFFIX",
+    "UNNAMED",
+    "has_ranges",
+    "join_kernels",
+    "join_launches",
+    "linked",
+    "measured_ranges",
+    "replayed",
+]
 
 UNNAMED: Final = "__missing__"
 """How the profiler writes a range whose kernel it cannot name."""
 
-MEASURED: Final = {
-    "flops": pl.Int64,
-    "dram_read_bytes": pl.Int64,
-    "dram_write_bytes": pl.Int64,
-    "occupancy": pl.Float64,
-}
+MEASURED: Final = WORK_SCHEMA
 """What the counters of a range tell; null where they were not recorded."""
 
-_INSTRUCTION: Final = r"^smsp?__sass_thread_inst_executed_op_([dfh])(add|mul|fma)_pred_on\.sum$"
-_KINDS: Final = 9
-_TENSOR: Final = r"(inst_executed_pipe_tensor|ops_path_tensor|inst_executed_pipe_hmma).*\.sum$"
-_READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-_OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
+NCU_SUFFIX: Final = " (ncu)"
+"""Behind the source of a figure that Nsight Compute measured."""
+
+
+def replayed(counters: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The counters that were measured over ranges while the trace was recorded; None when there are none."""
+    if counters is None:
+        return None
+    rows = counters.filter(pl.col("duration").is_not_null() & pl.col("activity_id").is_null())
+    return rows if rows.height else None
 
 
 def has_ranges(trace: Trace) -> bool:
     """Whether counters were measured kernel by kernel, so that the times of the trace are those of replays."""
-    return trace.counters is not None and bool(trace.counters["duration"].is_not_null().any())
+    return replayed(trace.counters) is not None
 
 
 def measured_ranges(trace: Trace) -> pl.DataFrame:
@@ -55,33 +64,33 @@ def measured_ranges(trace: Trace) -> pl.DataFrame:
     0
     """
     schema = {"range": pl.Int64, "name": pl.String, "start": pl.Int64, **MEASURED}
-    if trace.counters is None:
+    rows = replayed(trace.counters)
+    if rows is None:
         return pl.DataFrame(schema=schema)
-    rows = trace.counters.filter(pl.col("duration").is_not_null()).with_columns(
-        pl.col("name", "series").cast(pl.String)
-    )
-    series, value = pl.col("series"), pl.col("value")
-    counted = series.str.contains(_INSTRUCTION)
-    times = pl.when(series.str.contains("fma_pred_on")).then(2.0).otherwise(1.0)
-    tensor = value.filter(series.str.contains(_TENSOR)).sum() > 0
-    unseen = tensor | pl.col("name").str.contains(f"(?i){TENSOR_CORE}")
-    flops = (value * times).filter(counted).sum().round().cast(pl.Int64)
-    complete = series.filter(counted).n_unique() == _KINDS
-    found = rows.group_by("start", "name", maintain_order=True).agg(
-        pl.when(complete).then(flops).alias("flops"),
-        *(
-            value.filter(series == name).first().round().cast(pl.Int64).alias(column)
-            for name, column in ((_READ, "dram_read_bytes"), (_WRITTEN, "dram_write_bytes"))
-        ),
-        (value.filter(series == _OCCUPANCY).first() / 100).alias("occupancy"),
-        tensor.alias("tensor"),
-    )
-    unseen = pl.col("tensor") | pl.col("name").str.contains(f"(?i){TENSOR_CORE}")
+    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
     return (
-        found.with_columns(pl.when(~unseen).then("flops").alias("flops"))
-        .sort("start", maintain_order=True)
+        found.sort("start", maintain_order=True)
         .with_row_index("range")
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
+    )
+
+
+def linked(trace: Trace) -> pl.DataFrame:
+    """One row per activity for which another recording measured counters: `activity_id` and the columns of MEASURED.
+
+    `dram_source` says that Nsight Compute measured it. Empty when there are none.
+
+    >>> import tracekit
+    >>> linked(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).height
+    0
+    """
+    schema = {"activity_id": pl.Int64, **MEASURED}
+    if trace.counters is None:
+        return pl.DataFrame(schema=schema)
+    rows = trace.counters.filter(pl.col("activity_id").is_not_null())
+    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
+    return found.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
+        pl.col(name).cast(kind) for name, kind in schema.items()
     )
 
 

@@ -46,10 +46,16 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
         return evaluate("counters", trace, scope, result)
     text = rows.with_columns(pl.col("name", "series").cast(pl.String))
     series = text.group_by("series").agg(*_summary()).sort("series")
-    ranges = rows["duration"].is_not_null().any()
-    what = "measured kernels" if ranges else "tracks"
+    of_range = text["duration"].is_not_null()
+    counts = {
+        what: text.filter(chosen)["name"].n_unique()
+        for what, chosen in (("tracks", ~of_range), ("measured kernels", of_range))
+    }
+    where = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    measured = rows["activity_id"].drop_nulls().n_unique()
+    ncu = f" Nsight Compute measured {measured} kernels of the trace." if measured else ""
     result = Counters(
-        answer=f"{series.height} counters on {text['name'].n_unique()} {what}.",
+        answer=f"{series.height} counters on {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )

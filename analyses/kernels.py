@@ -2,6 +2,9 @@
 
 Durations are summed, so work that overlaps on several streams counts each time. On a trace without a device the
 rows are operators and the durations are their self times.
+
+Where Nsight Compute's metrics were joined to kernels (`analyses.ncu_join`), their work stands over the time that they take in
+this trace.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analyses._measured_kernels import measured_kernels
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
@@ -31,7 +35,8 @@ class Kernels(Result):
     `by_name` has the columns `name`, `category`, `kind`; `by_operator` has `operator` (the innermost around the
     launch); `by_layer` has `layer` (the path, or `unattributed`) beside `name` and `category` and is None when no layer
     is known; `by_shape` adds `shapes` and `dtypes` and is None when shapes were not recorded. `total_ns` is the sum
-    of all durations.
+    of all durations. `measured` has a row per `name` of the kernels that Nsight Compute measured (columns of
+    `measured_kernels`); None when no such metrics were joined.
     """
 
     by_name: pl.DataFrame
@@ -39,6 +44,7 @@ class Kernels(Result):
     by_operator: pl.DataFrame
     by_layer: pl.DataFrame | None
     by_shape: pl.DataFrame | None
+    measured: pl.DataFrame | None
     total_ns: int
 
 
@@ -64,6 +70,7 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
         by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total)
         if "shapes" in trace.meta.captured
         else None,
+        measured=measured_kernels(scope),
         total_ns=total,
         not_captured=None
         if rows.height

@@ -17,16 +17,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.device import synchronize
 from tracekit.capture.nsys import under_nsys
+from tracekit.facts.gpu_metrics import KINETO_METRICS
 from tracekit.facts.kineto import COUNTER_RANGE_CATEGORY
 
 __all__ = ["METRICS", "has_counters", "measure"]
 
-METRICS: Final = (
-    "kineto__tensor_core_insts",
-    "kineto__cuda_core_flops",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-)
+METRICS: Final = KINETO_METRICS
 _LONGEST_TEXT: Final = 150
 
 

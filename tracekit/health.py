@@ -66,6 +66,25 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "warning",
         "rows outside the steps that were read, because the trace is larger than --max-events",
     ),
+    "ncu_other_lines": (
+        "info",
+        "lines around the table of Nsight Compute (of ncu and of the program) were skipped",
+    ),
+    "ncu_damaged_row": ("warning", "rows of the table of Nsight Compute that name no kernel were left out"),
+    "ncu_unmatched": (
+        "warning",
+        "kernels that Nsight Compute measured are not in the trace with this name, grid and block",
+    ),
+    "ncu_ambiguous": (
+        "warning",
+        "kernels have other counts of launches in the trace and in Nsight Compute's table, and their metrics differ;"
+        " no metric was given to them",
+    ),
+    "ncu_mean": (
+        "info",
+        "kernels got the mean of the launches of their name, grid and block that Nsight Compute measured, which agree",
+    ),
+    "ncu_not_measured": ("info", "kernels of the trace that Nsight Compute did not measure"),
     "unread_table": ("info", "rows of tables that tracekit does not read"),
     "open_range": ("info", "ranges that had not ended when recording did; they end with it"),
     "other_process": ("info", "host spans of processes that put no work on a device were left out"),

@@ -160,6 +160,7 @@ COUNTER_SCHEMA: Final[Schema] = {
     "start": pl.Int64,
     "duration": pl.Int64,  # null for a sample
     "value": pl.Float64,
+    "activity_id": pl.Int64,  # of a value that another recording measured for this very activity; else null
 }
 
 MEMORY_SCHEMA: Final[Schema] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import tracekit
+from tracekit.analyses.ncu_join import with_ncu
 from tracekit.analyses.xsp._result import XspTable, worded
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
@@ -19,6 +20,7 @@ from tracekit.analyses.xsp.model_tables import best_run, model_information, mode
 from tracekit.analyses.xsp.runs import XspRun, run_of
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
+from tracekit.readers.ncu import read_ncu
 from tracekit.sweep_index import DONE, INDEX_FILE, read_index
 from tracekit.trace import Trace
 
@@ -86,6 +88,7 @@ def xsp(
     *,
     analyses: Sequence[str] | None = None,
     counters: Path | None = None,
+    ncu: Sequence[Path | str] = (),
     batch: int | None = None,
     rank: int | None = None,
     step: str | None = None,
@@ -93,7 +96,7 @@ def xsp(
     """The tables of XSP's analyses (keys of CATALOGUE; all by default) of the runs in these files and folders.
 
     A1 and A15 have a row for each run; the others are of the run with this `batch`, else with the optimal one. `counters`
-    is a trace with hardware counters of that run. Raises what `find_runs` and `tracekit.read` raise, and UsageError for
+    is a trace with hardware counters of that run, `ncu` are tables of Nsight Compute, joined to the kernels of every run. Raises what `find_runs` and `tracekit.read` raise, and UsageError for
     runs that differ in more than the batch.
 
     >>> tables = xsp(["sample_traces/cnn_cpu"], analyses=["A10"])
@@ -101,7 +104,12 @@ def xsp(
     'aten::convolution_backward'
     """
     files = find_runs([Path(path) for path in paths], rank=rank)
-    return xsp_of(files, tracekit.read, analyses=analyses, counters=counters, batch=batch, step=step)
+    reports = [read_ncu(path) for path in ncu]
+
+    def read(path: Path) -> Trace:
+        return with_ncu(tracekit.read(path), *reports)
+
+    return xsp_of(files, read, analyses=analyses, counters=counters, batch=batch, step=step)
 
 
 def xsp_of(

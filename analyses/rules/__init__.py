@@ -40,7 +40,7 @@ RULES: Final[dict[str, tuple[str, ...]]] = {
         "profiler_overhead",
     ),
     "memory": ("pageable_copies", "small_copies", "memory_near_limit"),
-    "counters": ("counter_replay",),
+    "counters": ("counter_replay", "ncu_coverage"),
 }
 """Analysis → the modules of its rules, in this package."""
 

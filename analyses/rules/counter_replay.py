@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
+from tracekit.analyses.counter_join import replayed
 from tracekit.facts.units import format_count
 from tracekit.findings import Finding
 
@@ -19,10 +18,8 @@ __all__ = ["check"]
 
 def check(trace: Trace, _scope: Scope, _result: Counters) -> Finding | None:
     """Fires when counters were measured over ranges (CUPTI's range profiler), not sampled."""
-    if trace.counters is None:
-        return None
-    ranges = trace.counters.filter(pl.col("duration").is_not_null())
-    if not ranges.height:
+    ranges = replayed(trace.counters)
+    if ranges is None:
         return None
     measured = ranges.select("name", "start").n_unique()
     return Finding(

@@ -9,7 +9,8 @@ from tracekit.analyses.xsp.runs import XspRun
 
 __all__ = ["grouped", "union_by", "with_roofline"]
 
-_MEANS = ("kernels", "sum_ns", "flops", "dram_read_bytes", "dram_write_bytes", "occupancy")
+_TRAFFIC = ("dram_read_bytes", "dram_write_bytes", "dram_bytes")
+_MEANS = ("kernels", "sum_ns", "flops", *_TRAFFIC, "occupancy")
 
 
 def union_by(pieces: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -37,12 +38,12 @@ def grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         pl.len().alias("kernels"),
         _known_sum("duration_ns").alias("sum_ns"),
         _known_sum("flops").alias("flops"),
-        *(_whole_sum(name, is_kernel).alias(name) for name in ("dram_read_bytes", "dram_write_bytes")),
+        *(_whole_sum(name, is_kernel).alias(name) for name in _TRAFFIC),
         _weighted("occupancy").alias("occupancy"),
     )
     aggregates = [trimmed(name) for name in _MEANS]
     about = [
-        *(_joined(name) for name in ("flops_source", "occupancy_source")),
+        *(_joined(name) for name in ("flops_source", "dram_source", "occupancy_source")),
         pl.col("precision").sort_by("flops", nulls_last=False).drop_nulls().last(),
         pl.col("order").min(),
     ]
@@ -63,11 +64,13 @@ def with_roofline(rows: pl.DataFrame, run: XspRun, time: str) -> pl.DataFrame:
     peaks = {name: run.peak_tflops(name) for name in ("fp32", "tf32", "bf16", "fp16")}
     peak = pl.col("precision").replace_strict(peaks, default=None, return_dtype=pl.Float64)
     bandwidth = pl.lit(run.bandwidth_gbps, dtype=pl.Float64)
-    moved = pl.col("dram_read_bytes") + pl.col("dram_write_bytes")
+    # What is shown as read and as written adds up to what is shown as moved.
+    moved = pl.coalesce(pl.col("dram_read_bytes") + pl.col("dram_write_bytes"), "dram_bytes")
     intensity = pl.when(moved > 0).then(pl.col("flops") / moved)
     # FLOPs per ns are 10⁹ a second; so is intensity × bandwidth.
     return (
         rows.with_columns(
+            moved.alias("dram_bytes"),
             intensity.alias("intensity"),
             pl.when(pl.col(time) > 0).then(pl.col("flops") / pl.col(time) / 1e3).alias("tflops"),
         )

@@ -53,12 +53,17 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
     "non_gpu_ns": (_F, "self_ns − gpu_ns; null where the device worked on after the call"),
     "gpu_share": (_F, "gpu_ns over the latency, of a layer over self_ns; of a model null without a device"),
     "flops": (_F, "floating-point operations"),
-    "flops_source": (_T, "counter, analytic (from shapes), or both"),
+    "flops_source": (_T, "counter (ncu), counter, analytic (from shapes), or several"),
     "counted_flops": (_N, "of a step, counted by torch's counter at level metrics"),
     "dram_read_bytes": (_F, "bytes read from device memory (counter)"),
     "dram_write_bytes": (_F, "bytes written to device memory (counter)"),
+    "dram_bytes": (_F, "bytes read and written"),
+    "dram_source": (
+        _T,
+        "counter (ncu), counter, derived (from their rate and the time that ncu measured), or several",
+    ),
     "occupancy": (_F, "achieved occupancy, 0 to 1, weighted by duration"),
-    "occupancy_source": (_T, "counter, estimate (the profiler's), or both"),
+    "occupancy_source": (_T, "counter (ncu), counter, estimate (the profiler's), or several"),
     "intensity": (_F, "arithmetic intensity: flops over bytes read and written"),
     "tflops": (_F, "10¹² flops a second of gpu_ns or duration_ns"),
     "attainable_tflops": (_F, "roofline at this intensity: min(peak, intensity × bandwidth)"),
@@ -70,7 +75,8 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
 }
 """Every column of the tables: its type and what it means. Means are 20 % trimmed means over the steps."""
 
-_WORK = ("flops", "flops_source", "dram_read_bytes", "dram_write_bytes", "occupancy", "occupancy_source")
+_TRAFFIC = ("dram_read_bytes", "dram_write_bytes", "dram_bytes", "dram_source")
+_WORK = ("flops", "flops_source", *_TRAFFIC, "occupancy", "occupancy_source")
 _BOUND = ("precision", "intensity", "tflops", "attainable_tflops", "memory_bound")
 _GROUP = ("kernels", "sum_ns", "gpu_ns")
 
@@ -82,7 +88,7 @@ MISSING: Final = {
     "memory": "no allocations: record with {memory}",
     "bytes": (
         "bytes to and from device memory need hardware counters: a trace with the CUPTI metrics dram__bytes_read.sum and"
-        " dram__bytes_write.sum, as --metrics"
+        " dram__bytes_write.sum, as --metrics, or a table of Nsight Compute, as --ncu"
     ),
     "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }
@@ -197,7 +203,17 @@ _ENTRIES: Final = (
         "GPU kernel roofline",
         "Is each kernel bound by memory or by arithmetic?",
         ("MLG", "metrics"),
-        ("index", "name", "layer", "duration_ns", "flops", "flops_source", *_BOUND),
+        (
+            "index",
+            "name",
+            "layer",
+            "duration_ns",
+            "flops",
+            "flops_source",
+            "dram_bytes",
+            "dram_source",
+            *_BOUND,
+        ),
         ("index", "name", "layer", "intensity", "tflops", "attainable_tflops", "memory_bound"),
     ),
     Entry(
@@ -237,7 +253,7 @@ _ENTRIES: Final = (
         "Layer roofline",
         "Is each layer bound by memory or by arithmetic?",
         ("MLG", "metrics"),
-        (*_LAYER, "gpu_ns", "flops", "flops_source", *_BOUND),
+        (*_LAYER, "gpu_ns", "flops", "flops_source", "dram_bytes", "dram_source", *_BOUND),
         (*_LAYER, "intensity", "tflops", "attainable_tflops", "memory_bound"),
     ),
     Entry(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analyses.counter_join import NCU_SUFFIX
 from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp._result import XspTable, lacking, made
 from tracekit.analyses.xsp._sums import grouped, union_by, with_roofline
@@ -13,7 +14,7 @@ from tracekit.facts.units import format_count, format_ns, format_share
 
 __all__ = ["kernel_tables", "model_row"]
 
-_EXACT = ("flops", "dram_read_bytes", "dram_write_bytes", "occupancy")
+_EXACT = ("flops", "dram_read_bytes", "dram_write_bytes", "dram_bytes", "occupancy")
 
 
 def kernel_tables(run: XspRun) -> dict[str, XspTable]:
@@ -30,11 +31,11 @@ def kernel_tables(run: XspRun) -> dict[str, XspTable]:
     work = _lacks_work(calls)
     return {
         "A8": made("A8", each, _of_calls(run, each), untimed, *work),
-        "A9": _roofline("A9", each, "kernels", calls),
+        "A9": _roofline("A9", run, each, "kernels", calls),
         "A10": made("A10", names := _by_name(run, calls), _of_names(names), untimed, *work),
         "A11": _of_layers("A11", layers, untimed, *work),
         "A12": _of_layers("A12", layers, untimed, *work),
-        "A14": _roofline("A14", layers, "layers", calls),
+        "A14": _roofline("A14", run, layers, "layers", calls),
     }
 
 
@@ -59,7 +60,8 @@ def model_row(run: XspRun) -> XspTable:
     busy = format_ns(row["gpu_ns"]) if row["gpu_ns"] is not None else "an unknown time"
     what = "operators run" if run.on_cpu else "kernels run"
     missing = ["M" if run.latency_ns is None else None, "MLG" if run.kernels is None else None]
-    return made("A15", rows, f"In a step {what} for {busy}.", *missing, *_lacks_work(calls))
+    told = _of_bandwidth(run) if row["memory_bound"] is not None else ""
+    return made("A15", rows, f"In a step {what} for {busy}.{told}", *missing, *_lacks_work(calls))
 
 
 def _each_call(run: XspRun, calls: pl.DataFrame) -> pl.DataFrame:
@@ -73,7 +75,7 @@ def _each_call(run: XspRun, calls: pl.DataFrame) -> pl.DataFrame:
         .group_by(keys, maintain_order=True)
         .agg(
             pl.col("kind", "operator", "grid", "block", "precision").first(),
-            pl.col("flops_source", "occupancy_source").drop_nulls().first(),
+            pl.col("flops_source", "dram_source", "occupancy_source").drop_nulls().first(),
             pl.len().alias("steps"),
             trimmed("duration_ns"),
             *(trimmed(name) for name in _EXACT),
@@ -121,7 +123,7 @@ def _lacks_work(calls: pl.DataFrame) -> list[str]:
     lacks = []
     if not kernels["flops"].count():
         lacks.append("shapes")
-    if not (kernels["dram_read_bytes"].count() and kernels["dram_write_bytes"].count()):
+    if not kernels["dram_bytes"].count():
         lacks.append("bytes")
     return lacks
 
@@ -147,16 +149,41 @@ def _of_layers(key: str, layers: pl.DataFrame, *missing: str | None) -> XspTable
     return made(key, layers, told or f"{layers.height} layers with kernels.", *missing)
 
 
-def _roofline(key: str, rows: pl.DataFrame, what: str, calls: pl.DataFrame) -> XspTable:
+def _roofline(key: str, run: XspRun, rows: pl.DataFrame, what: str, calls: pl.DataFrame) -> XspTable:
     """The rows whose arithmetic intensity is known; `index` is that of the table that holds them all."""
     known = rows.filter(pl.col("intensity").is_not_null())
     if not known.height:
         return lacking(key, *(_lacks_work(calls) or ["bytes"]))
     bound = known["memory_bound"]
     if not bound.count():
-        return made(key, known, f"{known.height} {what}; the peaks of the device are not known.")
+        precise = known["precision"].count()
+        lacks = (
+            "the peaks of the device are"
+            if precise
+            else "the precision of the arithmetic, and so the peak, is"
+        )
+        return made(key, known, f"{known.height} {what}; {lacks} not known." + _of_sources(known))
     return made(
         key,
         known,
-        f"{int(bound.sum())} of {known.height} {what} are bound by memory, the others by arithmetic.",
+        f"{int(bound.sum())} of {known.height} {what} are bound by memory, the others by arithmetic."
+        + _of_sources(known)
+        + _of_bandwidth(run),
     )
+
+
+def _of_sources(rows: pl.DataFrame) -> str:
+    """How FLOPs and bytes are known, when Nsight Compute tells any."""
+    told = {
+        what: rows[column].drop_nulls().str.split("+").explode().unique().sort().to_list()
+        for what, column in (("FLOPs", "flops_source"), ("bytes", "dram_source"))
+    }
+    if not any(NCU_SUFFIX in one for sources in told.values() for one in sources):
+        return ""
+    return " " + "; ".join(f"{what}: {', '.join(sources)}" for what, sources in told.items()) + "."
+
+
+def _of_bandwidth(run: XspRun) -> str:
+    """Where the roof comes from, when it is not the vendor's figure."""
+    rate = run.recorded_bandwidth_gbps
+    return "" if rate is None else f" The peak bandwidth, {rate:,.0f} GB/s, is that which the trace tells."

@@ -1,8 +1,8 @@
 """The kernels of a run, call by call: which layer and operator each is of, its time, its work, and what tells it.
 
-Times come from the run at level MLG. FLOPs, DRAM bytes and occupancy come from hardware counters where they were
-measured (`analyses.counter_join`), FLOPs else from shapes (`analyses.flops`), occupancy else from the profiler's own
-estimate. The FLOPs of an operator that launches several kernels stand at the longest of them, 0 at the others.
+Times come from the run at level MLG. FLOPs, DRAM bytes and occupancy come from Nsight Compute where its metrics were joined
+(`analyses.ncu_join`), else from hardware counters (`analyses.counter_join`), FLOPs else from shapes (`analyses.flops`),
+occupancy else from the profiler's own estimate. The FLOPs of an operator that launches several kernels stand at the longest of them, 0 at the others.
 
 On a trace without a device an operator's call is a row, and its self time the duration.
 """
@@ -13,7 +13,15 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed
-from tracekit.analyses.counter_join import MEASURED, join_kernels, join_launches, measured_ranges
+from tracekit.analyses.counter_join import (
+    COUNTED,
+    MEASURED,
+    NCU_SUFFIX,
+    join_kernels,
+    join_launches,
+    linked,
+    measured_ranges,
+)
 from tracekit.analyses.flops import counted_operators
 from tracekit.analyses.scope import launch_times
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
@@ -42,6 +50,8 @@ CALLS = {
     "flops_source": pl.String,
     "dram_read_bytes": pl.Int64,
     "dram_write_bytes": pl.Int64,
+    "dram_bytes": pl.Int64,
+    "dram_source": pl.String,
     "occupancy": pl.Float64,
     "occupancy_source": pl.String,
     "precision": pl.String,
@@ -65,9 +75,9 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
     Without a run at level MLG those of the run for counters, without durations; none when there is neither.
     """
     if run.kernels is not None:
-        rows = _recorded(run.kernels)
         counters = run.counters
-        rows = _with_counters(rows, None if counters is None else measured_ranges(counters.trace))
+        ranges = None if counters is None else measured_ranges(counters.trace)
+        rows = _with_counters(_recorded(run.kernels), ranges, linked(run.kernels.trace))
         recording = run.kernels
     elif run.counters is not None:
         recording, rows = run.counters, _measured(run.counters)
@@ -124,35 +134,55 @@ def _named(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
     )
 
 
-def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None) -> pl.DataFrame:
-    """The rows with the columns of MEASURED: of the counters, occupancy else the profiler's estimate."""
+def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataFrame) -> pl.DataFrame:
+    """The rows with the columns of MEASURED and their sources: of Nsight Compute, else of the counters; occupancy else
+    the profiler's estimate.
+    """
     estimate = rows["occupancy"]
-    empty = [pl.lit(None, dtype=kind).alias(name) for name, kind in MEASURED.items()]
-    rows = rows.with_columns(empty)
-    if ranges is not None and ranges.height:
-        is_kernel = (rows["kind"] == "kernel").to_numpy()
-        kernels = rows.filter(is_kernel)
-        joined = join_kernels(ranges, kernels)
-        number = pl.Series("at", np.where(is_kernel, np.cumsum(is_kernel) - 1, -1))
-        found = joined.with_row_index("at").with_columns(pl.col("at").cast(pl.Int64))
-        at = number.to_frame().join(found, on="at", how="left", maintain_order="left")
-        rows = rows.with_columns(at.select(list(MEASURED)))
-    measured = rows["occupancy"].is_not_null()
-    return rows.with_columns(
-        pl.coalesce("occupancy", estimate).alias("occupancy"),
-        pl.when(measured)
-        .then(pl.lit("counter"))
-        .when(estimate.is_not_null())
-        .then(pl.lit("estimate"))
-        .alias("occupancy_source"),
+    by_ranges = _of_ranges(rows, ranges)
+    by_ncu = rows.select("activity_id").join(ncu, on="activity_id", how="left", maintain_order="left")
+    counted = by_ranges.rename({name: f"{name}_counted" for name in MEASURED})
+    sides = by_ncu.with_columns(*counted.get_columns(), estimate.alias("estimate"))
+    # The bytes of a launch come from one side, as they belong together.
+    from_ncu = pl.col("dram_bytes").is_not_null()
+    traffic = [name for name in MEASURED if name.startswith("dram_")]
+    found = sides.select(
+        pl.coalesce("flops", "flops_counted").alias("flops"),
+        _source("flops").alias("flops_source"),
+        *(pl.when(from_ncu).then(name).otherwise(f"{name}_counted").alias(name) for name in traffic),
+        pl.coalesce("occupancy", "occupancy_counted", "estimate").alias("occupancy"),
+        pl.coalesce(
+            _source("occupancy"), pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
+        ).alias("occupancy_source"),
     )
+    return rows.with_columns(found.get_columns())
+
+
+def _source(figure: str) -> pl.Expr:
+    return (
+        pl.when(pl.col(figure).is_not_null())
+        .then(pl.lit(COUNTED + NCU_SUFFIX))
+        .when(pl.col(f"{figure}_counted").is_not_null())
+        .then(pl.lit(COUNTED))
+    )
+
+
+def _of_ranges(rows: pl.DataFrame, ranges: pl.DataFrame | None) -> pl.DataFrame:
+    """The columns of MEASURED of each row, by the ranges of counters."""
+    if ranges is None or not ranges.height:
+        return pl.DataFrame(schema=MEASURED).clear(rows.height)
+    is_kernel = (rows["kind"] == "kernel").to_numpy()
+    joined = join_kernels(ranges, rows.filter(is_kernel))
+    number = pl.Series("at", np.where(is_kernel, np.cumsum(is_kernel) - 1, -1))
+    found = joined.with_row_index("at").with_columns(pl.col("at").cast(pl.Int64))
+    return number.to_frame().join(found, on="at", how="left", maintain_order="left").select(list(MEASURED))
 
 
 def _measured(recording: Recording) -> pl.DataFrame:
     """Rows from the ranges of counters alone: kernels with names and operators, but no times."""
     trace, model = recording.trace, recording.found.model
     if trace.has_device:
-        rows = _with_counters(_recorded(recording), measured_ranges(trace))
+        rows = _with_counters(_recorded(recording), measured_ranges(trace), linked(trace))
         return rows.with_columns(pl.lit(None, dtype=pl.Int64).alias("duration_ns"))
     ranges = join_launches(trace)
     if ranges is None:
@@ -174,7 +204,8 @@ def _measured(recording: Recording) -> pl.DataFrame:
         pl.lit("kernel").alias("kind"),
         pl.Series("phase", _phases(places.phase)),
         *(pl.lit(None, dtype=kind).alias(name) for name, kind in _UNTIMED.items()),
-        pl.when(known).then(pl.lit("counter")).alias("occupancy_source"),
+        pl.when(known).then(pl.lit(COUNTED)).alias("occupancy_source"),
+        pl.when(pl.col("flops").is_not_null()).then(pl.lit(COUNTED)).alias("flops_source"),
     ).filter(pl.col("step").is_not_null())
     return _named(rows, recording).with_columns(pl.int_range(pl.len()).over("step").alias("order"))
 
@@ -205,10 +236,6 @@ def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
     )
     analytic = pl.when(works).then(pl.when(rank == 1).then("of_operator").otherwise(0))
     return rows.with_columns(
-        pl.when(pl.col("flops").is_not_null())
-        .then(pl.lit("counter"))
-        .when(works)
-        .then(pl.lit("analytic"))
-        .alias("flops_source"),
+        pl.coalesce("flops_source", pl.when(works).then(pl.lit("analytic"))).alias("flops_source"),
         pl.coalesce("flops", analytic).alias("flops"),
     )

@@ -19,7 +19,7 @@ from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest
 from tracekit.spans import Int64Array
-from tracekit.trace import Trace
+from tracekit.trace import DeviceInfo, Trace
 
 __all__ = ["Recording", "XspRun", "run_of"]
 
@@ -116,15 +116,22 @@ class XspRun:
         return next((recording.trace.meta.format for recording in known), "kineto")
 
     @property
-    def device_name(self) -> str | None:
-        """The name of the device on which the kernels ran."""
+    def device(self) -> DeviceInfo | None:
+        """The device on which the kernels ran, as the traces describe it."""
         for recording in (self.kernels, self.counters):
             if recording is None:
                 continue
             used = set(recording.trace.device["device_id"].unique())
             for device in recording.trace.meta.devices:
                 if device.name and (device.device_id in used or not used):
-                    return device.name
+                    return device
+        return None
+
+    @property
+    def device_name(self) -> str | None:
+        """The name of the device on which the kernels ran."""
+        if self.device is not None:
+            return self.device.name
         return None if self.manifest is None else self.manifest.device_name
 
     def peak_tflops(self, precision: str | None) -> float | None:
@@ -135,8 +142,18 @@ class XspRun:
 
     @property
     def bandwidth_gbps(self) -> float | None:
-        """The peak bandwidth of the device's memory in 10⁹ bytes/s; None when it is not listed."""
-        return None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
+        """The peak bandwidth of the device's memory in 10⁹ bytes/s: the vendor's figure, else the one in the trace; None
+        when neither is known.
+        """
+        listed = None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
+        return self.recorded_bandwidth_gbps if listed is None else listed
+
+    @property
+    def recorded_bandwidth_gbps(self) -> float | None:
+        """The bandwidth that the trace gives for the device, where the vendor's figure is not listed; else None."""
+        if self.device is None or self.device.memory_bandwidth is None:
+            return None
+        return None if peak_bandwidth_gbps(self.device.name) else self.device.memory_bandwidth / 1e9
 
 
 def run_of(

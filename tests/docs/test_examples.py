@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import planted_ncu
 import pytest
 from private_nsys import export
 
@@ -154,6 +155,8 @@ def test_commands(
     monkeypatch.chdir(tmp_path)
     export().write(tmp_path / "profile.sqlite")
     words = [_at_hand(word) for word in shlex.split(command)[1:]]
+    if "--ncu" in words:
+        Path("metrics.csv").write_text(planted_ncu.raw([planted_ncu.Launch("k", planted_ncu.counted(1))]))
     if (
         words[0] == "view"
     ):  # it would serve until Ctrl-C, and what it serves may be made by the command before it

@@ -138,6 +138,7 @@ def roof(row: Row, time: float) -> Row:
     peak = PEAK[row["precision"]]
     return {
         **row,
+        "dram_bytes": moved,
         "intensity": intensity,
         "tflops": row["flops"] / time / 1000 if row["flops"] is not None else None,
         "attainable_tflops": None if intensity is None else min(peak, intensity * BANDWIDTH / 1000),

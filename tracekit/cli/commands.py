@@ -29,6 +29,7 @@ _WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
     "layers": stack_commands.layers,
     "kernels": stack_commands.kernels,
     "ops": stack_commands.ops,
+    "counters": stack_commands.counters,
 }
 
 

@@ -19,9 +19,20 @@ from tracekit.limits import Limits
 from tracekit.ranges import RangeFilter
 
 if TYPE_CHECKING:
+    from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["digests_of", "expanded", "limits_of", "load", "load_all", "load_file", "manifest_digests"]
+__all__ = [
+    "attached",
+    "digests_of",
+    "expanded",
+    "limits_of",
+    "load",
+    "load_all",
+    "load_file",
+    "manifest_digests",
+    "read_reports",
+]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -193,6 +204,32 @@ def load_all(
     found = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
     fault = f"{'no trace is' if not chosen else 'several traces are'} of rank {rank}"
     raise UsageError(fault, remedy=f"the ranks are {found}")
+
+
+def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:
+    """The tables of Nsight Compute in these files. Raises UnreadableTraceError for one that holds none."""
+    if not paths:
+        return []
+    from tracekit.readers.ncu import read_ncu
+
+    return [read_ncu(path) for path in paths]
+
+
+def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
+    """The trace with the metrics of the reports, and whether any kernel has them; if none has, stderr says so."""
+    if not reports:
+        return trace, True
+    from tracekit.analyses.ncu_join import join_ncu
+
+    match = join_ncu(trace, *reports)
+    if not match.linked:
+        name = "".join(letter if letter.isprintable() else "?" for letter in trace.meta.name)
+        sys.stderr.write(
+            f"warning: {name}: of {match.measured:,} launches that Nsight Compute measured none fits one of the "
+            f"{match.kernels:,} kernels of the trace ({match.unmatched:,} by name, grid and block, {match.ambiguous:,} by "
+            "their number)\n"
+        )
+    return match.trace, match.linked > 0
 
 
 def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:

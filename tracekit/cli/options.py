@@ -19,6 +19,7 @@ __all__ = [
     "Format",
     "FormatFlag",
     "MaxEvents",
+    "Ncu",
     "NoCache",
     "NoSizeLimit",
     "NvtxDepth",
@@ -199,6 +200,16 @@ ExportTo = Annotated[
         "--to",
         help="The frames that were read, or the file for Perfetto with tracks of layers and idle time.",
         rich_help_panel=_WRITE,
+    ),
+]
+
+Ncu = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ncu",
+        metavar="FILE",
+        help="Metrics of Nsight Compute (ncu --csv) of the same program, joined to the kernels; repeatable.",
+        rich_help_panel=_READ,
     ),
 ]
 

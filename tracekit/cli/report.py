@@ -12,7 +12,16 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.answers import Question
 from tracekit.cli.asked import Asked
-from tracekit.cli.loading import digests_of, expanded, limits_of, load, load_all, manifest_digests
+from tracekit.cli.loading import (
+    attached,
+    digests_of,
+    expanded,
+    limits_of,
+    load,
+    load_all,
+    manifest_digests,
+    read_reports,
+)
 from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
 from tracekit.cli.refine import Refine
 from tracekit.errors import UsageError
@@ -45,6 +54,7 @@ def report(
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
+    ncu: flags.Ncu = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -61,11 +71,17 @@ def report(
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
     ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
     asked = (names, rank, process, step, window, comm_pattern, ranges, only, top, limits, _looks_of(chosen))
-    question = None if figures or chosen in _FOLDERS else Question(digests, "report", *asked)
+    metrics, keep = _metrics_of(ncu, no_cache=no_cache)
+    question = (
+        None
+        if figures or chosen in _FOLDERS
+        else Question(digests if keep else [], "report", *asked, metrics)
+    )
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    read = load_all(
+    reports = read_reports(ncu)
+    loaded = load_all(
         traces,
         digests=digests,
         rank=rank,
@@ -74,6 +90,8 @@ def report(
         comm_patterns=comm_pattern,
         ranges=ranges,
     )
+    fitted = [attached(trace, reports) for trace in loaded]
+    read = [trace for trace, _ in fitted]
     from tracekit.report.build import build_report
 
     made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
@@ -89,9 +107,15 @@ def report(
         return
     rendered = [_render(result, trace, chosen) for result, trace in made]
     text = _joined(_headed(rendered, [result.trace for result, _ in made], chosen), chosen)
-    if question:
+    if question and all(fits for _, fits in fitted):  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
+
+
+def _metrics_of(ncu: Sequence[Path] | None, *, no_cache: bool) -> tuple[list[str | None], bool]:
+    """The digests of the tables of Nsight Compute, and whether an answer that depends on them can be kept."""
+    digests = digests_of(ncu or [], no_cache=no_cache)
+    return digests, None not in digests
 
 
 def _looks_of(chosen: Format) -> tuple[object, ...]:
@@ -151,8 +175,12 @@ def _render(result: Report, trace: Trace, chosen: Format) -> str:
     return terminal.render(result, width=out.terminal_width(), color=out.use_color())
 
 
-def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
+def run_analysis(
+    name: str, asked: Asked, refine: Refine | None = None, *, ncu: Sequence[Path] | None = None
+) -> None:
     """Run one analysis on each trace and write its result, or what `refine` keeps of it.
+
+    `ncu` are tables of Nsight Compute, whose metrics are joined to the kernels.
 
     Raises UsageError for an unknown table, column or format.
     """
@@ -170,11 +198,14 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
         *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern, ranges),
         *(asked.table, asked.top, asked.sort),
     )
-    question = Question(digests, name, names, *selection, limits, refine, _looks_of(chosen))
+    metrics, keep = _metrics_of(ncu, no_cache=asked.no_cache)
+    looks = (limits, refine, _looks_of(chosen), metrics)
+    question = Question(digests if keep else [], name, names, *selection, *looks)
     if chosen not in _FOLDERS and (known := question.answer()) is not None:
         out.emit(known, asked.output)
         return
-    read = load_all(
+    reports = read_reports(ncu)
+    loaded = load_all(
         traces,
         digests=digests,
         rank=asked.rank,
@@ -183,6 +214,8 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
         comm_patterns=asked.comm_pattern,
         ranges=ranges,
     )
+    fitted = [attached(trace, reports) for trace in loaded]
+    read = [trace for trace, _ in fitted]
     if chosen is Format.json:
         text = _json_of(name, asked, refine, read)
     else:
@@ -200,7 +233,8 @@ def run_analysis(name: str, asked: Asked, refine: Refine | None = None) -> None:
             return
         texts = [_render_section(section, chosen, asked.top) for section in sections]
         text = "\n".join(_headed(texts, [trace_info(trace) for trace in read], chosen))
-    question.keep(text)
+    if all(fits for _, fits in fitted):  # a warning is to be seen every time
+        question.keep(text)
     out.emit(text, asked.output)
 
 

@@ -1,4 +1,4 @@
-"""The commands of analyses with flags of their own: `layers`, `kernels`, `ops`."""
+"""The commands of analyses with flags of their own: `layers`, `kernels`, `ops`, `counters`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.asked import Asked, with_flags
 from tracekit.cli.loading import digests_of, expanded, limits_of, load_all
@@ -18,7 +19,7 @@ from tracekit.cli.report import run_analysis
 from tracekit.errors import UsageError
 from tracekit.facts.stack_names import PHASES
 
-__all__ = ["kernels", "layers", "ops"]
+__all__ = ["counters", "kernels", "layers", "ops"]
 
 _SHOWN_OF_LAYERS: Final = ("tree", "by_phase", "coverage")
 
@@ -164,10 +165,18 @@ def kernels(
         KernelsBy | None,
         typer.Option(help="Only the table of these. Default: all.", rich_help_panel="Selection"),
     ] = None,
+    ncu: flags.Ncu = None,
 ) -> None:
     """Run `kernels`."""
     needs = {KernelsBy.layer: "layers", KernelsBy.shape: "shapes"}
-    run_analysis("kernels", asked, None if by is None else Refine((f"by_{by.value}",), needs.get(by)))
+    refine = None if by is None else Refine((f"by_{by.value}",), needs.get(by))
+    run_analysis("kernels", asked, refine, ncu=ncu)
+
+
+@with_flags
+def counters(asked: Asked, ncu: flags.Ncu = None) -> None:
+    """Run `counters`."""
+    run_analysis("counters", asked, ncu=ncu)
 
 
 @with_flags

@@ -11,7 +11,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, limits_of, load
+from tracekit.cli.loading import attached, digests_of, limits_of, load, read_reports
 from tracekit.cli.options import FigureKind, Format
 from tracekit.errors import UsageError
 from tracekit.ranges import range_filter
@@ -75,6 +75,7 @@ def xsp(
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
+    ncu: flags.Ncu = None,
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
@@ -94,8 +95,13 @@ def xsp(
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
 
+    reports = read_reports(ncu)
+
     def read(path: Path) -> Trace:
-        return load(path, limits=limits, digest=digests_of([path], no_cache=no_cache)[0], ranges=ranges)
+        digest = digests_of([path], no_cache=no_cache)[0]
+        trace = load(path, limits=limits, digest=digest, ranges=ranges)
+        # The trace of another level may hold no kernel, which is no fault.
+        return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 
     from tracekit.xsp import find_runs, xsp_of
 

@@ -67,6 +67,10 @@ _UNITS: Final[dict[str, Unit]] = {
     "direction": "text",
     "host_memory": "text",
     "series": "text",
+    "dram_source": "text",
+    "flops": "number",
+    "intensity": "number",
+    "tflops": "number",
     "outlier": "flag",
     "relative": "flag",
     "total": "number",
@@ -343,6 +347,14 @@ TABLES: Final[dict[str, TableView]] = {
         "By operator and shape",
         ("operator", "shapes", "count", "total_ns", "share"),
         ("operator", "shapes", "dtypes", *_AGGREGATES, "share"),
+    ),
+    "kernels.measured": TableView(
+        "Measured by Nsight Compute",
+        ("name", "measured", "total_ns", "intensity", "tflops", "bandwidth_gbps", "occupancy"),
+        (
+            *("name", "count", "measured", "total_ns", "flops", "dram_bytes", "dram_source", "intensity"),
+            *("tflops", "bandwidth_gbps", "occupancy"),
+        ),
     ),
     "launches.delays": TableView(
         "Delays",

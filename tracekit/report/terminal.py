@@ -41,7 +41,7 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "steps": (("table", 5),),
     "idle": (("by_cause", 4),),
     "layers": (("tree", 8),),
-    "kernels": (("by_category", 4), ("by_name", 5)),
+    "kernels": (("by_category", 4), ("by_name", 5), ("measured", 5)),
     "launches": (("calls", 3),),
     "overlap": (("collectives", 3),),
     "memory": (("copies", 3), ("peaks", 3)),

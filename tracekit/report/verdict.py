@@ -17,6 +17,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses._lacking import has_launch_calls
+from tracekit.analyses.counter_join import replayed
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
@@ -62,9 +63,9 @@ Tables = Mapping[str, Result]
 def decide(scope: Scope, results: Tables) -> Verdict:
     """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
     findings = _findings(results)
-    replayed = _replayed(scope)
-    if replayed:
-        return _of_counters(scope, replayed, findings)
+    kernels = _replayed(scope)
+    if kernels:
+        return _of_counters(scope, kernels, findings)
     if not scope.overlapping.height or scope.duration <= 0:
         return _of_nothing(scope.trace)
     verdict = on_cpu(scope, results, findings) if scope.on_cpu else _on_device(scope, results, findings)
@@ -106,15 +107,13 @@ def _of_nothing(trace: Trace) -> Verdict:
 
 def _replayed(scope: Scope) -> int:
     """The number of kernels whose counters were measured over ranges, which replays them."""
-    counters = scope.trace.counters
-    if counters is None:
-        return 0
-    return counters.filter(pl.col("duration").is_not_null()).select("name", "start").n_unique()
+    ranges = replayed(scope.trace.counters)
+    return 0 if ranges is None else ranges.select("name", "start").n_unique()
 
 
-def _of_counters(scope: Scope, replayed: int, findings: list[Owned]) -> Verdict:
+def _of_counters(scope: Scope, kernels: int, findings: list[Owned]) -> Verdict:
     told = tuple(of_finding(owned) for owned in findings if owned.finding.id == "counter_replay")
-    what = "1 kernel was" if replayed == 1 else f"{format_count(replayed)} kernels were"
+    what = "1 kernel was" if kernels == 1 else f"{format_count(kernels)} kernels were"
     return Verdict(
         bound="counters",
         headline=(

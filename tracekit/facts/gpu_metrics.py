@@ -1,0 +1,134 @@
+"""Names and units of NVIDIA's hardware metrics, as CUPTI (through Kineto) and Nsight Compute write them.
+
+Sources: the metric tables of NVIDIA's Nsight Compute CLI manual ("Nvprof Transition Guide": flop_count_*, dram_*_bytes,
+achieved_occupancy) and Kernel Profiling Guide (docs.nvidia.com/nsight-compute); for tensor cores the metrics that NVIDIA
+names for their FLOPs (forums.developer.nvidia.com/t/285256); HTA's page on CUPTI counters for those of Kineto.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "BYTES",
+    "BYTES_PER_SECOND",
+    "DETAILS_NAMES",
+    "DURATION",
+    "DURATIONS",
+    "FLOP_INSTRUCTION",
+    "FLOP_KINDS",
+    "KINETO_METRICS",
+    "NCU_METRICS",
+    "OCCUPANCY",
+    "READ_BYTES",
+    "REGISTERS",
+    "TENSOR_FLOPS",
+    "TENSOR_INSTRUCTION",
+    "WORK",
+    "WRITTEN_BYTES",
+    "base_unit",
+]
+
+FLOP_INSTRUCTION: Final = r"^sm(?:sp)?__sass_thread_inst_executed_op_([dfh])(add|mul|fma)_pred_on\.sum$"
+"""Instructions of threads in the ordinary units: fp64, fp32, fp16. A fused multiply-add is two operations."""
+FLOP_KINDS: Final = 9
+TENSOR_INSTRUCTION: Final = r"(inst_executed_pipe_tensor|ops_path_tensor|inst_executed_pipe_hmma).*\.sum$"
+"""Above zero: the kernel computes on tensor cores, of which `FLOP_INSTRUCTION` counts nothing."""
+TENSOR_FLOPS: Final = (
+    r"^sm__ops_path_tensor_src_(bf16|tf32|fp\d+[^_]*)_dst_(bf16|tf32|fp\d+[^_]*)(_sparsity_(on|off))?\.sum$"
+)
+"""Operations on tensor cores by source and destination; a name with a sparsity is a part of the one without.
+
+Products of integers have names of the same form, and are no floating-point operations.
+"""
+
+READ_BYTES: Final = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
+WRITTEN_BYTES: Final = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
+"""The first that is there counts; newer devices have the second name."""
+BYTES: Final = "dram__bytes.sum"
+BYTES_PER_SECOND: Final = "dram__bytes.sum.per_second"
+OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
+DURATION: Final = "gpu__time_duration.sum"
+DURATIONS: Final = (DURATION, "gpu__time_duration.avg", "gpu__time_duration.max")
+"""Of one launch these are the same."""
+REGISTERS: Final = "launch__registers_per_thread"
+
+WORK: Final = "|".join(
+    (
+        FLOP_INSTRUCTION,
+        TENSOR_INSTRUCTION,
+        r"^dram__bytes(_op)?_(read|write)\.sum$",
+        r"^dram__bytes\.sum(\.per_second)?$",
+        r"^sm__warps_active\.avg\.pct_of_peak_sustained_active$",
+    )
+)
+"""The metrics that tell work; the same launch measured twice gives about the same."""
+
+DETAILS_NAMES: Final[dict[tuple[str, str], str]] = {
+    ("Duration", "ns"): DURATION,
+    ("Memory Throughput", "byte/s"): BYTES_PER_SECOND,
+    ("DRAM Throughput", "byte/s"): BYTES_PER_SECOND,
+    ("DRAM Throughput", "fraction"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    ("Achieved Occupancy", "fraction"): OCCUPANCY,
+    ("Registers Per Thread", "register/thread"): REGISTERS,
+}
+"""The details page's label and base unit of a metric, and its name on the raw page."""
+
+NCU_METRICS: Final = (
+    DURATION,
+    READ_BYTES[0],
+    WRITTEN_BYTES[0],
+    OCCUPANCY,
+    REGISTERS,
+    *(
+        f"smsp__sass_thread_inst_executed_op_{kind}{what}_pred_on.sum"
+        for kind in "dfh"
+        for what in ("add", "mul", "fma")
+    ),
+    *(
+        f"sm__ops_path_tensor_src_{source}_dst_{target}.sum"
+        for source, target in (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "fp32"), ("tf32", "fp32"))
+    ),
+)
+"""What to ask Nsight Compute for, so that FLOPs, traffic and occupancy are known."""
+
+KINETO_METRICS: Final = (
+    "kineto__tensor_core_insts",
+    "kineto__cuda_core_flops",
+    READ_BYTES[0],
+    WRITTEN_BYTES[0],
+)
+"""What a capture asks the PyTorch profiler for; the first two are names of Kineto's own."""
+
+_PREFIXES: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_SECONDS: Final = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_UNITS: Final[dict[str, tuple[str, float]]] = {
+    "%": ("fraction", 1e-2),
+    **{f"{letter}{name}": ("byte", by) for letter, by in _PREFIXES.items() for name in ("byte", "B")},
+    **{f"{letter}{name}": ("hz", by) for letter, by in _PREFIXES.items() for name in ("hz", "Hz")},
+    **{
+        f"{letter}{name}": (name, by)
+        for letter, by in _PREFIXES.items()
+        for name in ("inst", "cycle", "sector", "request", "thread", "warp", "block", "register", "sample")
+    },
+    **{f"{letter}{name}": ("ns", by * 1e9) for letter, by in _SECONDS.items() for name in ("second", "s")},
+}
+"""Every unit that is converted: its base unit and by what to multiply. A K is a thousand, as Nsight Compute has it."""
+_TIMES: Final = {f"{letter}{name}": by for letter, by in _SECONDS.items() for name in ("second", "s")}
+
+
+def base_unit(unit: str) -> tuple[str, float]:
+    """The base unit of a printed one, and the factor of the value: `byte`, `ns`, `fraction`, `hz`, or `… /s` of a rate.
+
+    A unit that is not known stays as it is, with the factor 1.
+
+    >>> base_unit("Gbyte/second"), base_unit("%"), base_unit("inst/cycle")
+    (('byte/s', 1000000000.0), ('fraction', 0.01), ('inst/cycle', 1.0))
+    """
+    over, slash, under = unit.partition("/")
+    base, factor = _UNITS.get(over, (over, 1.0))
+    if not slash:
+        return base, factor
+    if under in _TIMES:  # cycles a nanosecond, bytes a second
+        return f"{base}/s", factor / _TIMES[under]
+    return f"{base}/{under}", factor
