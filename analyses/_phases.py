@@ -132,11 +132,10 @@ def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> di
     ]
     found: dict[int, int] = {}
     for rows in signals:
-        pairs, counts = np.unique(
-            np.stack([stack.process[rows], stack.thread[rows]], axis=1), axis=0, return_counts=True
-        )
-        for (process, thread), _ in sorted(
-            zip(pairs.tolist(), counts.tolist(), strict=True), key=lambda item: -item[1]
-        ):
+        counts = np.bincount(stack.thread[rows])
+        threads = np.flatnonzero(counts)
+        threads = threads[np.argsort(-counts[threads], kind="stable")]
+        processes = stack.process[np.searchsorted(stack.thread, threads)]  # spans are sorted by thread
+        for process, thread in zip(processes.tolist(), threads.tolist(), strict=True):
             found.setdefault(process, thread)
     return found
