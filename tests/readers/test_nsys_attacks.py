@@ -21,6 +21,7 @@ SECONDS = 30
 MEMORY = 3 << 30
 MANY = 140_000
 """More rows than a page of the reader has."""
+PROCESS = 1 << 24
 
 
 def edited(folder: Path, script: str, program: Program | None = None) -> Path:
@@ -131,3 +132,58 @@ def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
     assert "the SQLite database is damaged" in err
     with pytest.raises(UnreadableTraceError, match="damaged"):
         tracekit.read(path)
+
+
+# -- rows that belong together in very many ways -----------------------------------------------------
+
+
+def many_processes(*, named: bool) -> pl.DataFrame:
+    """Launches with one correlation id, each in a process of its own."""
+    number = pl.int_range(MANY, eager=True)
+    return pl.DataFrame(
+        {"start": 1000 * number, "end": 1000 * number + 100, "globalTid": number * PROCESS + MAIN}
+    ).with_columns(pl.lit(1 if named else None, pl.Int64).alias("nameId"), pl.lit(5).alias("correlationId"))
+
+
+def parquet(folder: Path, **tables: pl.DataFrame) -> Path:
+    path = folder / "t"
+    path.mkdir()
+    for table, rows in tables.items():
+        rows.write_parquet(path / f"{table}.parquet")
+    return path
+
+
+def test_a_correlation_id_that_many_processes_use_makes_no_pairs(tmp_path: Path) -> None:
+    calls = many_processes(named=False)
+    kernels = calls.select("start", "end", "correlationId").with_columns(deviceId=0, streamId=7)
+    tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels}
+    path = parquet(tmp_path, **tables)
+    assert reported(path) == (0, "")
+    trace = tracekit.read(path)
+    assert trace.device["launch_id"].is_not_null().all()
+    assert trace.host.height == trace.device.height == MANY
+
+
+def test_many_processes_beside_the_one_that_works_are_counted_at_once(tmp_path: Path) -> None:
+    kernels = many_processes(named=False).tail(1).with_columns(globalPid=(MANY - 1) * PROCESS)
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": many_processes(named=True),
+        "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+    }
+    trace = tracekit.read(parquet(tmp_path, **tables))
+    (left_out,) = trace.health.filter(pl.col("kind") == "other_process").select("count", "example").rows()
+    assert left_out == (MANY - 1, f"{MANY - 1} processes")
+    assert trace.host.height == 1
+
+
+def test_too_many_processes_are_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    kernels = many_processes(named=False).rename({"globalTid": "globalPid"})
+    code, err = reported(parquet(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=kernels))
+    assert (code, str(tmp_path) in err) == (3, True)
+
+
+# -- times -------------------------------------------------------------------------------------------
+
+
+def test_kernels_that_end_at_no_time_are_reported(tmp_path: Path) -> None:
+    assert reported(edited(tmp_path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN end")) == (0, "")
