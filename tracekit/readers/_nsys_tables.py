@@ -17,6 +17,7 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
+from tracekit.limits import SMALLEST_ROW
 from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
 from tracekit.readers._nsys_parquet import ParquetTables
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
@@ -25,8 +26,6 @@ __all__ = ["SqliteTables", "Tables", "open_tables", "whole"]
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
-_SMALLEST_ROW: Final = 4
-"""Bytes of a page that a row takes at least: its place in the page, the size and its id."""
 _REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
 
 
@@ -111,7 +110,7 @@ class SqliteTables:
         self._names = listed(self._query, utf16=self._utf16)
         self._described: dict[str, SqliteTable] = {}
         self._counted: dict[str, int] = {}
-        self._most_rows = path.stat().st_size // _SMALLEST_ROW
+        self._most_rows = path.stat().st_size // SMALLEST_ROW
 
     def names(self) -> list[str]:
         """The tables in order."""
@@ -195,7 +194,8 @@ class SqliteTables:
     def _table(self, name: str) -> SqliteTable:
         if name not in self._described:
             there = name in self._names
-            self._described[name] = described(self._query, name) if there else SqliteTable()
+            told = described(self._query, name, utf16=self._utf16) if there else SqliteTable()
+            self._described[name] = told
         return self._described[name]
 
     def close(self) -> None:
