@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 import subprocess
@@ -297,3 +298,29 @@ def test_stacks_are_no_longer_than_their_rows(chains: int, tmp_path: Path) -> No
     stack = trace.samples["stack"].cast(pl.String)
     assert stack.n_unique() == 1
     assert stack[0].count(";") + 1 == min(1_000_000 // chains, 1024)
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_utf_8_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff?#%41.sqlite")
+    path.write_bytes(write_sqlite(small(), tmp_path / "t.sqlite").read_bytes())
+    assert tracekit.read(path).device.height == 5
+
+
+def test_a_pipe_is_no_database(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.sqlite")
+    code, err = reported(tmp_path / "t.sqlite")
+    assert (code, "it is no file" in err) == (3, True)
+
+
+def test_a_log_beside_a_file_that_was_read_before_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+    path = write_sqlite(small(), tmp_path / "t.sqlite")
+    tracekit.read(path, cache=True)
+    (tmp_path / "t.sqlite-wal").write_bytes(b"changes")
+    with pytest.raises(UnreadableTraceError, match="being written"):
+        tracekit.read(path, cache=True)

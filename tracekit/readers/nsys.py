@@ -76,10 +76,10 @@ def is_nsys(path: Path) -> bool:
     try:
         if path.is_dir():
             return next(path.glob("*.parquet"), None) is not None
+        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
+            return path.exists()
         if not path.is_file():
             return False
-        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
-            return True
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except (OSError, ValueError):
