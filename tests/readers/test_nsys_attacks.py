@@ -260,6 +260,31 @@ def test_bytes_of_parquet_are_texts_and_counted_where_they_are_none(tmp_path: Pa
     assert trace.health.filter(pl.col("kind") == "invalid_utf8")["count"].sum() > 0
 
 
+def test_rows_that_take_no_space_are_refused(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"start": [5], "end": [6], "eventType": [59]}).clear().clear(5_000_000)
+    code, err = reported(parquet(tmp_path, NVTX_EVENTS=rows))
+    assert (code, "5,000,000 rows" in err) == (3, True)
+
+
+def test_a_text_that_parquet_holds_once_is_not_held_for_every_row(tmp_path: Path) -> None:
+    ranges = many_processes(named=True).drop("nameId").with_columns(eventType=59, text=pl.lit("x" * 16_000))
+    path = parquet(tmp_path, NVTX_EVENTS=ranges)
+    assert sum(file.stat().st_size for file in path.iterdir()) < 5e6
+    assert reported(path) == (0, "")
+
+
+def test_long_names_of_metrics_are_not_held_for_every_sample(tmp_path: Path) -> None:
+    program = small()
+    for number in range(9):
+        program.metric(f"{number}{'x' * 16_000}", [(at, at) for at in range(0, MANY // 9)])
+    path = write_sqlite(program, tmp_path / "t.sqlite")
+    assert reported(path) == (0, "")
+    counters = tracekit.read(path).counters
+    assert counters is not None
+    assert counters["series"].n_unique() == 9
+    assert counters["series"].cast(pl.String).str.len_chars().max() == 256
+
+
 # -- names -------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ _KERNEL: Final[Mapping[str, ColumnKind]] = {
 }
 _NAME_COLUMNS: Final = ("demangledName", "mangledName", "shortName")
 _MOST_SAMPLES: Final = 4_000_000
+_LONGEST_METRIC: Final = 256
 _NO_STREAM: Final = 0xFFFFFFFF
 """What CUPTI writes where a wait has no stream."""
 
@@ -186,6 +187,8 @@ def metrics(tables: Tables, health: HealthLog) -> Pages:
         {"typeId": "int", "sourceId": "int", "metricId": "int", "metricName": "text"},
         1 << 16,
     ).unique(["typeId", "metricId"], keep="first")
+    short = pl.col("metricName").str.slice(0, _LONGEST_METRIC).cast(pl.Categorical())
+    names = names.with_columns(short)
     wanted: dict[str, ColumnKind] = {"timestamp": "int", "typeId": "int", "metricId": "int", "value": "float"}
     seen, last = 0, None
     for page in tables.pages("GPU_METRICS", wanted):
@@ -199,9 +202,9 @@ def metrics(tables: Tables, health: HealthLog) -> Pages:
             "counters",
             joined.select(
                 pl.format("GPU {}", pl.col("typeId") % 256).cast(pl.Categorical()).alias("name"),
-                pl.coalesce("metricName", pl.format("metric {}", "metricId"))
-                .cast(pl.Categorical())
-                .alias("series"),
+                pl.coalesce("metricName", pl.format("metric {}", "metricId").cast(pl.Categorical())).alias(
+                    "series"
+                ),
                 pl.col("timestamp").alias("start"),
                 "value",
             ),

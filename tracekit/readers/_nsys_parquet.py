@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.limits import LONGEST_NAME
 from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
 
 __all__ = ["ParquetTables"]
+
+_MOST_BYTES: Final = 1 << 28
+"""So many bytes the texts of a column of a page may have."""
+
+_FREE_ROWS: Final = 1 << 22
+"""Rows of one table that may take less than a byte each: times alone take two, and rows that are all the same take nothing."""
 
 
 class ParquetTables:
@@ -41,7 +49,14 @@ class ParquetTables:
         """How many rows a table has."""
         if table not in self._files:
             return 0
-        return int(self._collected(pl.scan_parquet(self._files[table]).select(pl.len()), table).item())
+        file = self._files[table]
+        rows = int(self._collected(pl.scan_parquet(file).select(pl.len()), table).item())
+        if rows > max(_FREE_ROWS, file.stat().st_size):
+            fault = (
+                f"its table {table} has {rows:,} rows in {file.stat().st_size:,} bytes, as no recording has"
+            )
+            raise UnreadableTraceError(fault, path=self.path, remedy="export it again")
+        return rows
 
     def pages(
         self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
@@ -97,7 +112,10 @@ class ParquetTables:
         if values.dtype == pl.Binary:
             values, replaced = decoded(values)
             self.replaced_texts += replaced
-        return values.cast(dtype).str.slice(0, LONGEST_TEXT)
+        values = values.cast(dtype).str.slice(0, LONGEST_TEXT)
+        # A file holds a text once, for however many rows.
+        much = (values.str.len_bytes().cast(pl.Int64).sum() or 0) > _MOST_BYTES
+        return values.str.slice(0, LONGEST_NAME) if much else values
 
     def _collected(self, frame: pl.LazyFrame, table: str) -> pl.DataFrame:
         try:
