@@ -6,7 +6,7 @@ span, and the rest, launch to start, is launch latency. When b was launched befo
 (dependency), or the gap is below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and
 after the device's last activity, the cause is not captured.
 
-Outside all spans it is Python, on the autograd engine's threads too. Without a device, the time in which no
+Outside all spans it is Python, on the autograd engine's threads too, or host code where the trace shows no Python. Without a device, the time in which no
 operator runs takes the place of idle time, and the thread that runs the steps that of the launching thread.
 """
 
@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.analyses._host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses._idle_gaps import device_gaps
 from tracekit.analyses._idle_pieces import idle_pieces
 from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
-from tracekit.facts.units import NS_PER_US, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
@@ -43,7 +44,10 @@ class IdleCauses(Result):
     `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
     `by_operator`, `by_frame`: `layer` / `operator` / `frame` (null: in none) and `cause`, over all devices, with
     `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no frame of the
-    user's is known. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
+    user's is known. `by_os_call`: the time of the causes `python` and `host_code` by the call of the OS runtime that was
+    open in it, `os_call` (null: none), `total_ns`, `share` of that time, `calls`; `by_function`: the samples that were taken
+    in it by `function` (the innermost; null without a symbol), `samples`, `share`; None where the profile has no such
+    calls or samples. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
     `cause_ns` of that, `operator`, `layer`, `frame` of the largest piece of that cause, what ended it (`name`,
     `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
     """
@@ -53,6 +57,8 @@ class IdleCauses(Result):
     by_layer: pl.DataFrame
     by_operator: pl.DataFrame | None
     by_frame: pl.DataFrame | None
+    by_os_call: pl.DataFrame | None
+    by_function: pl.DataFrame | None
     gaps: pl.DataFrame
     layers: pl.DataFrame
     idle_ns: int
@@ -77,14 +83,18 @@ def idle_causes(
     gaps = device_gaps(scope)
     pieces = idle_pieces(scope, found, gaps, kernel_gap_ns)
     named = _named(trace, found, pieces)
+    waits = host_code(trace, pieces)
+    calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     made = IdleCauses(
-        answer=_answer(scope, pieces),
+        answer=_answer(scope, pieces) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
         by_cause=_by_cause(scope, pieces),
         by_layer=_grouped(named, "layer"),
         by_operator=None if scope.on_cpu else _grouped(named, "operator"),
         by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
+        by_os_call=calls,
+        by_function=functions,
         gaps=_longest(scope, gaps, named, top),
         layers=found.layers,
         idle_ns=int(pieces["duration_ns"].sum()),
@@ -203,6 +213,23 @@ def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
     return f"{who} {format_ns(total)}: {', '.join(parts)}."
 
 
+def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
+    """What ran on the host where no recorded call was open; nothing where that was not recorded."""
+    named = None if calls is None else calls.drop_nulls("os_call")
+    told, subject = "", "the host"
+    if named is not None and named.height:
+        told = (
+            f" the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
+            f"most in {named['os_call'][0]}"
+        )
+        subject = "it"
+    sampled = sampled_most(functions)
+    if sampled is not None:
+        function, share, count = sampled
+        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
+    return f" Outside recorded calls{told}." if told else ""
+
+
 def cause_name(cause: str) -> str:
     """A cause as a sentence says it.
 
@@ -214,7 +241,9 @@ def cause_name(cause: str) -> str:
 
 _NAMES = {
     "launch_api": "launch calls",
+    "library_call": "calls of libraries",
     "python": "Python",
+    "host_code": "host code outside recorded calls",
     "dependency": "another stream",
     "kernel_gap": "gaps between queued kernels",
     "unexplained": "no known reason",
