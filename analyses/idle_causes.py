@@ -23,7 +23,10 @@ from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import take
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
@@ -42,13 +45,14 @@ class IdleCauses(Result):
     its `idle_ns` in `breakdown`.
 
     `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
-    `by_operator`, `by_frame`: `layer` / `operator` / `frame` (null: in none) and `cause`, over all devices, with
-    `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no frame of the
-    user's is known. `by_os_call`: the time of the causes `python` and `host_code` by the call of the OS runtime that was
+    `by_operator`, `by_frame`, `by_range`: `layer` / `operator` / `frame` / `range` (null: in none) and `cause`, over all
+    devices, with `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no
+    frame of the user's is known, `by_range` where no range of the user's is open. A range is the innermost one, whether
+    or not work was launched in it; of ranges that differ in numbers only these are `#`. `by_os_call`: the time of the causes `python` and `host_code` by the call of the OS runtime that was
     open in it, `os_call` (null: none), `total_ns`, `share` of that time, `calls`; `by_function`: the samples that were taken
     in it by `function` (the innermost; null without a symbol), `samples`, `share`; None where the profile has no such
     calls or samples. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
-    `cause_ns` of that, `operator`, `layer`, `frame` of the largest piece of that cause, what ended it (`name`,
+    `cause_ns` of that, `operator`, `layer`, `frame`, `range` of the largest piece of that cause, what ended it (`name`,
     `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
     """
 
@@ -57,6 +61,7 @@ class IdleCauses(Result):
     by_layer: pl.DataFrame
     by_operator: pl.DataFrame | None
     by_frame: pl.DataFrame | None
+    by_range: pl.DataFrame | None
     by_os_call: pl.DataFrame | None
     by_function: pl.DataFrame | None
     gaps: pl.DataFrame
@@ -93,6 +98,7 @@ def idle_causes(
         by_layer=_grouped(named, "layer"),
         by_operator=None if scope.on_cpu else _grouped(named, "operator"),
         by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
+        by_range=_grouped(_pooled(named), "range") if named["range"].is_not_null().any() else None,
         by_os_call=calls,
         by_function=functions,
         gaps=_longest(scope, gaps, named, top),
@@ -121,11 +127,48 @@ def idle_caused_by_layer(trace: Trace, scope: Scope) -> pl.DataFrame:
 
 
 def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
-    """The pieces with the names of their operators and layers."""
+    """The pieces with the names of their operators, ranges and layers."""
     operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    ranges = trace.host.select(pl.col("span_id").alias("range_id"), pl.col("name").alias("range"))
+    pieces = pieces.with_columns(_ranges(trace, found, pieces))
     layers = found.layers.select("layer_id", pl.col("path").alias("layer"))
-    return pieces.join(operators, on="op_id", how="left", maintain_order="left").join(
-        layers, on="layer_id", how="left", maintain_order="left"
+    return (
+        pieces.join(operators, on="op_id", how="left", maintain_order="left")
+        .join(layers, on="layer_id", how="left", maintain_order="left")
+        .join(ranges, on="range_id", how="left", maintain_order="left")
+    )
+
+
+def _ranges(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.Series:
+    """`range_id`: the innermost range that a person named around the span that made the device wait, or around the
+    launch where none did; null for none. Such a range need not hold work of the device, as a layer must.
+    """
+    stack = found.model.stack
+    named = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
+    if not named.any():
+        return pl.Series("range_id", [None], dtype=pl.Int64).new_from_index(0, pieces.height)
+    launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
+    spans = (
+        pieces.select("span_id", "ended_by")
+        .join(launches, on="ended_by", how="left", maintain_order="left")
+        .select(pl.coalesce("span_id", "launch_id").fill_null(-1))
+        .to_series()
+    )
+    around = pl.Series("range_id", take(stack.nesting.nearest_ancestor(named), spans.to_numpy()))
+    return around.set(around < 0, None)
+
+
+def _pooled(named: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with their ranges' names without numbers, so that those of all rounds of a loop are one."""
+    names = named.select(pl.col("range").unique().drop_nulls())
+    pooled = pl.col("range").cast(pl.String).str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
+    known = names.with_columns(pooled.alias("pooled"))
+    several = pl.len().over("pooled") > 1
+    known = known.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
+    return (
+        named.select("range", "cause", "duration_ns")
+        .join(known, on="range", how="left")
+        .select(pl.col("pooled").alias("range"), "cause", "duration_ns")
     )
 
 
@@ -168,7 +211,7 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) ->
     pieces = named.join(longest.select("gap_id"), on="gap_id", how="semi").sort(
         "duration_ns", "start", descending=[True, False]
     )
-    places = [pl.col(name).first() for name in ("operator", "layer", "frame", "dependency")]
+    places = [pl.col(name).first() for name in ("operator", "layer", "frame", "range", "dependency")]
     main = (
         pieces.group_by("gap_id", "cause", maintain_order=True)
         .agg(pl.col("duration_ns").sum().alias("cause_ns"), *places)
@@ -183,7 +226,7 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) ->
         .select(
             *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
             pl.col("operator").cast(pl.String),
-            *("layer", "frame", "dependency"),
+            *("layer", "frame", pl.col("range").cast(pl.String), "dependency"),
             pl.col("name").cast(pl.String),
             pl.col("ended_by").alias("activity_id"),
         )

@@ -175,7 +175,32 @@ def test_the_public_exports() -> None:
     answer = idle(cupy).answer
     assert "in calls of the operating system, most in write" in answer
     assert answer.endswith(" samples found it in _Py_dg_dtoa.")
+    assert build_report(cupy).verdict.headline.endswith(" for Python in range IO #.")
     for trace in (cupy, mpi):
         said = str(build_report(trace))
         for word in ("torch", "DataLoader", ".item()"):
             assert word not in said.split("glossary", maxsplit=1)[0]
+
+
+def test_the_range_that_is_open_need_not_hold_work(tmp_path: Path) -> None:
+    planted = made()
+    planted.push_pop("loop", 50, 10_060, tid=TID)
+    planted.push_pop("IO 1", 400, 4_000, tid=TID)
+    planted.push_pop("IO 2", 4_000, 9_000, tid=TID)
+    planted.push_pop("elsewhere", 0, 20_000, tid=OTHER)
+    result = answer_of(planted, tmp_path)
+    assert result.by_range is not None
+    assert result.by_range.select("range", "cause", "total_ns").rows() == [
+        ("IO #", "host_code", 8_600),
+        ("loop", "host_code", 1_100),
+        ("loop", "launch_latency", 300),
+    ]
+    assert result.device_gaps["range"].to_list() == ["IO 2"]
+    headline = build_report(tracekit.read(tmp_path / "t.sqlite")).verdict.headline
+    assert headline.endswith(" for host code outside recorded calls in range IO #.")
+
+
+def test_without_ranges_there_is_no_table_of_them(tmp_path: Path) -> None:
+    result = answer_of(made(), tmp_path)
+    assert result.by_range is None
+    assert result.device_gaps["range"].to_list() == [None]

@@ -73,13 +73,21 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
 
 
 def where(results: Mapping[str, Result], cause: str) -> str:
-    """` in train.py(42): step (aten::item)`: the line of code or sampled function, else the layer, and the operator, of most of a cause."""
-    frame, layer, operator = (_most(results, by, cause) for by in ("frame", "layer", "operator"))
-    frame = frame or (_sampled(results) if cause in HOST_CODE else None)
-    place = frame or (f"layer {layer}" if layer and not layer.startswith("<") else None)
-    if place and operator:
-        return f" in {place} ({operator})"
-    return f" in {place or operator}" if place or operator else ""
+    """` in train.py(42): step (aten::item)`: the line of code or the range, else the layer, and the operator, of most of a
+    cause; and the function that samples found, where no line is known.
+    """
+    frame, range_, layer, operator = (
+        _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
+    )
+    known = f"layer {layer}" if layer and not layer.startswith("<") else None
+    # A range that is a layer is named by the layer's path.
+    marked = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
+    place = frame or marked or known
+    sampled = _sampled(results) if cause in HOST_CODE and not frame else None
+    inner = ", ".join(part for part in (operator, sampled) if part)
+    if place and inner:
+        return f" in {place} ({inner})"
+    return f" in {place or inner}" if place or inner else ""
 
 
 def _sampled(results: Mapping[str, Result]) -> str | None:
