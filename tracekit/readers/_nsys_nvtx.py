@@ -75,12 +75,17 @@ def nvtx_names(tables: Tables) -> NvtxNames:
 
 def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
     """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
-    texts, payloads = Texts(tables, _TABLE, "textId"), Texts(tables, _TABLE, "jsonTextId")
-    there = tables.columns(_TABLE)
+    for table in facts.NVTX_TABLES:
+        yield from _ranges_of(tables, table, names)
+
+
+def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
+    texts, payloads = Texts(tables, table, "textId"), Texts(tables, table, "jsonTextId")
+    there = tables.columns(table)
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
     ended = pl.when(pl.col("end") != 0).then("end")  # old exports know no null, and write 0
-    for page in tables.pages(_TABLE, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
+    for page in tables.pages(table, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
         rows = page.filter(kind.is_in(_USED))
         if not rows.height:
             continue
