@@ -215,6 +215,26 @@ def _there(path: Path) -> set[str]:
         return {name for (name,) in base.execute("select name from sqlite_master")}
 
 
+# -- what ranges carry -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"NCCL communicator ID":13886823741,"Message size [bytes]":16777216,"Reduction operation":"Sum"}',
+        '{"NCCL communicator ID": "13,886,823,741", "Message size [bytes]": "16,777,216"}',
+        '{"Message size [bytes]" : 16777216, "NCCL communicator ID" : 13886823741}',
+    ],
+)
+def test_the_size_and_group_of_a_collective_in_every_form(tmp_path: Path, payload: str) -> None:
+    program = small()
+    program.domain(1, "NCCL", 0, tid=MAIN)
+    program.push_pop("ncclAllReduce", 500, 600, tid=MAIN, domain=1, jsonText=payload)
+    found = read(write_sqlite(program, tmp_path / "t.sqlite")).collectives
+    assert found is not None
+    assert found.select("group", "elements_in").row(0) == ("13886823741", 16_777_216)
+
+
 # -- texts that PyTorch writes -----------------------------------------------------------------------
 
 

@@ -151,12 +151,18 @@ def _collectives(host: pl.DataFrame) -> pl.DataFrame:
     name, payload = pl.col("name").cast(pl.String), pl.col("payload").cast(pl.String)
     chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
     rows = host.join(chosen, on="name", how="semi", maintain_order="left")
-    field = payload.str.extract
+
+    def field(title: str, value: str) -> pl.Expr:
+        """A value of the payload; some versions write it as text with commas between thousands."""
+        found = payload.str.extract(rf'"{title}"\s*:\s*"?({value})', 1)
+        return found.str.replace_all(",", "", literal=True)
+
+    number = r"\d{1,3}(?:,\d{3})+|\d{1,18}"
     return rows.select(
         name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
-        field(r'"NCCL communicator ID"\s*:\s*"?(\w+)', 1).alias("group"),
-        field(r'"No\. of ranks"\s*:\s*"?(\d{1,9})', 1).cast(pl.Int64).alias("group_size"),
-        field(r'"Message size \[bytes\]"\s*:\s*"?(\d{1,18})', 1).cast(pl.Int64).alias("elements_in"),
+        field("NCCL communicator ID", r"[\w,]*\w").alias("group"),
+        field(r"No\. of ranks", number).cast(pl.Int64, strict=False).alias("group_size"),
+        field(r"Message size \[bytes\]", number).cast(pl.Int64, strict=False).alias("elements_in"),
         pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
         *("process_id", "thread_id", "start", "duration"),
     )
