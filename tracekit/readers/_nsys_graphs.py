@@ -1,7 +1,8 @@
 """When the nodes of CUDA graphs were made, in an Nsight Systems export: a replayed activity's link to its capture.
 
 A node that is replayed is a copy of one that was captured, often a copy of a copy: each row tells of which node its own
-is a copy, if of any (`originalGraphNodeId`, in NVIDIA's reference of the schema).
+is a copy, if of any. Source: `CUDA_GRAPH_NODE_EVENTS` in NVIDIA's reference of the schema, and its example that finds the
+call which made an original node.
 """
 
 from __future__ import annotations
