@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from synthetic.nsys_export import PID, Program, global_id, write_sqlite
+from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import small
 
 import tracekit
@@ -213,6 +213,17 @@ def test_what_describes_other_tables_is_not_counted_as_unread(path: Path, table:
 def _there(path: Path) -> set[str]:
     with closing(sqlite3.connect(path)) as base:
         return {name for (name,) in base.execute("select name from sqlite_master")}
+
+
+@pytest.mark.parametrize("write", [write_sqlite, write_parquetdir])
+def test_a_registered_name_stands_behind_an_empty_text(tmp_path: Path, write: Any) -> None:
+    program = small()
+    for start, name in ((10, "registered"), (30, None)):
+        row = {"start": start, "end": start + 7, "eventType": 59, "globalTid": global_id(PID, MAIN)}
+        program.add("NVTX_EVENTS", **row, text="", textId=name, domainId=0)
+    host = read(write(program, tmp_path / "t.sqlite")).host
+    names = host.filter(pl.col("duration") == 7).sort("start")["name"].cast(str).to_list()
+    assert names == ["registered", "<unnamed>"]
 
 
 # -- what ranges carry -------------------------------------------------------------------------------
