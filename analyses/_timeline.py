@@ -6,16 +6,32 @@ Of spans that overlap without one containing the other the innermost is the one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tracekit.analyses._stack import HostStack
 from tracekit.spans import Int64Array, nest, take
 
 __all__ = ["Pieces", "Timeline", "timeline"]
 
 _EARLIEST = np.iinfo(np.int64).min // 2
 _LATEST = np.iinfo(np.int64).max // 2
+
+
+class _Spans(Protocol):
+    """Spans by thread and start: those of a `HostStack`, or calls that are no spans of the host frame."""
+
+    @property
+    def thread(self) -> Int64Array:
+        """The number of each span's thread."""
+
+    @property
+    def start(self) -> Int64Array:
+        """Each span's start in ns."""
+
+    @property
+    def end(self) -> Int64Array:
+        """Each span's end in ns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,15 +77,15 @@ class Timeline:
         )
 
 
-def timeline(stack: HostStack, threads: Int64Array) -> Timeline:
-    """The timeline of these threads (codes of the stack). Spans of no length own no time."""
+def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
+    """The timeline of these threads (numbers of the spans). Spans of no length own no time."""
     # One thread after the other, since the arrays of all edges are the largest that there are.
     parts = [_of_thread(stack, code) for code in np.unique(threads).tolist()]
     columns = [np.concatenate([np.zeros(0, dtype=np.int64), *column]) for column in zip(*parts, strict=True)]
     return Timeline(*columns) if parts else Timeline(*([np.zeros(0, dtype=np.int64)] * 4))
 
 
-def _of_thread(stack: HostStack, code: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+def _of_thread(stack: _Spans, code: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """The columns of a `Timeline` of one thread."""
     low, high = np.searchsorted(stack.thread, [code, code + 1])
     rows = low + np.flatnonzero(stack.end[low:high] > stack.start[low:high])

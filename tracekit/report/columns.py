@@ -236,12 +236,29 @@ TABLES: Final[dict[str, TableView]] = {
         ("frame", "cause", "total_ns", "share"),
         titles={"share": "of idle time"},
     ),
+    "idle.by_range": TableView(
+        "Idle time by range of yours",
+        ("range", "cause", "total_ns", "share"),
+        ("range", "cause", "total_ns", "share"),
+        titles={"share": "of idle time"},
+    ),
+    "idle.by_os_call": TableView(
+        "Idle time outside recorded calls, by call of the operating system",
+        ("os_call", "total_ns", "share", "calls"),
+        ("os_call", "total_ns", "share", "calls"),
+        titles={"os_call": "OS call", "share": "of this time"},
+    ),
+    "idle.by_function": TableView(
+        "Idle time outside recorded calls, by the function that samples found running",
+        ("function", "samples", "share"),
+        ("function", "samples", "share"),
+    ),
     "idle.device_gaps": TableView(
         "Longest gaps of a whole device, and why",
-        ("start", "duration_ns", "cause", "operator", "layer", "frame"),
+        ("start", "duration_ns", "cause", "operator", "layer", "range", "frame"),
         (
             *("device_id", "stream_id", "start", "duration_ns", "cause", "cause_ns", "operator", "layer"),
-            *("frame", "dependency", "name", "activity_id"),
+            *("frame", "range", "dependency", "name", "activity_id"),
         ),
         titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
     ),
