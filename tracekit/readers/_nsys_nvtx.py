@@ -85,7 +85,7 @@ def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[s
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
     # Old exports know no null, and write 0 or an empty text.
-    ended, told = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
+    ended, written = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
     for page in tables.pages(table, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
         rows = page.filter(kind.is_in(_USED))
         if not rows.height:
@@ -97,7 +97,7 @@ def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[s
             (ended - pl.col("start")).alias("duration"),
             process_of("globalTid"),
             thread_of("globalTid"),
-            pl.coalesce(told, texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
+            pl.coalesce(written, texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
             _domain(rows, names.domains).alias("domain"),
             _payload(rows, payloads, numbers).alias("payload"),
         )
