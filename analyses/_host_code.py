@@ -70,10 +70,11 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
     total = int((waits["end"] - waits["start"]).sum())
     found = _split(asked, calls)
     rest = pl.DataFrame(
-        {"os_call": [None], "total_ns": [total - int(found["total_ns"].sum())], "calls": [None]}
+        {"os_call": [None], "total_ns": [total - int(found["total_ns"].sum())], "calls": [None]},
+        schema=found.schema,
     )
     return (
-        pl.concat([found, rest.cast(dict(found.schema))])
+        pl.concat([found, rest])
         .with_columns((pl.col("total_ns") / total).alias("share"))
         .sort("total_ns", "os_call", descending=[True, False])
         .select("os_call", "total_ns", "share", "calls")
