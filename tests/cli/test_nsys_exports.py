@@ -85,3 +85,19 @@ def test_no_report_tells_who_recorded_it(
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "report", path)
     assert 20 < len(out.splitlines()) < 260
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"), [(("view", "--once"), "--html"), (("export", "--to", "chrome"), "view --html")]
+)
+def test_what_needs_a_chrome_trace_says_so_at_once(
+    command: tuple[str, ...], remedy: str, export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = () if command[0] == "view" else ("-o", str(tmp_path / "t.json"))
+    with pytest.raises(SystemExit) as left:
+        main([command[0], str(export), *command[1:], *target])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert "Nsight Systems" in said
+    assert remedy in said
+    assert said.count("\n") == 1

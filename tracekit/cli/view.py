@@ -60,6 +60,7 @@ def view(
             paths[0], step, window, ranges, max_events, no_cache=no_cache, no_size_limit=no_size_limit
         )
     else:
+        _for_perfetto(paths[0])
         document = Document.of_trace(paths[0])
     server = Server(document, port)
     server.start()
@@ -72,6 +73,16 @@ def view(
         _wait(server, once=once)
     finally:
         server.stop()
+
+
+def _for_perfetto(path: Path) -> None:
+    """Raises UsageError for what Perfetto cannot load, before anything waits for it."""
+    from tracekit.readers.nsys import is_nsys
+
+    if is_nsys(path):
+        raise UsageError(
+            "Perfetto reads no exports of Nsight Systems", path=path, remedy="see its report with --html"
+        )
 
 
 def _wait(server: Server, *, once: bool) -> None:
