@@ -16,6 +16,8 @@ __all__ = ["Pieces", "Timeline", "timeline"]
 
 _EARLIEST = np.iinfo(np.int64).min // 2
 _LATEST = np.iinfo(np.int64).max // 2
+_PORTION = 1 << 18
+"""Spans whose edges are sorted at once."""
 
 
 class _Spans(Protocol):
@@ -78,20 +80,33 @@ class Timeline:
 
 
 def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
-    """The timeline of these threads (numbers of the spans). Spans of no length own no time."""
-    # One thread after the other, since the arrays of all edges are the largest that there are.
-    parts = [_of_thread(stack, code) for code in np.unique(threads).tolist()]
+    """The timeline of these threads (codes of the stack). Spans of no length own no time."""
+    # Some threads after the others, since the arrays of all edges are the largest that there are.
+    parts = [_of_threads(stack, codes) for codes in _portions(stack, np.unique(threads))]
     columns = [np.concatenate([np.zeros(0, dtype=np.int64), *column]) for column in zip(*parts, strict=True)]
     return Timeline(*columns) if parts else Timeline(*([np.zeros(0, dtype=np.int64)] * 4))
 
 
-def _of_thread(stack: _Spans, code: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """The columns of a `Timeline` of one thread."""
-    low, high = np.searchsorted(stack.thread, [code, code + 1])
-    rows = low + np.flatnonzero(stack.end[low:high] > stack.start[low:high])
+def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
+    """The threads in portions of about as many spans, of one thread at least."""
+    sizes = np.searchsorted(stack.thread, codes + 1) - np.searchsorted(stack.thread, codes)
+    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _PORTION)) + 1
+    return [portion for portion in np.split(codes, cuts) if portion.size]
+
+
+def _of_threads(stack: _Spans, codes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """The columns of a `Timeline` of these threads, which are in order."""
+    low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
+    rows = low + np.flatnonzero(
+        (stack.end[low:high] > stack.start[low:high]) & np.isin(stack.thread[low:high], codes)
+    )
     nesting = nest(stack.thread[rows], stack.start[rows], stack.end[rows])
-    edges = np.unique(np.concatenate([nesting.start, nesting.end, [_EARLIEST, _LATEST]]))
-    start, end = edges[:-1], edges[1:]
-    thread = np.full(start.size, code, dtype=np.int64)
-    inner = nesting.innermost_at(thread, start)
-    return thread, start, end, take(rows, inner)
+    of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
+    ends = np.repeat([_EARLIEST, _LATEST], codes.size)
+    edge = np.concatenate([nesting.start, nesting.end, ends])
+    order = np.lexsort((edge, of_edge))
+    of_edge, edge = of_edge[order], edge[order]
+    # Each edge begins a piece that the next one ends; of equal edges the last, of a thread all but the last.
+    begins = np.flatnonzero((of_edge[1:] == of_edge[:-1]) & (edge[1:] > edge[:-1]))
+    thread, start, end = of_edge[begins], edge[begins], edge[begins + 1]
+    return thread, start, end, take(rows, nesting.innermost_at(thread, start))

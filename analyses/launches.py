@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from tracekit.analyses._lacking import no_launches
@@ -161,22 +160,15 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
-    parts = [pl.DataFrame(schema=_QUEUE_COLUMNS)]
-    for (device, stream), group in rows.group_by("device_id", "stream_id", maintain_order=True):
-        started = group["start"].to_numpy()
-        launched = np.minimum(group["call_start"].to_numpy(), started)
-        times = np.concatenate([launched, started])
-        change = np.ones(times.size, dtype=np.int64)
-        change[launched.size :] = -1
-        order = np.argsort(times, kind="stable")
-        times, length = times[order], np.cumsum(change[order])
-        settled = np.append(times[1:] != times[:-1], np.True_)  # changes at one time are one change
-        times, length = times[settled], length[settled]
-        changed = length != np.append(0, length[:-1])
-        key = {"device_id": device, "stream_id": stream}
-        columns = {**key, "time": times[changed], "length": length[changed]}
-        parts.append(pl.DataFrame(columns, schema=_QUEUE_COLUMNS))
-    return pl.concat(parts).sort("device_id", "stream_id", "time")
+    stream = ["device_id", "stream_id"]
+    launched = pl.min_horizontal("call_start", "start").alias("time")
+    entered = rows.select(*stream, launched, pl.lit(1, pl.Int64).alias("change"))
+    left = rows.select(*stream, pl.col("start").alias("time"), pl.lit(-1, pl.Int64).alias("change"))
+    # Changes at one time are one change.
+    changes = pl.concat([entered, left]).group_by(*stream, "time").agg(pl.col("change").sum())
+    changes = changes.filter(pl.col("change") != 0).sort(*stream, "time")
+    length = pl.col("change").cum_sum().over(stream).alias("length")
+    return changes.select(*stream, "time", length).cast(_QUEUE_COLUMNS)
 
 
 def _queues(queue: pl.DataFrame) -> pl.DataFrame:

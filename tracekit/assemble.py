@@ -168,12 +168,12 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     numbered = device.select("activity_id", "correlation", "external_id", "start").filter(
         pl.col("correlation").is_not_null() & (pl.col("correlation") != 0)
     )
-    pairs = numbered.join(calls, on="correlation", how="inner").with_columns(
-        (pl.col("launch_start") <= pl.col("start")).alias("before")
-    )
     if calls["correlation"].n_unique() < calls.height:
-        pairs = _likeliest(pairs, health)
-    best = pairs.select("activity_id", "launch_id", "launch_process", "before")
+        pairs = _likeliest(numbered, calls, health)
+    else:
+        pairs = numbered.join(calls, on="correlation", how="inner")
+    before = (pl.col("launch_start") <= pl.col("start")).alias("before")
+    best = pairs.select("activity_id", "launch_id", "launch_process", before)
     late = best.filter(~pl.col("before"))
     health.count(
         "activity_before_launch", late.height, "a device activity starts before its launch call does"
@@ -188,19 +188,36 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     return linked.select(DEVICE_SCHEMA.keys())
 
 
-def _likeliest(pairs: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
-    """One pair per activity, of those that several processes offer."""
-    counts = pairs.group_by("activity_id").agg(pl.col("launch_process").n_unique().alias("n"))
-    health.count(
-        "ambiguous_correlation", counts.filter(pl.col("n") > 1).height, "several processes in one file"
+def _likeliest(numbered: pl.DataFrame, calls: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    """One call per activity, of those that several processes offer; never all pairs, which can be any number."""
+    offers = calls.group_by("correlation").agg(pl.len().alias("n")).filter(pl.col("n") > 1)
+    ambiguous = numbered.join(offers, on="correlation", how="semi").height
+    health.count("ambiguous_correlation", ambiguous, "several processes in one file")
+    same_op = _latest(numbered, calls, ["correlation", "external_id"])
+    others = numbered.join(same_op, on="activity_id", how="anti")
+    return pl.concat([same_op, _latest(others, calls, ["correlation"])])
+
+
+def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """For each activity the latest call of its key that began before it, else the latest of all; rows without any
+    are left out.
+    """
+    told = ["launch_id", "launch_process", "launch_start"]
+    known = calls.rename({"launch_external_id": "external_id"}) if "external_id" in key else calls
+    known = known.select(*key, *told).drop_nulls(key).sort("launch_start", maintain_order=True)
+    asked = numbered.select("activity_id", "start", *key).drop_nulls(key).sort("start")
+    early = asked.join_asof(
+        known,
+        left_on="start",
+        right_on="launch_start",
+        by=key,
+        check_sortedness=False,
+        coalesce=False,
     )
-    return (
-        pairs.with_columns(
-            (pl.col("external_id") == pl.col("launch_external_id")).fill_null(value=False).alias("same_op")
-        )
-        .sort(["same_op", "before", "launch_start"])
-        .unique("activity_id", keep="last", maintain_order=True)
-    )
+    late = early.filter(pl.col("launch_id").is_null()).select("activity_id", "start", *key)
+    late = late.join(known.unique(key, keep="last", maintain_order=True), on=key, how="inner")
+    found = ["activity_id", "start", *told]
+    return pl.concat([early.drop_nulls("launch_id").select(found), late.select(found)])
 
 
 def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:

@@ -17,6 +17,7 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
+from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
 
 __all__ = ["ColumnKind", "ParquetTables", "SqliteTables", "Tables", "open_tables", "whole"]
 
@@ -32,6 +33,8 @@ _LATEST_NS: Final = 3 * 10**18
 """95 years; the difference of two such times, with such a duration added, is still an Int64."""
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
+_SMALLEST_ROW: Final = 4
+"""Bytes of a page that a row takes at least: its place in the page, the size and its id."""
 _REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
 
 
@@ -113,28 +116,31 @@ class SqliteTables:
         for pragma in ("trusted_schema=off", "cell_size_check=on", "mmap_size=0"):
             self._query(f"pragma {pragma}")
         self._utf16 = str(self._query("pragma encoding").item(0, 0)).startswith("UTF-16")
-        listed = self._query("pragma table_list")
-        real = listed.filter((pl.col("schema") == "main") & (pl.col("type") == "table") & (pl.col("wr") == 0))
-        self._columns: dict[str, frozenset[str]] = {}
-        for name in real["name"].to_list():
-            if name.startswith("sqlite_"):
-                continue
-            told = self._query(f"pragma table_info({_quoted(name)})")
-            self._columns[name] = frozenset(told["name"].to_list())
+        self._names = listed(self._query, utf16=self._utf16)
+        self._described: dict[str, SqliteTable] = {}
+        self._counted: dict[str, int] = {}
+        self._most_rows = path.stat().st_size // _SMALLEST_ROW
 
     def names(self) -> list[str]:
         """The tables in order."""
-        return sorted(self._columns)
+        return sorted(self._names)
 
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns; none of a table that is not there."""
-        return self._columns.get(table, frozenset())
+        return self._table(table).columns
 
     def count(self, table: str) -> int:
         """How many rows a table has."""
-        if table not in self._columns:
+        if not self.columns(table):
             return 0
-        return int(self._query(f"select count(*) from {_quoted(table)}").item(0, 0))  # noqa: S608 - it is quoted
+        if table not in self._counted:
+            # Pages that refer to each other in a circle have rows without end.
+            beyond = f"select 1 from {quoted(table)} limit 1 offset {self._most_rows}"  # noqa: S608 - it is quoted
+            if self._query(beyond).height:
+                raise self._damaged()
+            total = self._query(f"select count(*) from {quoted(table)}")  # noqa: S608 - it is quoted
+            self._counted[table] = int(total.item(0, 0))
+        return self._counted[table]
 
     def pages(
         self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
@@ -143,42 +149,62 @@ class SqliteTables:
 
         With `only` (a column and values) just the rows that have one of them there.
         """
-        if table not in self._columns or (only and only[0] not in self._columns[table]):
+        known = self.columns(table)
+        if not self.count(table) or (only and only[0] not in known):
             return
-        there = [name for name in wanted if name in self._columns[table]]
-        where = f" and {_quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else ""
-        chosen = ", ".join(
-            f"{self._read_as(wanted[name], _quoted(name))} as {_quoted(name)}" for name in there
+        there = [name for name in wanted if name in known]
+        row_id = self._table(table).row_id
+        where = f" and {quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else ""
+        chosen = ", ".join(f"{self._read_as(wanted[name], quoted(name))} as {quoted(name)}" for name in there)
+        start = (
+            f"select {row_id} as __row{', ' if chosen else ''}{chosen} from {quoted(table)} where true{where}"  # noqa: S608 - quoted
         )
-        start = f"select _rowid_ as __row{', ' if chosen else ''}{chosen} from {_quoted(table)}"  # noqa: S608 - quoted
 
-        def page_after(row: int) -> pl.DataFrame:
+        def page_after(row: int | None) -> pl.DataFrame:
             # By row id, so that a page costs as much as its own rows, however many lie before it.
-            return self._query(f"{start} where _rowid_ > {row}{where} order by _rowid_ limit {PAGE_ROWS}")
+            after = "" if row is None else f" and {row_id} > {row}"
+            return self._query(f"{start}{after} order by {row_id} limit {PAGE_ROWS}")
 
         # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
         with ThreadPoolExecutor(1) as reading:
-            coming = reading.submit(page_after, -(2**63))
+            last: int | None = None
+            coming = reading.submit(page_after, last)
             while (page := coming.result()).height:
+                last = self._last_row(page["__row"], last)
                 full = page.height == PAGE_ROWS
                 if full:
-                    coming = reading.submit(page_after, int(page["__row"][-1]))
+                    coming = reading.submit(page_after, last)
                 yield _clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
                 if not full:
                     return
+
+    def _last_row(self, rows: pl.Series, before: int | None) -> int:
+        """The last of the row ids of a page. Raises UnreadableTraceError when they do not rise, as those of damaged pages."""
+        first, last = int(rows[0]), int(rows[-1])
+        if (before is not None and first <= before) or not (rows.slice(1) > rows.head(rows.len() - 1)).all():
+            raise self._damaged()
+        return last
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
         if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
             return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        for asked in (table, "StringIds"):
+            self.count(asked)
         page = self._query(
             f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
-            f"where id in (select {_quoted(column)} from {_quoted(table)})"
+            f"where id in (select {quoted(column)} from {quoted(table)})"
         )
         found = pl.DataFrame(
             [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
         )
         return found.unique("id", keep="first", maintain_order=True)
+
+    def _table(self, name: str) -> SqliteTable:
+        if name not in self._described:
+            there = name in self._names
+            self._described[name] = described(self._query, name) if there else SqliteTable()
+        return self._described[name]
 
     def close(self) -> None:
         """Close the database."""
@@ -236,8 +262,11 @@ class SqliteTables:
     def _unreadable(self, error: Exception) -> UnreadableTraceError:
         text = str(error)
         if "malformed" in text or "not a database" in text or "disk I/O" in text:
-            return UnreadableTraceError("the SQLite database is damaged", path=self.path, remedy=_REMEDY)
+            return self._damaged()
         return UnreadableTraceError(f"SQLite cannot read it ({text})", path=self.path, remedy=_REMEDY)
+
+    def _damaged(self) -> UnreadableTraceError:
+        return UnreadableTraceError("the SQLite database is damaged", path=self.path, remedy=_REMEDY)
 
 
 class ParquetTables:
@@ -356,10 +385,6 @@ def _clocked(page: pl.DataFrame) -> pl.DataFrame:
     return page.with_columns(
         pl.when(pl.col(name).is_between(-_LATEST_NS, _LATEST_NS)).then(name) for name in times
     )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _escaped(path: str) -> str:

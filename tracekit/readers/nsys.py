@@ -35,6 +35,7 @@ from tracekit.readers._finish import (
 from tracekit.readers._nsys_graphs import graph_nodes
 from tracekit.readers._nsys_meta import Machine, machine_of
 from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
+from tracekit.readers._nsys_stores import OF_MACHINE, ProcessStores
 from tracekit.readers._nsys_tables import Tables, open_tables
 from tracekit.readers._store import FrameStore
 from tracekit.trace import (
@@ -57,7 +58,6 @@ from tracekit.trace import (
 __all__ = ["is_nsys", "read_nsys"]
 
 _SQLITE: Final = b"SQLite format 3\0"
-_MOST_PROCESSES: Final = 256
 _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
     "syncs": SYNC_SCHEMA,
     "memory": MEMORY_SCHEMA,
@@ -67,8 +67,6 @@ _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
     "samples": SAMPLE_SCHEMA,
     "graph_nodes": GRAPH_NODE_SCHEMA,
 }
-_OF_MACHINE: Final = ("counters",)
-"""Frames that are not of one process; every trace of the file has them."""
 
 
 def is_nsys(path: Path) -> bool:
@@ -109,7 +107,7 @@ def read_nsys(
         tables = stack.enter_context(closing(open_tables(place)))
         _refuse_foreign(tables)
         most = limits.max_events if limits is not None else None
-        stores = _Stores(most, stack)
+        stores = ProcessStores(place, most, stack)
         names = nvtx_names(tables)
         total = sum(tables.count(table) for table in facts.EVENT_TABLES)
         for name, frame in _pages(tables, names, health):
@@ -158,75 +156,6 @@ def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tupl
     yield from device_side.metrics(tables, health)
 
 
-class _Stores:
-    """The rows of each process that works on a device; of all processes together when none does."""
-
-    def __init__(self, most: int | None, stack: ExitStack) -> None:
-        self.rows = self.left_out = 0
-        self.machine = FrameStore()
-        self._most = most
-        self._stack = stack
-        self._by_process: dict[int | None, FrameStore] = {}
-        self._on_device = True
-        self._others: set[int] = set()
-
-    @property
-    def others(self) -> int:
-        """How many processes were left out."""
-        return len(self._others)
-
-    def add(self, name: str, frame: pl.DataFrame) -> None:
-        """Sort the rows of a frame by process."""
-        self.rows += frame.height
-        if not frame.height:
-            return
-        if name in _OF_MACHINE:
-            self.machine.add(name, frame)
-            return
-        if name != "device" and self._on_device:
-            self._on_device = False
-            if not self._by_process:  # nobody works on a device: all are one trace
-                self._open(None)
-            self._adopt()
-        if self._by_process.keys() == {None} and name != "device":
-            self._by_process[None].add(name, frame)
-            return
-        for process, rows in _by_process(frame):
-            if name == "device" and process not in self._by_process:
-                self._open(process)
-            if process in self._by_process:
-                self._by_process[process].add(name, rows)
-            elif process is not None:
-                self.left_out += rows.height
-                self._others.add(process)
-
-    def parts(self) -> list[tuple[int | None, FrameStore]]:
-        """Processes in order, each with its rows."""
-        return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
-
-    def _adopt(self) -> None:
-        """Work on a device that names no process is that of the only process there is."""
-        known = [process for process in self._by_process if process is not None]
-        if len(known) == 1 and None in self._by_process:
-            for rows in self._by_process.pop(None).parts("device"):
-                mine = rows.with_columns(pl.lit(known[0], pl.Int64).alias("process_id"))
-                self._by_process[known[0]].add("device", mine)
-
-    def _open(self, process: int | None) -> None:
-        if len(self._by_process) >= _MOST_PROCESSES:
-            raise UnreadableTraceError(f"more than {_MOST_PROCESSES} processes worked on devices")
-        self._by_process[process] = store = FrameStore(self._most)
-        self._stack.enter_context(closing(store))
-
-
-def _by_process(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
-    if frame["process_id"].n_unique() == 1:
-        yield frame["process_id"][0], frame
-        return
-    for key, rows in frame.partition_by("process_id", as_dict=True).items():
-        yield (key[0] if isinstance(key[0], int) else None), rows
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Which of a file's traces is built."""
@@ -252,7 +181,7 @@ def _build(
     if excerpt is not None:
         health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
     last = max((_last(store, name) for name in ("host", "device")), default=0)
-    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in _OF_MACHINE}
+    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in OF_MACHINE}
     side["ranges"] = _ended(side["ranges"], last, health)
     side["memory"] = _summed(side["memory"])
     collectives = store.take("collectives")

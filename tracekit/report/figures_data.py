@@ -147,12 +147,15 @@ def _queue(tables: Frames) -> Iterator[Figure]:
     frame = tables.get("queue")
     if frame is None or not frame.height:
         return
+    key = ["device_id", "stream_id"]
+    longest = frame.group_by(key, maintain_order=True).agg(pl.col("length").max())
+    chosen = longest.sort("length", descending=True, maintain_order=True).head(8)
     series: list[dict[str, Any]] = []
-    for (device, stream), rows in frame.group_by(["device_id", "stream_id"], maintain_order=True):
+    for device, stream in chosen.select(key).rows():
+        rows = frame.filter((pl.col("device_id") == device) & (pl.col("stream_id") == stream))
         x, y = thin(rows["time"].to_numpy(), rows["length"].to_numpy())
         series.append({"label": f"device {device}, stream {stream}", "x": x, "y": y})
-    series.sort(key=lambda one: -max(one["y"]))
-    data = {"unit": "count", "series": series[:8]}
+    data = {"unit": "count", "series": series}
     yield Figure("queue", "Launched and not yet started", "line", data)
 
 

@@ -207,7 +207,8 @@ def _computing(results: Tables, table: str) -> pl.DataFrame:
 
 def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
     """Computation by category. Where kernels overlap, each category gets its part of the union by its sum."""
-    table = _computing(results, "by_category")
+    # Kernels without an end last no time: they cost nothing.
+    table = _computing(results, "by_category").filter(pl.col("total_ns") > 0)
     total = int(table["total_ns"].sum())
     costs = []
     for category, ns in table.select("category", "total_ns").rows():

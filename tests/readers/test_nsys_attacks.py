@@ -1,0 +1,189 @@
+"""Exports that once made the reader hang, grow or fail, each named after what it did."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from synthetic.nsys_export import PID, Program, global_id, write_sqlite
+from synthetic.nsys_odd import MAIN, small
+
+import tracekit
+from tracekit.errors import UnreadableTraceError
+
+SECONDS = 30
+"""For a whole process that takes one or two; before, each took for ever."""
+MEMORY = 3 << 30
+MANY = 140_000
+"""More rows than a page of the reader has."""
+PROCESS = 1 << 24
+
+
+def edited(folder: Path, script: str, program: Program | None = None) -> Path:
+    path = write_sqlite(program or small(), folder / "t.sqlite")
+    base = sqlite3.connect(path)
+    base.executescript(script)
+    base.close()
+    return path
+
+
+def filled(columns: str, values: str) -> str:
+    """SQL that adds ranges."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
+    head = f"{numbers} INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid{columns})"
+    return f"{head} SELECT i, i + 1, 59, {global_id(PID, MAIN)}{values} FROM n;"
+
+
+def reported(path: Path) -> tuple[int, str]:
+    """The exit code and the messages of a report in a process with bounded time and memory."""
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({MEMORY}, {MEMORY}))\n"
+        "from tracekit.cli.main import main\n"
+        f"main(['report', {str(path)!r}, '--no-cache'])"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert "Traceback" not in ran.stderr
+    return ran.returncode, ran.stderr
+
+
+# -- databases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["'9'", "7"])
+def test_a_column_that_is_called_like_the_row_id_is_none(value: str, tmp_path: Path) -> None:
+    path = edited(tmp_path, "ALTER TABLE NVTX_EVENTS ADD COLUMN _rowid_;" + filled(", _rowid_", f", {value}"))
+    assert reported(path) == (0, "")
+    ranges = tracekit.read(path).host.filter(pl.col("kind") == "annotation")
+    assert ranges.filter(pl.col("duration") == 1).height == MANY
+
+
+def test_a_table_whose_row_id_cannot_be_asked_for_is_not_captured(tmp_path: Path) -> None:
+    words = "; ".join(f"ALTER TABLE NVTX_EVENTS ADD COLUMN {word}" for word in ("_rowid_", "ROWID", "oid"))
+    trace = tracekit.read(edited(tmp_path, words))
+    assert set(trace.host["kind"].cast(pl.String)) == {"runtime"}
+
+
+def test_rows_with_the_first_and_the_last_possible_id_are_read(tmp_path: Path) -> None:
+    ids = {1: -(2**63), 2: 2**63 - 1}
+    script = ";".join(
+        f"UPDATE NVTX_EVENTS SET _rowid_ = {new} WHERE _rowid_ = {old}" for old, new in ids.items()
+    )
+    (tmp_path / "plain").mkdir()
+    plain = tracekit.read(edited(tmp_path / "plain", ""))
+    assert tracekit.read(edited(tmp_path, script)).host.height == plain.host.height
+
+
+def test_views_of_views_are_not_resolved(tmp_path: Path) -> None:
+    views = ["CREATE VIEW v0 AS SELECT 1 AS a"]
+    views += [f"CREATE VIEW v{i} AS SELECT x.a FROM v{i - 1} x, v{i - 1} y" for i in range(1, 400)]
+    assert reported(edited(tmp_path, ";".join(views))) == (0, "")
+
+
+def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
+    text = "x" * 16_000
+    columns = "; ".join(
+        f"ALTER TABLE NVTX_EVENTS RENAME COLUMN {name} TO {name}0;"
+        f"ALTER TABLE NVTX_EVENTS ADD COLUMN {name} TEXT DEFAULT '{text}'"
+        for name in ("text", "jsonText")
+    )
+    path = edited(tmp_path, filled("", "") + columns)
+    assert path.stat().st_size < 20e6
+    assert reported(path) == (0, "")
+
+
+def circular(path: Path, table: str) -> Path:
+    """The same file, with the first page of a table's rows at many places in the tree of its pages."""
+    base = sqlite3.connect(path)
+    (root,) = base.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    (size,) = base.execute("PRAGMA page_size").fetchone()
+    base.close()
+    data = bytearray(path.read_bytes())
+    at = (root - 1) * size
+    assert data[at] == 5, "the table is too small to have a tree"
+    cells = struct.unpack_from(">H", data, at + 3)[0]
+    children = [at + struct.unpack_from(">H", data, at + 12 + 2 * i)[0] for i in range(cells)]
+    first = data[children[0] : children[0] + 4]
+    # A copy of the root between the root and its leaves, as every child, ten levels deep.
+    for _ in range(10):
+        copy = bytes(data[at : at + size])
+        data += copy
+        number = struct.pack(">I", len(data) // size)
+        for offset in (*[child - at for child in children], 8):
+            data[at + offset : at + offset + 4] = number
+    assert first
+    data[28:32] = struct.pack(">I", len(data) // size)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("table", ["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"])
+def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
+    program = small(launches=3000)
+    program.tables["StringIds"] = [{"id": 10_000 + i, "value": f"name {i}"} for i in range(3000)]
+    path = circular(write_sqlite(program, tmp_path / "t.sqlite"), table)
+    code, err = reported(path)
+    assert code == 3
+    assert "the SQLite database is damaged" in err
+    with pytest.raises(UnreadableTraceError, match="damaged"):
+        tracekit.read(path)
+
+
+# -- rows that belong together in very many ways -----------------------------------------------------
+
+
+def many_processes(*, named: bool) -> pl.DataFrame:
+    """Launches with one correlation id, each in a process of its own."""
+    number = pl.int_range(MANY, eager=True)
+    return pl.DataFrame(
+        {"start": 1000 * number, "end": 1000 * number + 100, "globalTid": number * PROCESS + MAIN}
+    ).with_columns(pl.lit(1 if named else None, pl.Int64).alias("nameId"), pl.lit(5).alias("correlationId"))
+
+
+def parquet(folder: Path, **tables: pl.DataFrame) -> Path:
+    path = folder / "t"
+    path.mkdir()
+    for table, rows in tables.items():
+        rows.write_parquet(path / f"{table}.parquet")
+    return path
+
+
+def test_a_correlation_id_that_many_processes_use_makes_no_pairs(tmp_path: Path) -> None:
+    calls = many_processes(named=False)
+    kernels = calls.select("start", "end", "correlationId").with_columns(deviceId=0, streamId=7)
+    tables = {"CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels}
+    path = parquet(tmp_path, **tables)
+    assert reported(path) == (0, "")
+    trace = tracekit.read(path)
+    assert trace.device["launch_id"].is_not_null().all()
+    assert trace.host.height == trace.device.height == MANY
+
+
+def test_many_processes_beside_the_one_that_works_are_counted_at_once(tmp_path: Path) -> None:
+    kernels = many_processes(named=False).tail(1).with_columns(globalPid=(MANY - 1) * PROCESS)
+    tables = {
+        "CUPTI_ACTIVITY_KIND_RUNTIME": many_processes(named=True),
+        "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+    }
+    trace = tracekit.read(parquet(tmp_path, **tables))
+    (left_out,) = trace.health.filter(pl.col("kind") == "other_process").select("count", "example").rows()
+    assert left_out == (MANY - 1, f"{MANY - 1} processes")
+    assert trace.host.height == 1
+
+
+def test_too_many_processes_are_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+    kernels = many_processes(named=False).rename({"globalTid": "globalPid"})
+    code, err = reported(parquet(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=kernels))
+    assert (code, str(tmp_path) in err) == (3, True)
+
+
+# -- times -------------------------------------------------------------------------------------------
+
+
+def test_kernels_that_end_at_no_time_are_reported(tmp_path: Path) -> None:
+    assert reported(edited(tmp_path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN end")) == (0, "")
