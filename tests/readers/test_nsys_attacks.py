@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from synthetic.nsys_export import PID, Program, global_id, write_sqlite
+from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import MAIN, small
 
 import tracekit
@@ -187,3 +187,51 @@ def test_too_many_processes_are_told_with_the_name_of_the_file(tmp_path: Path) -
 
 def test_kernels_that_end_at_no_time_are_reported(tmp_path: Path) -> None:
     assert reported(edited(tmp_path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN end")) == (0, "")
+
+
+# -- folders of Parquet ------------------------------------------------------------------------------
+
+KINDS = {
+    "list": pl.Series([[1, 2]]),
+    "struct": pl.Series([{"a": 1}]),
+    "array": pl.Series([[1, 2]], dtype=pl.Array(pl.Int64, 2)),
+    "bytes": pl.Series([b"\xff\x00"]),
+    "category": pl.Series(["x"], dtype=pl.Categorical),
+    "moment": pl.Series([5], dtype=pl.Datetime("ns")),
+    "span": pl.Series([5], dtype=pl.Duration("us")),
+    "decimal": pl.Series(["5.25"]).cast(pl.Decimal(38, 2)),
+    "wide": pl.Series([2**100], dtype=pl.Int128),
+    "nothing": pl.Series([None]),
+    "not_a_number": pl.Series([float("nan")]),
+}
+PLACES = {
+    "NVTX_EVENTS": ("start", "textId", "text", "eventType", "globalTid"),
+    "StringIds": ("id", "value"),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("deviceId", "start"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
+    path = write_parquetdir(small(), tmp_path / "t")
+    for table, columns in PLACES.items():
+        file = path / f"{table}.parquet"
+        plain = file.read_bytes()
+        for column in columns:
+            rows = pl.read_parquet(file)
+            odd = KINDS[kind].new_from_index(0, rows.height).alias(column)
+            rows.with_columns(odd).write_parquet(file)
+            (trace,) = tracekit.read_all(path)
+            assert trace.host.height >= 4
+            assert trace.device.height >= 1
+            file.write_bytes(plain)
+
+
+def test_bytes_of_parquet_are_texts_and_counted_where_they_are_none(tmp_path: Path) -> None:
+    path = write_parquetdir(small(), tmp_path / "t")
+    strings = pl.read_parquet(path / "StringIds.parquet")
+    raw = [f"{text} ".encode() + b"\xff" for text in strings["value"]]
+    strings.with_columns(pl.Series("value", raw)).write_parquet(path / "StringIds.parquet")
+    (trace,) = tracekit.read_all(path)
+    assert "layer0 \ufffd" in trace.host["name"].cast(pl.String).to_list()
+    assert trace.health.filter(pl.col("kind") == "invalid_utf8")["count"].sum() > 0

@@ -11,7 +11,8 @@ from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
 from tracekit.readers._nsys_host import Pages
 from tracekit.readers._nsys_ids import UNNAMED, Texts, labels_of, process_of
-from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
+from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_tables import Tables, whole
 
 __all__ = ["activities", "allocations", "metrics", "waits"]
 

@@ -15,7 +15,8 @@ from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
 from tracekit.readers._nsys_host import Pages
 from tracekit.readers._nsys_ids import process_of, thread_of
-from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
+from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_tables import Tables, whole
 
 __all__ = ["graph_nodes"]
 

@@ -10,7 +10,8 @@ import polars as pl
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
 from tracekit.readers._nsys_ids import UNNAMED, Texts, labels_of, process_of, thread_of
-from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
+from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_tables import Tables, whole
 
 __all__ = ["api_calls", "library_calls", "named_threads", "os_calls", "overheads", "samples"]
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from tracekit.facts import nsys as facts
 from tracekit.readers._nsys_ids import process_of
-from tracekit.readers._nsys_tables import ColumnKind, Tables, whole
+from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_tables import Tables, whole
 from tracekit.trace import DeviceInfo
 
 __all__ = ["Machine", "machine_of"]

@@ -11,7 +11,8 @@ import polars as pl
 from tracekit.facts import nsys as facts
 from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of, thread_of
 from tracekit.readers._nsys_names import interpreted
-from tracekit.readers._nsys_tables import ColumnKind, Tables
+from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_tables import Tables
 
 __all__ = ["NvtxNames", "nvtx_names", "ranges"]
 

@@ -11,26 +11,18 @@ import struct
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
+from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+from tracekit.readers._nsys_parquet import ParquetTables
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
 
-__all__ = ["ColumnKind", "ParquetTables", "SqliteTables", "Tables", "open_tables", "whole"]
+__all__ = ["SqliteTables", "Tables", "open_tables", "whole"]
 
-ColumnKind = Literal["int", "float", "text"]
-Only = tuple[str, tuple[int, ...]]
-_DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
-
-PAGE_ROWS: Final = 1 << 17
-_LONGEST_TEXT: Final = 1 << 14
-"""Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
-_TIMES: Final = ("start", "end", "timestamp")
-_LATEST_NS: Final = 3 * 10**18
-"""95 years; the difference of two such times, with such a duration added, is still an Int64."""
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 _SMALLEST_ROW: Final = 4
@@ -91,7 +83,7 @@ def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: in
         rows += page.height
         if rows >= most:
             break
-    schema = {name: _DTYPES[kind] for name, kind in wanted.items()}
+    schema = {name: DTYPES[kind] for name, kind in wanted.items()}
     return pl.concat(pages).head(most) if pages else pl.DataFrame(schema=schema)
 
 
@@ -174,7 +166,7 @@ class SqliteTables:
                 full = page.height == PAGE_ROWS
                 if full:
                     coming = reading.submit(page_after, last)
-                yield _clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
+                yield clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
                 if not full:
                     return
 
@@ -216,7 +208,7 @@ class SqliteTables:
         if kind == "text":
             # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
             read = column if self._utf16 else f"cast({column} as blob)"
-            return f"case typeof({column}) when 'text' then substr({read}, 1, {_LONGEST_TEXT}) end"
+            return f"case typeof({column}) when 'text' then substr({read}, 1, {LONGEST_TEXT}) end"
         if kind == "int":
             return f"case typeof({column}) when 'integer' then {column} end"
         return (
@@ -224,28 +216,18 @@ class SqliteTables:
         )
 
     def _typed(self, page: pl.DataFrame, name: str, kind: ColumnKind, there: list[str]) -> pl.Series:
-        dtype = _DTYPES[kind]
+        dtype = DTYPES[kind]
         if name not in there:
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
         values = page[name]
         if values.dtype == pl.Binary:
-            return self._decoded(values)
+            text, replaced = decoded(values)
+            self.replaced_texts += replaced
+            return text
         if values.null_count() == values.len():  # a column without values has no type of its own
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
         # A copy (reversed twice): as it is, a column keeps the driver's whole page alive, with its texts.
         return values.cast(dtype).reverse().reverse()
-
-    def _decoded(self, values: pl.Series) -> pl.Series:
-        try:
-            return values.cast(pl.String)
-        except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
-            pass  # some of them are no UTF-8: each is looked at
-        texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in values]
-        self.replaced_texts += sum(
-            text is not None and "\ufffd" in text and text.encode() != raw
-            for raw, text in zip(values, texts, strict=True)
-        )
-        return pl.Series(values.name, texts, dtype=pl.String)
 
     def _query(self, sql: str) -> pl.DataFrame:
         statement = self._manager.AdbcStatement(self._connection)
@@ -267,87 +249,6 @@ class SqliteTables:
 
     def _damaged(self) -> UnreadableTraceError:
         return UnreadableTraceError("the SQLite database is damaged", path=self.path, remedy=_REMEDY)
-
-
-class ParquetTables:
-    """An export as a folder with one Parquet file per table (`nsys export --type parquetdir`)."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.replaced_texts = 0
-        self._files = {file.stem: file for file in sorted(path.glob("*.parquet")) if file.is_file()}
-        self._schemas: dict[str, dict[str, pl.DataType]] = {}
-        table = ""
-        try:
-            for table, file in self._files.items():
-                self._schemas[table] = dict(pl.read_parquet_schema(file))
-        except (pl.exceptions.PolarsError, OSError) as error:
-            fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
-            raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
-
-    def names(self) -> list[str]:
-        """The tables in order."""
-        return sorted(self._files)
-
-    def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns; none of a table that is not there."""
-        return frozenset(self._schemas.get(table, ()))
-
-    def count(self, table: str) -> int:
-        """How many rows a table has."""
-        if table not in self._files:
-            return 0
-        return int(self._collected(pl.scan_parquet(self._files[table]).select(pl.len()), table).item())
-
-    def pages(
-        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
-    ) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
-
-        With `only` (a column and values) just the rows that have one of them there.
-        """
-        if table not in self._files or (only and only[0] not in self._schemas[table]):
-            return
-        schema = self._schemas[table]
-        chosen = [
-            (pl.col(name) if name in schema else pl.lit(None)).cast(_DTYPES[kind], strict=False).alias(name)
-            for name, kind in wanted.items()
-        ]
-        rows = self.count(table)
-        scan = pl.scan_parquet(self._files[table])
-        needed = {*wanted, only[0]} if only else set(wanted)
-        there = [name for name in schema if name in needed]
-        for at in range(0, rows, PAGE_ROWS):
-            # One column of the file is read in any case: it tells how many rows a page of nulls has.
-            part = scan.select(there or [next(iter(schema))]).slice(at, PAGE_ROWS)
-            page = self._collected(part, table)
-            if only:
-                page = page.filter(pl.col(only[0]).cast(pl.Int64, strict=False).is_in(only[1]))
-            yield _clocked(page.select(chosen))
-
-    def texts(self, table: str, column: str) -> pl.DataFrame:
-        """`id` and `text` of the strings that a column of a table refers to."""
-        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
-            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
-        asked = pl.scan_parquet(self._files[table]).select(
-            pl.col(column).cast(pl.Int64, strict=False).alias("id")
-        )
-        strings = pl.scan_parquet(self._files["StringIds"]).select(
-            pl.col("id").cast(pl.Int64, strict=False),
-            pl.col("value").cast(pl.String, strict=False).alias("text"),
-        )
-        found = self._collected(strings.join(asked.unique(), on="id", how="semi"), "StringIds")
-        return found.unique("id", keep="first", maintain_order=True)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _collected(self, frame: pl.LazyFrame, table: str) -> pl.DataFrame:
-        try:
-            return frame.collect()
-        except (pl.exceptions.PolarsError, OSError) as error:
-            fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
-            raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
 
 
 def _check_header(path: Path) -> None:
@@ -375,16 +276,6 @@ def _check_header(path: Path) -> None:
         if beside.is_file() and beside.stat().st_size:
             fault = f"it is being written: {beside.name} lies beside it"
             raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
-
-
-def _clocked(page: pl.DataFrame) -> pl.DataFrame:
-    """The page with times that no clock shows as null, so that sums and differences of the others cannot overflow."""
-    times = [name for name in _TIMES if name in page.columns]
-    if page.select(pl.all_horizontal(pl.col(times).is_between(-_LATEST_NS, _LATEST_NS).all())).item():
-        return page
-    return page.with_columns(
-        pl.when(pl.col(name).is_between(-_LATEST_NS, _LATEST_NS)).then(name) for name in times
-    )
 
 
 def _escaped(path: str) -> str:

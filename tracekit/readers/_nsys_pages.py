@@ -1,0 +1,45 @@
+"""What pages of an export's tables have in common, whichever form it has: types, lengths, times, texts."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import polars as pl
+
+__all__ = ["DTYPES", "LONGEST_TEXT", "PAGE_ROWS", "ColumnKind", "Only", "clocked", "decoded"]
+
+ColumnKind = Literal["int", "float", "text"]
+Only = tuple[str, tuple[int, ...]]
+DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
+
+PAGE_ROWS: Final = 1 << 17
+LONGEST_TEXT: Final = 1 << 14
+"""Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
+
+_TIMES: Final = ("start", "end", "timestamp")
+_LATEST_NS: Final = 3 * 10**18
+"""95 years; the difference of two such times, with such a duration added, is still an Int64."""
+
+
+def clocked(page: pl.DataFrame) -> pl.DataFrame:
+    """The page with times that no clock shows as null, so that sums and differences of the others cannot overflow."""
+    times = [name for name in _TIMES if name in page.columns]
+    if page.select(pl.all_horizontal(pl.col(times).is_between(-_LATEST_NS, _LATEST_NS).all())).item():
+        return page
+    return page.with_columns(
+        pl.when(pl.col(name).is_between(-_LATEST_NS, _LATEST_NS)).then(name) for name in times
+    )
+
+
+def decoded(values: pl.Series) -> tuple[pl.Series, int]:
+    """Bytes as texts, and how many of them were no UTF-8: what is none in those is replaced."""
+    try:
+        return values.cast(pl.String), 0
+    except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
+        pass  # some of them are no UTF-8: each is looked at
+    texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in values]
+    replaced = sum(
+        text is not None and "\ufffd" in text and text.encode() != raw
+        for raw, text in zip(values, texts, strict=True)
+    )
+    return pl.Series(values.name, texts, dtype=pl.String), replaced

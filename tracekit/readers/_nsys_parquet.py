@@ -1,0 +1,116 @@
+"""The tables of an Nsight Systems export that is a folder of Parquet files (`nsys export --type parquetdir`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+
+__all__ = ["ParquetTables"]
+
+
+class ParquetTables:
+    """An export as a folder with one Parquet file per table. A column of a type that holds no such values is null."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.replaced_texts = 0
+        self._files = {file.stem: file for file in sorted(path.glob("*.parquet")) if file.is_file()}
+        self._schemas: dict[str, dict[str, pl.DataType]] = {}
+        table = ""
+        try:
+            for table, file in self._files.items():
+                self._schemas[table] = dict(pl.read_parquet_schema(file))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
+            raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
+
+    def names(self) -> list[str]:
+        """The tables in order."""
+        return sorted(self._files)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns; none of a table that is not there."""
+        return frozenset(self._schemas.get(table, ()))
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        if table not in self._files:
+            return 0
+        return int(self._collected(pl.scan_parquet(self._files[table]).select(pl.len()), table).item())
+
+    def pages(
+        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+
+        With `only` (a column and values) just the rows that have one of them there.
+        """
+        if table not in self._files or (only and only[0] not in self._schemas[table]):
+            return
+        schema = self._schemas[table]
+        rows = self.count(table)
+        scan = pl.scan_parquet(self._files[table])
+        asked: dict[str, ColumnKind] = {**wanted, **({only[0]: "int"} if only else {})}
+        there = [name for name in schema if name in asked and _holds(schema[name], asked[name])]
+        for at in range(0, rows, PAGE_ROWS):
+            height = min(PAGE_ROWS, rows - at)
+            page = self._collected(scan.select(there).slice(at, height), table) if there else pl.DataFrame()
+            typed = pl.DataFrame([self._typed(page, name, kind, height) for name, kind in asked.items()])
+            if only:
+                typed = typed.filter(pl.col(only[0]).is_in(only[1]))
+            yield clocked(typed.select(list(wanted)))
+
+    def texts(self, table: str, column: str) -> pl.DataFrame:
+        """`id` and `text` of the strings that a column of a table refers to."""
+        none = pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        strings = self._schemas.get("StringIds", {})
+        kind = self._schemas.get(table, {}).get(column)
+        if kind is None or not _holds(kind, "int") or not {"id", "value"} <= strings.keys():
+            return none
+        if not _holds(strings["id"], "int") or not _holds(strings["value"], "text"):
+            return none
+        asked = pl.scan_parquet(self._files[table]).select(
+            pl.col(column).cast(pl.Int64, strict=False).alias("id")
+        )
+        known = pl.scan_parquet(self._files["StringIds"]).select(
+            pl.col("id").cast(pl.Int64, strict=False), "value"
+        )
+        found = self._collected(known.join(asked.unique(), on="id", how="semi"), "StringIds")
+        text = self._typed(found, "value", "text", found.height).alias("text")
+        return found.select("id", text).unique("id", keep="first", maintain_order=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _typed(self, page: pl.DataFrame, name: str, kind: ColumnKind, height: int) -> pl.Series:
+        dtype = DTYPES[kind]
+        if name not in page.columns:
+            return pl.Series(name, [None], dtype=dtype).new_from_index(0, height)
+        values = page[name]
+        if kind != "text":
+            return values.cast(dtype, strict=False)
+        if values.dtype == pl.Binary:
+            values, replaced = decoded(values)
+            self.replaced_texts += replaced
+        return values.cast(dtype).str.slice(0, LONGEST_TEXT)
+
+    def _collected(self, frame: pl.LazyFrame, table: str) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
+            raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
+
+
+def _holds(dtype: pl.DataType, kind: ColumnKind) -> bool:
+    """Whether a column of the file can be read as one of this kind: a number also stands in a text."""
+    if dtype in (pl.String, pl.Null):
+        return True
+    if kind == "text":
+        return dtype in (pl.Binary, pl.Categorical, pl.Enum)
+    return dtype.is_numeric() or dtype == pl.Boolean
