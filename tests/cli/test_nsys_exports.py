@@ -67,6 +67,14 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
     one = run(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(path), "-o", str(page)])
+    assert left.value.code == 2
+    assert "one HTML file holds one trace" in capsys.readouterr().err
+    assert not page.exists()
+    run(capsys, "report", path, "--process", "77", "-o", page)
+    assert page.read_text("utf-8").count("<!doctype html>") == 1
 
 
 def test_no_report_tells_who_recorded_it(
