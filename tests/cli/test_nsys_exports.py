@@ -67,6 +67,7 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
     one = run(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
+    assert "A2" in run(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(page)])

@@ -34,6 +34,7 @@ def view(
         int,
         typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
     ] = PERFETTO_PORT,
+    process: flags.Process = None,
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,
     nvtx_depth: flags.NvtxDepth = None,
@@ -57,7 +58,14 @@ def view(
     ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
     if html:
         document = _report(
-            paths[0], step, window, ranges, max_events, no_cache=no_cache, no_size_limit=no_size_limit
+            paths[0],
+            process,
+            step,
+            window,
+            ranges,
+            max_events,
+            no_cache=no_cache,
+            no_size_limit=no_size_limit,
         )
     else:
         _for_perfetto(paths[0])
@@ -99,6 +107,7 @@ def _wait(server: Server, *, once: bool) -> None:
 
 def _report(
     path: Path,
+    process: int | None,
     step: str | None,
     window: flags.WindowKind,
     ranges: RangeFilter | None,
@@ -108,7 +117,9 @@ def _report(
     no_size_limit: bool,
 ) -> Document:
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges)
+    read = load(
+        path, process=process, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges
+    )
     from tracekit.report import html
     from tracekit.report.build import build_report
 
