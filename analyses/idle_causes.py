@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses._host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses._idle_gaps import device_gaps
 from tracekit.analyses._idle_pieces import idle_pieces
 from tracekit.analyses._lacking import no_launches
+from tracekit.analyses._stack import HostStack
 from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.layer_ranges import counting
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.limits import LONGEST_NAME
-from tracekit.spans import take
+from tracekit.ranges import RangeFilter
+from tracekit.spans import BoolArray, nest, take
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
@@ -141,10 +145,13 @@ def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFra
 
 def _ranges(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.Series:
     """`range_id`: the innermost range that a person named around the span that made the device wait, or around the
-    launch where none did; null for none. Such a range need not hold work of the device, as a layer must.
+    launch where none did; null for none. Such a range need not hold work of the device, as a layer must; where the trace's
+    `layer_ranges` choose among ranges, it is one of the chosen.
     """
     stack = found.model.stack
     named = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
+    if trace.layer_ranges is not None and named.any():
+        named = _chosen(stack, named, trace.layer_ranges)
     if not named.any():
         return pl.Series("range_id", [None], dtype=pl.Int64).new_from_index(0, pieces.height)
     launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
@@ -156,6 +163,17 @@ def _ranges(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.Series
     )
     around = pl.Series("range_id", take(stack.nesting.nearest_ancestor(named), spans.to_numpy()))
     return around.set(around < 0, None)
+
+
+def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArray:
+    """Those of the named ranges that the flags leave."""
+    rows = np.flatnonzero(named)
+    rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
+    if chosen.depth is not None:
+        rows = rows[nest(stack.thread[rows], stack.start[rows], stack.end[rows]).depth() < chosen.depth]
+    wanted = np.zeros(named.size, dtype=bool)
+    wanted[rows] = True
+    return wanted
 
 
 def _pooled(named: pl.DataFrame) -> pl.DataFrame:
