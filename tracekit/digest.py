@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["cache_root", "digest_of"]
+__all__ = ["cache_root", "changes_beside", "digest_of"]
 
-_FORMAT: Final = "3"
+_FORMAT: Final = "4"
 """Raised whenever the frames or the reader's meaning change, so that old cache entries are not used."""
 
 _BLOCK: Final = 4 << 20
@@ -23,16 +23,25 @@ def cache_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "tracekit"
 
 
+def changes_beside(path: Path) -> Path | None:
+    """The journal or log that lies beside an SQLite database and holds changes to it; None when there is none."""
+    for suffix in ("-journal", "-wal"):
+        beside = path.with_name(path.name + suffix)
+        if beside.is_file() and beside.stat().st_size:
+            return beside
+    return None
+
+
 def digest_of(path: Path) -> str | None:
     """The SHA-256 digest of a file's bytes, or of a folder's Parquet files; None when it cannot be read (the reader then says why).
 
-    Processors have instructions for it, so that it is twice as fast as BLAKE2b there.
+    None as well for a database with changes beside it, which is more than its bytes. Processors have instructions for it, so that it is twice as fast as BLAKE2b there.
     """
     digest = hashlib.sha256(_FORMAT.encode())
     try:
         # A pipe can be read only once, and some devices have no end.
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        if not files or not all(each.is_file() for each in files):
+        if not files or not all(each.is_file() for each in files) or changes_beside(path):
             return None
         for each in files:
             if each != path:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LONGEST_NAME", "Limits"]
+__all__ = ["LONGEST_DEFAULT", "LONGEST_NAME", "SMALLEST_ROW", "Limits"]
 
 LONGEST_NAME: Final = 1024
 """So many characters of a name are told where one name may stand in many rows: a layer's path, a frame, a span."""
+
+LONGEST_DEFAULT: Final = 64
+"""Characters of the default of a database's column, which rows that were written before the column show without holding it."""
+
+SMALLEST_ROW: Final = 4
+"""Bytes of a database's file that a row takes at least: its place in the page, the size and its id."""
 
 
 @dataclass(frozen=True, slots=True)

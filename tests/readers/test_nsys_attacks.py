@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 import subprocess
@@ -15,6 +16,7 @@ from synthetic.nsys_odd import MAIN, small
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
+from tracekit.scrub import scrub
 
 SECONDS = 30
 """For a whole process that takes one or two; before, each took for ever."""
@@ -95,6 +97,16 @@ def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
     path = edited(tmp_path, filled("", "") + columns)
     assert path.stat().st_size < 20e6
     assert reported(path) == (0, "")
+    assert scrub(path, tmp_path / "copy.sqlite").bytes_after < 20e6
+
+
+@pytest.mark.parametrize("old", [b"jsonText TEXT", b"OSRT_API", b'"domainId"'])
+def test_names_of_columns_and_tables_that_are_no_text_are_replaced(old: bytes, tmp_path: Path) -> None:
+    path = write_sqlite(small(), tmp_path / "t.sqlite")
+    data = path.read_bytes()
+    old = old if old in data else b'"start"'
+    path.write_bytes(data.replace(old, old[:2] + b"\xff" + old[3:]))
+    assert reported(path)[0] in (0, 3)
 
 
 def circular(path: Path, table: str) -> Path:
@@ -132,6 +144,9 @@ def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
     assert "the SQLite database is damaged" in err
     with pytest.raises(UnreadableTraceError, match="damaged"):
         tracekit.read(path)
+    with pytest.raises(UnreadableTraceError, match="circle"):
+        scrub(path, tmp_path / "copy.sqlite")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # -- rows that belong together in very many ways -----------------------------------------------------
@@ -180,6 +195,14 @@ def test_too_many_processes_are_told_with_the_name_of_the_file(tmp_path: Path) -
     kernels = many_processes(named=False).rename({"globalTid": "globalPid"})
     code, err = reported(parquet(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=kernels))
     assert (code, str(tmp_path) in err) == (3, True)
+
+
+def test_too_many_devices_are_told(tmp_path: Path) -> None:
+    kernels = many_processes(named=False).with_columns(
+        deviceId=pl.int_range(pl.len()), globalPid=PID * PROCESS
+    )
+    code, err = reported(parquet(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=kernels))
+    assert (code, f"{MANY:,} devices" in err) == (3, True)
 
 
 # -- times -------------------------------------------------------------------------------------------
@@ -235,3 +258,69 @@ def test_bytes_of_parquet_are_texts_and_counted_where_they_are_none(tmp_path: Pa
     (trace,) = tracekit.read_all(path)
     assert "layer0 \ufffd" in trace.host["name"].cast(pl.String).to_list()
     assert trace.health.filter(pl.col("kind") == "invalid_utf8")["count"].sum() > 0
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+def test_a_long_name_of_very_many_rows_is_cut(tmp_path: Path) -> None:
+    ranges = many_processes(named=True).with_columns(eventType=59, textId=1 + pl.int_range(pl.len()) % 2)
+    strings = pl.DataFrame({"id": [1, 2], "value": ["x" * 16_000, "x" * 15_999]})
+    path = parquet(tmp_path, NVTX_EVENTS=ranges.drop("nameId"), StringIds=strings)
+    assert reported(path) == (0, "")
+    names = tracekit.read(path).host["name"].cast(pl.String).unique()
+    assert names.len() == 2
+    assert names.str.len_chars().max() < 1024
+
+
+def test_a_long_name_of_few_rows_is_not_cut(tmp_path: Path) -> None:
+    program = small()
+    program.push_pop("x" * 16_000, 0, 10, tid=MAIN)
+    trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
+    assert "x" * 16_000 in trace.host["name"].cast(pl.String)
+
+
+@pytest.mark.parametrize("chains", [1, 200_000])
+def test_stacks_are_no_longer_than_their_rows(chains: int, tmp_path: Path) -> None:
+    row = pl.int_range(1_000_000, eager=True)
+    frames = pl.DataFrame({"id": row % chains, "symbol": row % 2 + 1, "stackDepth": row // chains})
+    sampled = pl.DataFrame({"start": pl.int_range(1000, eager=True)}).with_columns(id=0, globalTid=MAIN)
+    path = parquet(
+        tmp_path,
+        SAMPLING_CALLCHAINS=frames,
+        COMPOSITE_EVENTS=sampled,
+        StringIds=pl.DataFrame({"id": [1, 2], "value": ["in" * 300, "out" * 300]}),
+        NVTX_EVENTS=many_processes(named=False).head(9).with_columns(eventType=59),
+    )
+    assert reported(path) == (0, "")
+    (trace,) = tracekit.read_all(path)
+    assert trace.samples is not None
+    stack = trace.samples["stack"].cast(pl.String)
+    assert stack.n_unique() == 1
+    assert stack[0].count(";") + 1 == min(1_000_000 // chains, 1024)
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_utf_8_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff?#%41.sqlite")
+    path.write_bytes(write_sqlite(small(), tmp_path / "t.sqlite").read_bytes())
+    assert tracekit.read(path).device.height == 5
+
+
+def test_a_pipe_is_no_database(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.sqlite")
+    code, err = reported(tmp_path / "t.sqlite")
+    assert (code, "it is no file" in err) == (3, True)
+
+
+def test_a_log_beside_a_file_that_was_read_before_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+    path = write_sqlite(small(), tmp_path / "t.sqlite")
+    tracekit.read(path, cache=True)
+    (tmp_path / "t.sqlite-wal").write_bytes(b"changes")
+    with pytest.raises(UnreadableTraceError, match="being written"):
+        tracekit.read(path, cache=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.facts import nsys as facts
@@ -19,6 +20,8 @@ Pages = Iterator[tuple[str, pl.DataFrame]]
 """Frames by the name under which they are collected."""
 
 _MOST_STACK_ROWS: Final = 4_000_000
+_STACK_ROWS: Final = 1 << 17
+_DEEPEST_STACK: Final = 1024
 _LONGEST_SYMBOL: Final = 200
 
 
@@ -122,14 +125,7 @@ def samples(tables: Tables, health: HealthLog) -> Pages:
         health.count("unread_table", rows, "SAMPLING_CALLCHAINS")
         return
     chains = whole(tables, "SAMPLING_CALLCHAINS", {"id": "int", "symbol": "int", "stackDepth": "int"}, rows)
-    symbols = Texts(tables, "SAMPLING_CALLCHAINS", "symbol").of(chains["symbol"]).cast(pl.String)
-    names = symbols.str.slice(0, _LONGEST_SYMBOL).str.replace_all(";", ",", literal=True).fill_null("?")
-    stacks = (
-        chains.with_columns(names.alias("function"))
-        .sort("id", "stackDepth", descending=[False, True])
-        .group_by("id", maintain_order=True)
-        .agg(pl.col("function").str.join(";").alias("stack"))
-    )
+    stacks = _stacks(chains, Texts(tables, "SAMPLING_CALLCHAINS", "symbol"))
     wanted: dict[str, ColumnKind] = {"id": "int", "start": "int", "globalTid": "int"}
     for page in tables.pages("COMPOSITE_EVENTS", wanted):
         yield (
@@ -138,6 +134,31 @@ def samples(tables: Tables, health: HealthLog) -> Pages:
                 process_of("globalTid"),
                 thread_of("globalTid"),
                 "start",
-                pl.col("stack").cast(pl.Categorical()),
+                "stack",
             ),
         )
+
+
+def _stacks(chains: pl.DataFrame, symbols: Texts) -> pl.DataFrame:
+    """`id` and `stack` (categorical) of call chains; of a very deep one its innermost functions.
+
+    Some chains after the others, so that no more of their names are held as text at once.
+    """
+    inward = chains.sort("id", "stackDepth", maintain_order=True)
+    depth = pl.int_range(pl.len()).over("id")
+    inward = inward.filter(depth < _DEEPEST_STACK).select("id", "symbol")
+    parts = [pl.DataFrame(schema={"id": pl.Int64, "stack": pl.Categorical()})]
+    portion = inward["id"].rle_id().to_numpy()
+    begins = np.flatnonzero(np.diff(portion, prepend=-1))
+    cuts = begins[np.flatnonzero(np.diff(begins // _STACK_ROWS, prepend=-1))].tolist()
+    for begin, end in zip(cuts, [*cuts[1:], inward.height], strict=True):
+        rows = inward.slice(begin, end - begin)
+        names = symbols.of(rows["symbol"]).cast(pl.String).str.slice(0, _LONGEST_SYMBOL)
+        function = names.str.replace_all(";", ",", literal=True).fill_null("?").alias("function")
+        parts.append(
+            rows.with_columns(function)
+            .reverse()
+            .group_by("id", maintain_order=True)
+            .agg(pl.col("function").str.join(";").cast(pl.Categorical()).alias("stack"))
+        )
+    return pl.concat(parts)

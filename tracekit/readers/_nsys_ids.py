@@ -6,6 +6,8 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.limits import LONGEST_NAME
+from tracekit.readers._nsys_pages import ColumnKind
 from tracekit.readers._nsys_tables import Tables, whole
 
 __all__ = ["UNNAMED", "Texts", "labels_of", "process_of", "thread_of"]
@@ -16,6 +18,8 @@ UNNAMED: Final = "<unnamed>"
 _PID_BITS, _TID_BITS = 24, 24
 _MOST_CODES: Final = 1 << 10
 _LONGEST_LABEL: Final = 64
+_MOST_BYTES: Final = 1 << 28
+"""So many bytes the names of a table's rows may have, however long they are on average."""
 
 
 def process_of(column: str) -> pl.Expr:
@@ -54,9 +58,29 @@ class Texts:
 
     def _all(self) -> pl.DataFrame:
         if self._known is None:
-            found = self._tables.texts(self._table, self._column)
+            found = self._short(self._tables.texts(self._table, self._column))
             text = pl.col("text")
             if self._without is not None:
                 text = text.str.replace(self._without, "")
             self._known = found.with_columns(text.cast(pl.Categorical()))
         return self._known
+
+    def _short(self, found: pl.DataFrame) -> pl.DataFrame:
+        """The same strings; the long ones cut, with their number behind, where rows would tell more than their names can be.
+
+        One string can be the name of every row, and what looks at names may hold one for each row.
+        """
+        size = pl.col("text").str.len_bytes().cast(pl.Int64)
+        longest, rows = found.select(size.max()).item() or 0, self._tables.count(self._table)
+        if longest * rows <= _MOST_BYTES:
+            return found
+        wanted: dict[str, ColumnKind] = {self._column: "int"}
+        pages = [page.group_by(self._column).len("rows") for page in self._tables.pages(self._table, wanted)]
+        uses = pl.concat(pages).group_by(pl.col(self._column).alias("id")).agg(pl.col("rows").sum())
+        told = found.join(uses, on="id", how="inner").select((size * pl.col("rows").cast(pl.Int64)).sum())
+        if told.item() <= max(_MOST_BYTES, LONGEST_NAME * rows):
+            return found
+        short = pl.format("{}… #{}", pl.col("text").str.slice(0, LONGEST_NAME // 2), "id")
+        return found.with_columns(
+            pl.when(size > LONGEST_NAME // 2).then(short).otherwise("text").alias("text")
+        )

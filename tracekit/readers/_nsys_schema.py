@@ -13,12 +13,11 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.limits import LONGEST_DEFAULT
 
 __all__ = ["SqliteTable", "described", "listed", "quoted"]
 
 _ROW_IDS: Final = ("_rowid_", "rowid", "oid")
-_LONGEST_DEFAULT: Final = 64
-"""Characters of a column's default, which rows that were written before the column show without holding it."""
 
 Query = Callable[[str], pl.DataFrame]
 
@@ -33,29 +32,37 @@ class SqliteTable:
 
 def listed(query: Query, *, utf16: bool) -> list[str]:
     """The names of the real tables; views, virtual tables and SQLite's own are none."""
-    # As bytes, since what the file calls text need not be UTF-8; of UTF-16 SQLite itself makes valid UTF-8.
-    name = "name" if utf16 else "cast(name as blob)"
+    name = _as_bytes("name", utf16=utf16)
     told = query(f"select {name} as name from sqlite_master where type = 'table' and rootpage > 0")  # noqa: S608
-    names = [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw) for raw in told["name"]]
-    return [name for name in names if not name.startswith("sqlite_")]
+    return [name for name in map(_text, told["name"]) if not name.startswith("sqlite_")]
 
 
-def described(query: Query, name: str) -> SqliteTable:
+def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
     """What is known of a real table. Hidden and computed columns are none of its columns."""
-    told = query(f"pragma table_xinfo({quoted(name)})")
-    if not told.height:
-        return SqliteTable()
-    names = {str(column).lower() for column in told["name"]}
-    row_id = next((word for word in _ROW_IDS if word not in names), "")
-    if not row_id:
+    name, literal = _as_bytes("name", utf16=utf16), table.replace("'", "''")
+    told = query(
+        f"select {name} as name, hidden, length(dflt_value) as long from pragma_table_xinfo('{literal}')"  # noqa: S608
+    )
+    names = [_text(raw) for raw in told["name"]]
+    row_id = next((word for word in _ROW_IDS if word not in map(str.lower, names)), "")
+    if not names or not row_id:
         return SqliteTable()
     try:
-        query(f"select {row_id} from {quoted(name)} limit 0")  # noqa: S608 - it is quoted
+        query(f"select {row_id} from {quoted(table)} limit 0")  # noqa: S608 - it is quoted
     except UnreadableTraceError:
         return SqliteTable()  # it was declared WITHOUT ROWID
-    columns = told.filter(pl.col("hidden") == 0).select("name", pl.col("dflt_value").cast(pl.String))
-    short = pl.col("dflt_value").str.len_chars().fill_null(0) <= _LONGEST_DEFAULT
-    return SqliteTable(frozenset(columns.filter(short)["name"].to_list()), row_id)
+    rows = zip(names, told["hidden"], told["long"], strict=True)
+    kept = (column for column, hidden, long in rows if not hidden and (long or 0) <= LONGEST_DEFAULT)
+    return SqliteTable(frozenset(kept), row_id)
+
+
+def _as_bytes(column: str, *, utf16: bool) -> str:
+    """A name as bytes, since what the file calls text need not be UTF-8; of UTF-16 SQLite itself makes valid UTF-8."""
+    return column if utf16 else f"cast({column} as blob)"
+
+
+def _text(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 def quoted(name: str) -> str:

@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import quote
 
 import polars as pl
 
+from tracekit.digest import changes_beside
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
+from tracekit.limits import SMALLEST_ROW
 from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
 from tracekit.readers._nsys_parquet import ParquetTables
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
@@ -25,8 +28,6 @@ __all__ = ["SqliteTables", "Tables", "open_tables", "whole"]
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
-_SMALLEST_ROW: Final = 4
-"""Bytes of a page that a row takes at least: its place in the page, the size and its id."""
 _REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
 
 
@@ -99,9 +100,8 @@ class SqliteTables:
         self.replaced_texts = 0
         _check_header(path)
         self._manager = manager
-        uri = f"file:{_escaped(os.fspath(path.absolute()))}?mode=ro&immutable=1"
         try:
-            self._database = manager.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=uri)
+            self._database = manager.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=_uri(path))
             self._connection = manager.AdbcConnection(self._database)
         except manager.Error as error:
             raise self._unreadable(error) from error
@@ -111,7 +111,7 @@ class SqliteTables:
         self._names = listed(self._query, utf16=self._utf16)
         self._described: dict[str, SqliteTable] = {}
         self._counted: dict[str, int] = {}
-        self._most_rows = path.stat().st_size // _SMALLEST_ROW
+        self._most_rows = path.stat().st_size // SMALLEST_ROW
 
     def names(self) -> list[str]:
         """The tables in order."""
@@ -195,7 +195,8 @@ class SqliteTables:
     def _table(self, name: str) -> SqliteTable:
         if name not in self._described:
             there = name in self._names
-            self._described[name] = described(self._query, name) if there else SqliteTable()
+            told = described(self._query, name, utf16=self._utf16) if there else SqliteTable()
+            self._described[name] = told
         return self._described[name]
 
     def close(self) -> None:
@@ -253,6 +254,10 @@ class SqliteTables:
 
 def _check_header(path: Path) -> None:
     """Raises UnreadableTraceError for a database that is not whole."""
+    if not path.is_file():
+        raise UnreadableTraceError(
+            "it is no file", path=path, remedy=_REMEDY
+        )  # a pipe cannot be read in any order
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -271,13 +276,11 @@ def _check_header(path: Path) -> None:
     if size < expected:
         fault = f"the file ends in the middle: {size / 1e6:.1f} of {expected / 1e6:.1f} MB are there"
         raise UnreadableTraceError(fault, path=path, remedy="copy it again, or let the export end")
-    for suffix in ("-journal", "-wal"):
-        beside = path.with_name(path.name + suffix)
-        if beside.is_file() and beside.stat().st_size:
-            fault = f"it is being written: {beside.name} lies beside it"
-            raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
+    if beside := changes_beside(path):
+        fault = f"it is being written: {beside.name} lies beside it"
+        raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
 
 
-def _escaped(path: str) -> str:
-    """A path in a URI of SQLite's."""
-    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+def _uri(path: Path) -> str:
+    """A path as SQLite's URI, byte by byte: it need not be UTF-8."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"

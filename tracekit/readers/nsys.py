@@ -58,6 +58,8 @@ from tracekit.trace import (
 __all__ = ["is_nsys", "read_nsys"]
 
 _SQLITE: Final = b"SQLite format 3\0"
+_MOST_DEVICES: Final = 128
+"""Of one process; each is looked at with all that the host did meanwhile."""
 _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
     "syncs": SYNC_SCHEMA,
     "memory": MEMORY_SCHEMA,
@@ -77,10 +79,10 @@ def is_nsys(path: Path) -> bool:
     try:
         if path.is_dir():
             return next(path.glob("*.parquet"), None) is not None
+        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
+            return path.exists()
         if not path.is_file():
             return False
-        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
-            return True
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except (OSError, ValueError):
@@ -186,6 +188,8 @@ def _build(
     side["memory"] = _summed(side["memory"])
     collectives = store.take("collectives")
     devices = [_on_gpus(or_empty(store.take("device"), DEVICE_SCHEMA), machine)]
+    if (count := devices[0]["device_id"].n_unique()) > _MOST_DEVICES:
+        raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
     side["syncs"] = _on_devices(side["syncs"], devices[0])
     made, origin = assembled(
         or_empty(_ended(store.take("host"), last, health), HOST_SCHEMA),

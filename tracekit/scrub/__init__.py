@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tracekit.digest import changes_beside
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.facts.nsys_private import MARKER
 from tracekit.scrub._copy import Copy, Removed
@@ -134,11 +135,9 @@ def _check(source: Path, target: Path) -> None:
         raise UnreadableTraceError(fault, path=source, remedy="check the path") from error
     if magic != _MAGIC:
         raise UnreadableTraceError("it is no SQLite database", path=source, remedy=_EXPORT_AGAIN)
-    for suffix in ("-wal", "-journal"):
-        beside = source.with_name(source.name + suffix)
-        if beside.is_file() and beside.stat().st_size:
-            fault = f"it is being written: {beside.name} lies beside it"
-            raise UnreadableTraceError(fault, path=source, remedy="let the export end")
+    if beside := changes_beside(source):
+        fault = f"it is being written: {beside.name} lies beside it"
+        raise UnreadableTraceError(fault, path=source, remedy="let the export end")
     if target.exists():
         if target.samefile(source):
             raise UsageError("the copy would replace its source", path=source, remedy="name another file")

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracekit.facts import nsys_private as facts
 from tracekit.scrub._find import find_strings, find_values
-from tracekit.scrub._plan import TablePlan, kept_row, plan_of, quoted
+from tracekit.scrub._plan import TablePlan, check_end, kept_row, plan_of, quoted
 from tracekit.scrub._values import Values, occurring, replacer
 
 __all__ = ["Copy", "Removed"]
@@ -86,6 +86,8 @@ class Copy:
             if kind == b"index" or name.startswith("sqlite_"):
                 continue
             real = kind == b"table" and root and not re.search(rb"(?i)WITHOUT\s+ROWID[\s,\w]*$", sql)
+            if real:
+                check_end(self.database, name)
             plan = plan_of(self.database, name) if real else None
             if plan is not None:
                 plans.append(plan)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tracekit.facts import nsys_private as facts
+from tracekit.limits import LONGEST_DEFAULT, SMALLEST_ROW
 
-__all__ = ["ColumnPlan", "TablePlan", "kept_row", "plan_of", "quoted"]
+__all__ = ["ColumnPlan", "TablePlan", "check_end", "kept_row", "plan_of", "quoted"]
 
 Treatment = Literal["number", "text", "date", "empty", "zero"]
 Rows = Literal["all", "none", "export", "capture", "environment"]
@@ -95,6 +96,17 @@ class TablePlan:
         return [] if self.rows == "none" else [name for name in numbers if name in names]
 
 
+def check_end(database: sqlite3.Connection, table: str) -> None:
+    """Raises sqlite3.DatabaseError for a table with more rows than fit into the file: its pages refer to each other in a circle."""
+    (pages,), (size,) = (
+        database.execute(f"PRAGMA src.{what}").fetchone() for what in ("page_count", "page_size")
+    )
+    most = pages * size // SMALLEST_ROW
+    beyond = f"SELECT 1 FROM src.{quoted(table)} LIMIT 1 OFFSET {most}"  # noqa: S608 - it is quoted
+    if database.execute(beyond).fetchone():
+        raise sqlite3.DatabaseError("pages of the database form a circle")
+
+
 def plan_of(database: sqlite3.Connection, table: str) -> TablePlan | None:
     """The plan for a table of the attached database `src`; None for one that is left out."""
     if not re.match(facts.KNOWN_TABLES, table):
@@ -104,8 +116,10 @@ def plan_of(database: sqlite3.Connection, table: str) -> TablePlan | None:
         _column(
             table, name.decode("utf-8", "replace"), declared.decode("utf-8", "replace"), bool(required), key
         )
-        for _, name, declared, required, _, key, hidden in told
-        if not hidden and _NAME.match(name.decode("utf-8", "replace"))
+        for _, name, declared, required, default, key, hidden in told
+        if not hidden
+        and len(default or b"") <= LONGEST_DEFAULT
+        and _NAME.match(name.decode("utf-8", "replace"))
     )
     if table == facts.STRINGS_TABLE and not {"id", "value"} <= {column.name for column in columns}:
         return None
