@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.analyses._program import program
 from tracekit.analyses._stack import HostStack
 from tracekit.analyses.attribution import StackModel
 from tracekit.facts.idle_names import (
@@ -42,14 +43,17 @@ _UNMARKED = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanCauses:
-    """`cause` of every span, as a number into CAUSES; `frame` is the span of the user's frame around it, or −1."""
+    """`cause` of every span, as a number into CAUSES; `frame` is the span of the user's frame around it, or −1;
+    `outside` the cause outside all spans.
+    """
 
     cause: Int64Array
     frame: Int64Array
+    outside: int
 
     def of(self, spans: Int64Array) -> Int64Array:
-        """The causes of spans; outside all of them (−1) it is Python."""
-        return np.where(spans >= 0, take(self.cause, spans), _C["python"])
+        """The causes of spans; outside all of them (−1) it is Python, or host code."""
+        return np.where(spans >= 0, take(self.cause, spans), self.outside)
 
 
 def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
@@ -57,8 +61,12 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
 
     An API call that waits, allocates, launches or loads code says so itself. Else what lies in the data loader is
     data loading; else the nearest span around it decides whose name tells; else it is dispatch inside an operator,
-    and Python outside.
+    and Python outside. Where the names in the trace show no PyTorch it is a call of a library, and where they show no
+    Python host code.
     """
+    shown = program(trace)
+    dispatch = _C["operator_dispatch" if shown.pytorch else "library_call"]
+    outside = _C["python" if shown.python else "host_code"]
     stack = model.stack
     runtime, op = stack.of_kind("runtime", "sync"), stack.of_kind("op")
     mark = _marks(stack)
@@ -69,9 +77,9 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     inner_call = calls >= 0
 
     inside = op & ~stack.named(NOT_AN_OPERATOR, "op")
-    cause = np.where(stack.nesting.nearest_ancestor(inside) >= 0, _C["operator_dispatch"], _C["python"])
+    cause = np.where(stack.nesting.nearest_ancestor(inside) >= 0, dispatch, outside)
     # A call that no table names is the framework at work, whatever lies around it.
-    cause[runtime] = _C["operator_dispatch"]
+    cause[runtime] = dispatch
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
     own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["profiler_overhead"]])
@@ -79,7 +87,7 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause[told] = around[told]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
-    return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)))
+    return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)
 
 
 def _marks(stack: HostStack) -> Int64Array:

@@ -6,10 +6,10 @@ Of spans that overlap without one containing the other the innermost is the one 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tracekit.analyses._stack import HostStack
 from tracekit.spans import Int64Array, nest, take
 
 __all__ = ["Pieces", "Timeline", "timeline"]
@@ -18,6 +18,22 @@ _EARLIEST = np.iinfo(np.int64).min // 2
 _LATEST = np.iinfo(np.int64).max // 2
 _PORTION = 1 << 18
 """Spans whose edges are sorted at once."""
+
+
+class _Spans(Protocol):
+    """Spans by thread and start: those of a `HostStack`, or calls that are no spans of the host frame."""
+
+    @property
+    def thread(self) -> Int64Array:
+        """The number of each span's thread."""
+
+    @property
+    def start(self) -> Int64Array:
+        """Each span's start in ns."""
+
+    @property
+    def end(self) -> Int64Array:
+        """Each span's end in ns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +79,7 @@ class Timeline:
         )
 
 
-def timeline(stack: HostStack, threads: Int64Array) -> Timeline:
+def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
     """The timeline of these threads (codes of the stack). Spans of no length own no time."""
     # Some threads after the others, since the arrays of all edges are the largest that there are.
     parts = [_of_threads(stack, codes) for codes in _portions(stack, np.unique(threads))]
@@ -71,14 +87,14 @@ def timeline(stack: HostStack, threads: Int64Array) -> Timeline:
     return Timeline(*columns) if parts else Timeline(*([np.zeros(0, dtype=np.int64)] * 4))
 
 
-def _portions(stack: HostStack, codes: Int64Array) -> list[Int64Array]:
+def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
     """The threads in portions of about as many spans, of one thread at least."""
     sizes = np.searchsorted(stack.thread, codes + 1) - np.searchsorted(stack.thread, codes)
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _PORTION)) + 1
     return [portion for portion in np.split(codes, cuts) if portion.size]
 
 
-def _of_threads(stack: HostStack, codes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+def _of_threads(stack: _Spans, codes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """The columns of a `Timeline` of these threads, which are in order."""
     low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
     rows = low + np.flatnonzero(

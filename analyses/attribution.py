@@ -11,7 +11,8 @@ the layer of the forward operator with the same sequence number. Each row says b
 * `enclosing-time`: on a thread of the autograd engine, the span open on the process's main thread at that time;
 * `phase`: in no layer, but in a phase that has a name of its own: `<loss>`, `<optimizer>`, `<data>`, `<metrics>`,
   `<gradient reduction>`;
-* `graph`: an activity of a replayed CUDA graph in no layer: `<cuda graph>`;
+* `graph`: an activity of a replayed CUDA graph whose node was captured in a layer, where the replay is in none, in one
+  that is less surely known or in one around that; without a known capture it is in no layer: `<cuda graph>`;
 * `unattributed`: none of these.
 
 Without a device the self time of operators takes the device's place.
@@ -26,6 +27,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._backward import Backward, backward_of
+from tracekit.analyses._graph_nodes import captured_in, lies_below
 from tracekit.analyses._lacking import no_launches
 from tracekit.analyses._layer_spans import Layers, layers_of
 from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
@@ -243,6 +245,7 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     places = model.places(distinct)
     layer, method = places.layer[back], places.method[back]
     phase, recomputed = places.phase[back], places.recomputed[back]
+    layer, method, phase = _captured(scope, model, layer, method, phase)
     layer, method, phase = _communication(scope, model, layer, method, phase)
     layer, method, phase = _copies_to_device(scope, model, layer, method, phase)
     layer, method = _graphs(model, launch, layer, method)
@@ -324,6 +327,25 @@ def _copies_to_device(
         np.where(copies, model.layers.id_of(DATA_LAYER, "phase"), layer),
         np.where(copies, _M["phase"], method),
         np.where(copies, _P["data"], phase),
+    )
+
+
+def _captured(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The layer in which the node of a replayed graph was captured, where that says more than the replay does."""
+    captured = captured_in(scope, model.stack)
+    if not (captured >= 0).any():
+        return layer, method, phase
+    distinct, back = np.unique(captured, return_inverse=True)
+    at = model.places(distinct)
+    there, surer = at.layer[back], at.method[back] < method
+    better = (there >= 0) & ((layer < 0) | surer | lies_below(model.layers.table, there, layer))
+    told = (phase == _P["other"]) & (captured >= 0)
+    return (
+        np.where(better, there, layer),
+        np.where(better, _M["graph"], method),
+        np.where(told, at.phase[back], phase),
     )
 
 

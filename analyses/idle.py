@@ -31,9 +31,9 @@ CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Idle(Result):
-    """`by_cause`, `by_layer`, `by_operator`, `by_frame`: the idle time of whole devices, stretches in which none of a
+    """`by_cause`, `by_layer`, `by_operator`, `by_frame`, `by_range`, `by_os_call`, `by_function`: the idle time of whole devices, stretches in which none of a
     device's streams worked, as in `analyses.idle_causes`. `device_gaps`: the longest of these stretches, with the
-    main `cause` of each (`cause_ns` of `duration_ns`), the `operator`, `layer` and `frame` of the largest piece of
+    main `cause` of each (`cause_ns` of `duration_ns`), the `operator`, `layer`, `frame` and `range` of the largest piece of
     that cause, the `dependency` waited for, and the activity that ended it (`name`, `activity_id`, `stream_id`;
     null at the end of the window).
 
@@ -50,6 +50,9 @@ class Idle(Result):
     by_layer: pl.DataFrame
     by_operator: pl.DataFrame | None
     by_frame: pl.DataFrame | None
+    by_range: pl.DataFrame | None
+    by_os_call: pl.DataFrame | None
+    by_function: pl.DataFrame | None
     device_gaps: pl.DataFrame
     streams: pl.DataFrame
     gaps: pl.DataFrame
@@ -94,6 +97,9 @@ def idle(
         by_layer=causes.by_layer,
         by_operator=causes.by_operator,
         by_frame=causes.by_frame,
+        by_range=causes.by_range,
+        by_os_call=causes.by_os_call,
+        by_function=causes.by_function,
         device_gaps=causes.gaps,
         streams=streams,
         gaps=_longest(gaps, top),

@@ -28,7 +28,6 @@ SHORT_NS = 10 * NS_PER_US
 _HOST_LATE = 0.5
 """From here on most work begins when the host gets to it, not when the device is free."""
 
-_QUEUE_COLUMNS = {"device_id": pl.Int64, "stream_id": pl.Int64, "time": pl.Int64, "length": pl.Int64}
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
 
 
@@ -168,7 +167,7 @@ def _queue(rows: pl.DataFrame) -> pl.DataFrame:
     changes = pl.concat([entered, left]).group_by(*stream, "time").agg(pl.col("change").sum())
     changes = changes.filter(pl.col("change") != 0).sort(*stream, "time")
     length = pl.col("change").cum_sum().over(stream).alias("length")
-    return changes.select(*stream, "time", length).cast(_QUEUE_COLUMNS)
+    return changes.select(*stream, "time", length).cast(pl.Int64)
 
 
 def _queues(queue: pl.DataFrame) -> pl.DataFrame:

@@ -82,8 +82,17 @@ BUILT_IN: Final = (
         views=(
             View(
                 "causes",
-                "Only the idle time of whole devices by cause, layer, operator and frame.",
-                ("by_cause", "by_layer", "by_operator", "by_frame", "device_gaps"),
+                "Only the idle time of whole devices by cause, layer, operator, frame and range, and what the host did in it.",
+                (
+                    "by_cause",
+                    "by_layer",
+                    "by_operator",
+                    "by_frame",
+                    "by_range",
+                    "by_os_call",
+                    "by_function",
+                    "device_gaps",
+                ),
             ),
         ),
     ),

@@ -144,6 +144,14 @@ OS_CALL_SCHEMA: Final[Schema] = {
 }
 """Calls of the operating system's runtime library that waited long enough to be recorded."""
 
+GRAPH_NODE_SCHEMA: Final[Schema] = {
+    "process_id": pl.Int64,
+    "graph_node": pl.Int64,
+    "thread_id": pl.Int64,
+    "start": pl.Int64,
+}
+"""When, and on which thread, a node of a CUDA graph was made: during the capture, however often it was copied since."""
+
 SAMPLE_SCHEMA: Final[Schema] = {
     "process_id": pl.Int64,
     "thread_id": pl.Int64,
@@ -306,6 +314,7 @@ class Trace:
     ranges: pl.DataFrame | None = None
     os_calls: pl.DataFrame | None = None
     samples: pl.DataFrame | None = None
+    graph_nodes: pl.DataFrame | None = None
     manifest: Manifest | None = None
     layer_ranges: RangeFilter | None = None
 
@@ -347,6 +356,7 @@ FRAMES: Final[dict[str, Schema]] = {
     "ranges": RANGE_SCHEMA,
     "os_calls": OS_CALL_SCHEMA,
     "samples": SAMPLE_SCHEMA,
+    "graph_nodes": GRAPH_NODE_SCHEMA,
 }
 """Every frame of a Trace with its schema."""
 

@@ -2,6 +2,7 @@
 
 A rule is a module with one function `check(trace, scope, result) -> Finding | None`; `RULES` names the analysis
 whose result it looks at. A rule never recomputes what the analysis has, and fires only on evidence that it cites.
+Where a trace shows no PyTorch, what `facts.plain_advice` has takes the place of a rule's own advice.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import dataclasses
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tracekit.analyses._program import program
+from tracekit.facts.plain_advice import FINDINGS
 from tracekit.findings import Finding, rank
 from tracekit.trace import Trace
 
@@ -48,8 +51,10 @@ RULES: Final[dict[str, tuple[str, ...]]] = {
 def evaluate(analysis: str, trace: Trace, scope: Scope, result: _AnyResult) -> _AnyResult:
     """The same result with the findings of all rules of this analysis, gravest first."""
     findings: list[Finding] = []
+    plain = {} if program(trace).pytorch else FINDINGS
     for name in RULES.get(analysis, ()):
         finding: Finding | None = import_module(f"{__name__}.{name}").check(trace, scope, result)
         if finding is not None:
-            findings.append(finding)
+            advice = plain.get(finding.id, finding.advice) if finding.advice else finding.advice
+            findings.append(dataclasses.replace(finding, advice=advice))
     return dataclasses.replace(result, findings=tuple(rank(findings)))

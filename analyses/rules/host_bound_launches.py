@@ -33,7 +33,10 @@ LONG_GAP_NS: Final = NS_PER_MS
 """Python and dispatch between two launches take tens of µs; 1 ms is something else."""
 LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
-LAUNCHING: Final = ("python", "operator_dispatch", "launch_api", "launch_latency")
+LAUNCHING: Final = (
+    *("python", "host_code", "operator_dispatch", "library_call"),
+    *("launch_api", "launch_latency"),
+)
 """The causes of idle time that faster or fewer launches would lessen."""
 
 

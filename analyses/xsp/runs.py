@@ -16,7 +16,7 @@ from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.counter_join import has_ranges
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import trimmed_mean
-from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
+from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest
 from tracekit.spans import Int64Array
 from tracekit.trace import DeviceInfo, Trace
@@ -135,10 +135,17 @@ class XspRun:
         return None if self.manifest is None else self.manifest.device_name
 
     def peak_tflops(self, precision: str | None) -> float | None:
-        """The peak of the device for a precision in 10¹² FLOP/s; None when it is not listed."""
-        if self.device_name is None or precision not in ("fp32", "tf32", "bf16", "fp16"):
+        """The peak of the device for a precision in 10¹² FLOP/s: the vendor's figure, for fp32 else what size and clock give
+        that the trace tells; None when neither is known.
+        """
+        if precision not in ("fp32", "tf32", "bf16", "fp16"):
             return None
-        return peak_tflops(self.device_name, precision)
+        listed = None if self.device_name is None else peak_tflops(self.device_name, precision)
+        if listed is not None or precision != "fp32" or self.device is None:
+            return listed
+        return fp32_tflops_of_clock(
+            self.device.compute_capability, self.device.sm_count, self.device.clock_hz
+        )
 
     @property
     def bandwidth_gbps(self) -> float | None:

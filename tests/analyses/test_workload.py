@@ -14,7 +14,7 @@ from tracekit.analyses.scope import select
 from tracekit.analyses.workload import NO_PHASE, workload
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import PHASE_PREFIX
-from tracekit.facts.device_peaks import peak_tflops
+from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_tflops
 from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
@@ -196,3 +196,13 @@ def test_peaks_of_devices() -> None:
     assert peak_tflops("NVIDIA L40S", "fp16") == 362.0
     assert peak_tflops("NVIDIA A10G", "fp16") is None, "another board than the A10"
     assert peak_tflops("Some CPU", "fp32") is None
+    # What size and clock give agrees with the data sheets, to the clock that these round.
+    boards = {
+        "Tesla T4": ((7, 5), 40, 1_590_000_000),
+        "NVIDIA A100-SXM4-40GB": ((8, 0), 108, 1_410_000_000),
+        "NVIDIA H100 80GB HBM3": ((9, 0), 132, 1_980_000_000),
+        "NVIDIA L4": ((8, 9), 58, 2_040_000_000),
+    }
+    for name, size in boards.items():
+        assert fp32_tflops_of_clock(*size) == pytest.approx(peak_tflops(name, "fp32"), rel=0.01)
+    assert fp32_tflops_of_clock((99, 0), 1, 1) is None

@@ -133,7 +133,7 @@ def test_sort_top_and_table(gpu_trace: Path, capsys: pytest.CaptureFixture[str])
 def test_causes_shows_only_the_tables_of_device_idle_time(
     gpu_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = ["by_cause", "by_layer", "by_operator", "device_gaps"]
+    wanted = ["by_cause", "by_layer", "by_operator", "by_range", "device_gaps"]
     for flags, tables in ((("--causes",), wanted), ((), [*wanted, "streams", "gaps"])):
         code, out, _ = run(capsys, "idle", gpu_trace, "--format", "json", *flags)
         assert code == 0

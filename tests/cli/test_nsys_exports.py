@@ -67,6 +67,15 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
     one = run(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
+    assert "A2" in run(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(path), "-o", str(page)])
+    assert left.value.code == 2
+    assert "one HTML file holds one trace" in capsys.readouterr().err
+    assert not page.exists()
+    run(capsys, "report", path, "--process", "77", "-o", page)
+    assert page.read_text("utf-8").count("<!doctype html>") == 1
 
 
 def test_no_report_tells_who_recorded_it(
@@ -85,3 +94,19 @@ def test_no_report_tells_who_recorded_it(
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "report", path)
     assert 20 < len(out.splitlines()) < 260
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"), [(("view", "--once"), "--html"), (("export", "--to", "chrome"), "view --html")]
+)
+def test_what_needs_a_chrome_trace_says_so_at_once(
+    command: tuple[str, ...], remedy: str, export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = () if command[0] == "view" else ("-o", str(tmp_path / "t.json"))
+    with pytest.raises(SystemExit) as left:
+        main([command[0], str(export), *command[1:], *target])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert "Nsight Systems" in said
+    assert remedy in said
+    assert said.count("\n") == 1

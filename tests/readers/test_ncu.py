@@ -10,7 +10,7 @@ from pathlib import Path
 import planted_ncu as ncu
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
 
@@ -432,6 +432,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 @settings(deadline=None)
+@example(60507)  # a carriage return in the header
 @given(st.integers(0, 10**9))
 def test_no_damage_is_a_traceback(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = random.Random(seed)

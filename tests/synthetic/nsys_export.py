@@ -20,7 +20,7 @@ from .nsys_schema import COPY_KIND, ENUMS, MEMORY_KIND, NEWEST, Column, number, 
 
 PID = 4242
 PUSH_POP, START_END, MARK, DOMAIN = 59, 60, 34, 75
-RUNTIME, DRIVER, OS_RUNTIME, BACKTRACE = 0, 1, 27, 67
+RUNTIME, DRIVER, OS_RUNTIME, BACKTRACE, GRAPH_NODE = 0, 1, 27, 67, 77
 _VM = 1 << 48
 
 Row = dict[str, Any]
@@ -227,6 +227,15 @@ class Program:
         """A CUDA graph that was traced as a whole."""
         row = {"graphId": number_, "graphExecId": number_ + 1}
         self._activity("GRAPH_TRACE", start, end, correlation, pid, device, stream, row)
+
+    def graph_node(
+        self, number_: int, at: int, *, tid: int, pid: int = PID, original: int | None = None
+    ) -> None:
+        """A node of a CUDA graph was made, or copied from `original`."""
+        row: Row = {"start": at, "end": at, "eventClass": GRAPH_NODE, "globalTid": global_id(pid, tid)}
+        row |= {"nameId": "Graph Node Creation", "graphNodeId": number_, "originalGraphNodeId": original}
+        for table in ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS"):  # its name in new and in old versions
+            self.add(table, **row)
 
     def sync(
         self,

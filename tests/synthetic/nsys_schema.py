@@ -40,6 +40,12 @@ _TABLES = {
     ),
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY} value! bytes! graphNodeId@2 memKind@2",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{_ACTIVITY} graphId graphExecId",
+    "CUDA_GRAPH_NODE_EVENTS": (
+        "start!@3 end!@3 eventClass!@3 globalTid@3 nameId!:S@3 graphNodeId!@3 originalGraphNodeId@3"
+    ),
+    "CUDA_GRAPH_EVENTS": (
+        "start!@2<3 end!@2<3 eventClass!@2<3 globalTid@2<3 nameId!:S@2<3 graphNodeId!@2<3 originalGraphNodeId@2<3"
+    ),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
         f"{_ACTIVITY} deprecatedSyncType@3 syncType! eventId! eventSyncId@3.25"
     ),

@@ -61,11 +61,9 @@ def report(
 ) -> None:
     """What bounds this run, what costs most, and what to try: verdict first."""
     chosen = out.choose_format(format_, output)
-    if len(expanded(traces)) > 1 and chosen is Format.html:
-        raise UsageError(
-            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
-        )
     traces = expanded(traces)
+    if rank is None and process is None:  # whatever the files hold, it is one trace each at least
+        _check_one_page(len(traces), chosen)
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
@@ -90,6 +88,7 @@ def report(
         comm_patterns=comm_pattern,
         ranges=ranges,
     )
+    _check_one_page(len(loaded), chosen)
     fitted = [attached(trace, reports) for trace in loaded]
     read = [trace for trace, _ in fitted]
     from tracekit.report.build import build_report
@@ -116,6 +115,14 @@ def _metrics_of(ncu: Sequence[Path] | None, *, no_cache: bool) -> tuple[list[str
     """The digests of the tables of Nsight Compute, and whether an answer that depends on them can be kept."""
     digests = digests_of(ncu or [], no_cache=no_cache)
     return digests, None not in digests
+
+
+def _check_one_page(traces: int, chosen: Format) -> None:
+    """Raises UsageError when several traces are to be one HTML page."""
+    if traces > 1 and chosen is Format.html:
+        raise UsageError(
+            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
+        )
 
 
 def _looks_of(chosen: Format) -> tuple[object, ...]:

@@ -34,6 +34,7 @@ def view(
         int,
         typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
     ] = PERFETTO_PORT,
+    process: flags.Process = None,
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,
     nvtx_depth: flags.NvtxDepth = None,
@@ -57,9 +58,17 @@ def view(
     ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
     if html:
         document = _report(
-            paths[0], step, window, ranges, max_events, no_cache=no_cache, no_size_limit=no_size_limit
+            paths[0],
+            process,
+            step,
+            window,
+            ranges,
+            max_events,
+            no_cache=no_cache,
+            no_size_limit=no_size_limit,
         )
     else:
+        _for_perfetto(paths[0])
         document = Document.of_trace(paths[0])
     server = Server(document, port)
     server.start()
@@ -72,6 +81,16 @@ def view(
         _wait(server, once=once)
     finally:
         server.stop()
+
+
+def _for_perfetto(path: Path) -> None:
+    """Raises UsageError for what Perfetto cannot load, before anything waits for it."""
+    from tracekit.readers.nsys import is_nsys
+
+    if is_nsys(path):
+        raise UsageError(
+            "Perfetto reads no exports of Nsight Systems", path=path, remedy="see its report with --html"
+        )
 
 
 def _wait(server: Server, *, once: bool) -> None:
@@ -88,6 +107,7 @@ def _wait(server: Server, *, once: bool) -> None:
 
 def _report(
     path: Path,
+    process: int | None,
     step: str | None,
     window: flags.WindowKind,
     ranges: RangeFilter | None,
@@ -97,7 +117,9 @@ def _report(
     no_size_limit: bool,
 ) -> Document:
     limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(path, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges)
+    read = load(
+        path, process=process, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges
+    )
     from tracekit.report import html
     from tracekit.report.build import build_report
 

@@ -65,6 +65,7 @@ def xsp(
         ),
     ] = None,
     rank: flags.Rank = None,
+    process: flags.Process = None,
     step: flags.Step = None,
     nvtx_depth: flags.NvtxDepth = None,
     nvtx_include: flags.NvtxInclude = None,
@@ -99,7 +100,7 @@ def xsp(
 
     def read(path: Path) -> Trace:
         digest = digests_of([path], no_cache=no_cache)[0]
-        trace = load(path, limits=limits, digest=digest, ranges=ranges)
+        trace = load(path, limits=limits, digest=digest, process=process, ranges=ranges)
         # The trace of another level may hold no kernel, which is no fault.
         return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["peak_bandwidth_gbps", "peak_tflops"]
+__all__ = ["fp32_tflops_of_clock", "peak_bandwidth_gbps", "peak_tflops"]
 
 _FP32, _TF32, _HALF = 0, 1, 2
 _COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
@@ -37,6 +37,22 @@ _BANDWIDTHS: Final[tuple[tuple[str, float], ...]] = (
     (r"MI300X", 5300.0),
 )
 """As public tables of specifications give the vendors' figures; boards that were not looked up are not listed."""
+
+_FP32_LANES: Final[dict[tuple[int, int], int]] = {
+    (6, 0): 64,
+    (6, 1): 128,
+    (7, 0): 64,
+    (7, 5): 64,
+    (8, 0): 64,
+    (8, 6): 128,
+    (8, 9): 128,
+    (9, 0): 128,
+    (10, 0): 128,
+    (12, 0): 128,
+}
+"""Single-precision results per clock and multiprocessor, by compute capability (table of arithmetic throughput in NVIDIA's
+CUDA C++ Programming Guide).
+"""
 
 _NO_BF16: Final = re.compile(r"V100|\bT4\b")
 
@@ -67,3 +83,18 @@ def peak_bandwidth_gbps(device_name: str) -> float | None:
     (3350.0, None)
     """
     return next((rate for pattern, rate in _BANDWIDTHS if re.search(pattern, device_name, re.I)), None)
+
+
+def fp32_tflops_of_clock(
+    compute_capability: tuple[int, int] | None, sm_count: int | None, clock_hz: int | None
+) -> float | None:
+    """The peak of a device outside its tensor cores, from its size and clock, in 10¹² FLOP/s: two operations (a
+    multiplication and an addition) per lane and clock. None where one of them, or the generation, is not known.
+
+    >>> fp32_tflops_of_clock((8, 0), 108, 1_410_000_000)
+    19.49184
+    """
+    lanes = None if compute_capability is None else _FP32_LANES.get(compute_capability)
+    if lanes is None or sm_count is None or clock_hz is None:
+        return None
+    return 2 * lanes * sm_count * clock_hz / 1e12

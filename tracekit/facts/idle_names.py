@@ -36,7 +36,9 @@ CAUSES: Final = (
     "launch_api",
     "compilation",
     "operator_dispatch",
+    "library_call",
     "python",
+    "host_code",
     "profiler_overhead",
     "collective_bookkeeping",
     "launch_latency",
@@ -45,7 +47,8 @@ CAUSES: Final = (
     "unexplained",
     "not_captured",
 )
-"""Why a device is idle; the first nine are what the host did while it was late."""
+"""Why a device is idle; the first eleven are what the host did while it was late. `library_call` and
+`host_code` take the places of `operator_dispatch` and `python` in a program that shows no PyTorch, and no Python."""
 
 VALUE_OPERATOR: Final = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
 """Operators that bring one value of a tensor to Python, as `.item()`, `float()`, `bool()` and `if tensor:` do.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 __all__ = [
     "ALLOCATION",
+    "GRAPH_COPY",
     "GRAPH_LAUNCH",
     "KERNEL_LAUNCH",
     "LAUNCH",
@@ -27,6 +28,9 @@ KERNEL_LAUNCH = (
 
 GRAPH_LAUNCH = r"^(cudaGraphLaunch|cuGraphLaunch|hipGraphLaunch)"
 """Calls that replay a captured graph: one call, many activities, one correlation id."""
+
+GRAPH_COPY = r"^(cuda|cu|hip)Graph(Instantiate|Clone|ExecUpdate)"
+"""Calls that copy the nodes of a graph: what is open around them says nothing of a single node."""
 
 MEMORY_LAUNCH = r"^(cuda|cu|hip|musa|mu)(Mem(cpy|set)\w*)|^urEnqueueMem|^urEnqueueUSM(Memcpy|Fill)|^zeCommandListAppendMemory"
 """Calls that copy or fill memory."""

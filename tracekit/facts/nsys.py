@@ -12,6 +12,7 @@ __all__ = [
     "API_CLASSES",
     "API_VERSION",
     "COPY_KINDS",
+    "COPY_KIND_LABELS",
     "DESCRIBING_TABLES",
     "DOMAIN_CREATED",
     "EMITTED_INPUTS",
@@ -20,6 +21,7 @@ __all__ = [
     "EMITTED_SIZES",
     "EVENT_TABLES",
     "FORWARD_EVENT",
+    "GRAPH_NODE_TABLES",
     "GRAPH_TABLE",
     "KERNEL_TABLE",
     "LIBRARY_CALL",
@@ -28,12 +30,16 @@ __all__ = [
     "MARKS",
     "MEMCPY_TABLE",
     "MEMORY_KINDS",
+    "MEMORY_KIND_LABELS",
     "MEMSET_TABLE",
     "METADATA_TABLES",
     "NAMED_THREAD",
     "NCCL_COLLECTIVE",
     "NESTED_RANGES",
+    "NORMALISED_TIMES",
+    "NVTX_TABLES",
     "OPERATOR_NAME",
+    "OVERHEAD_LABELS",
     "OVERHEAD_TABLES",
     "RANK_NAME",
     "REPORT_SUFFIXES",
@@ -49,7 +55,10 @@ MEMSET_TABLE: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH_TABLE: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RUNTIME_TABLE: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNC_TABLE: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-OVERHEAD_TABLES: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+GRAPH_NODE_TABLES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+"""Where the making of graph nodes is; the second until 2022, since when it tells of whole graphs."""
+
+OVERHEAD_TABLES: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD", "CUPTI_ACTIVITY_KIND_JIT")
 LIBRARY_TABLES: Final = (
     "CUBLAS_EVENTS",
     "CUDNN_EVENTS",
@@ -57,8 +66,14 @@ LIBRARY_TABLES: Final = (
     "MPI_P2P_EVENTS",
     "MPI_START_WAIT_EVENTS",
     "MPI_OTHER_EVENTS",
+    "UCP_SUBMIT_EVENTS",
+    "UCP_PROGRESS_EVENTS",
+    "UCP_EVENTS",
 )
 """Calls of libraries that nsys traces itself; each becomes an operator."""
+
+NVTX_TABLES: Final = ("NVTX_EVENTS", "NVTXT_EVENTS")
+"""Ranges of programs, and since 2024 apart from them those of imported text files."""
 
 METADATA_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """Where an export says which version wrote it; its name changed in 2023."""
@@ -67,14 +82,21 @@ EVENT_TABLES: Final = (
     *(KERNEL_TABLE, MEMCPY_TABLE, MEMSET_TABLE, GRAPH_TABLE, RUNTIME_TABLE, SYNC_TABLE),
     *OVERHEAD_TABLES,
     *LIBRARY_TABLES,
-    *("NVTX_EVENTS", "OSRT_API", "GPU_METRICS", "CUDA_GPU_MEMORY_USAGE_EVENTS"),
+    *NVTX_TABLES,
+    *("OSRT_API", "GPU_METRICS", "CUDA_GPU_MEMORY_USAGE_EVENTS"),
 )
 """Tables of events that are read."""
 
 DESCRIBING_TABLES: Final = (
-    r"^ENUM_|^META_DATA_|^EXPORT_META_DATA$|^TARGET_INFO_|^ANALYSIS_|^NVTX_PAYLOAD_|^(StringIds|ThreadNames|PROCESSES"
-    r"|ProcessStreams|DIAGNOSTIC_EVENT|MPI_RANKS|MPI_COMMUNICATORS|UnwindMethodType|SamplingMethodType"
-    r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|SAMPLING_CALLCHAINS|CUDA_CALLCHAINS|OSRT_CALLCHAINS)$|Info$|^cudaMem|^cudaKernel|Stats$"
+    r"^(ENUM|META_DATA|TARGET_INFO|ANALYSIS|NVTX_PAYLOAD|DYNAMIC_NVTXPAYLOAD_DATATYPE|GENERIC_EVENT_TYPE"
+    r"|NET_IB_DEVICE)_|_CALLCHAINS$"
+    r"|^(EXPORT_META_DATA|StringIds|ThreadNames|PROCESSES|ProcessStreams|UnwindMethodType"
+    r"|DIAGNOSTIC_EVENT|MPI_RANKS|MPI_COMMUNICATORS|UCP_WORKERS|NIC_ID_MAP|ETW_PROVIDERS|ETW_TASKS"
+    r"|NVTX_SCOPES|NVTX_EVENTS_PAYLOAD_SCHEMAS|NVTX_EXPORT_TRANSLATION|NVTXT_META_EVENTS"
+    r"|GENERIC_EVENT_SOURCES|GENERIC_EVENT_TYPES|GENERIC_EVENT_DATA"
+    r"|OSRT_ARGUMENTS|OSRT_FILE_ACCESS_DESCRIPTORS"
+    r"|PMU_EVENT_REQUESTS|PMU_EVENT_COUNTERS|UNCORE_PMU_EVENT_VALUES|BANDWIDTH_USAGE_VALUES"
+    r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|CUDA_GRAPH_EVENTS|CUDA_GRAPH_NODE_EVENTS)$"
 )
 """Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
 
@@ -164,3 +186,13 @@ SYNC_NAMES: Final[dict[int, str]] = {
     4: "Context Sync",
 }
 """`syncType`, under the names that PyTorch's profiler uses."""
+
+COPY_KIND_LABELS: Final = ("ENUM_CUDA_MEMCPY_OPER", r"(\w)\w*-to-(\w)\w*", "${1}to${2}")
+"""The table in which a file labels its copy kinds, and what makes of `Host-to-Device` the usual `HtoD`."""
+
+MEMORY_KIND_LABELS: Final = "ENUM_CUDA_MEM_KIND"
+OVERHEAD_LABELS: Final = "ENUM_CUPTI_OVERHEAD_TYPE"
+"""Tables (`id`, `label`) of codes; older files have none, and the numbers are the same in all public versions."""
+
+NORMALISED_TIMES: Final = "EXPORT_PARAM_TIME_NORMALIZE"
+"""Whether the times of a file are of the UNIX epoch (`nsys export --ts-normalize true`) instead of the session's."""

@@ -50,6 +50,7 @@ def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
             "ranges": lambda _: _spanning(low, high),
             "os_calls": lambda _: crossing | inside,
             "samples": lambda _: inside,
+            "graph_nodes": lambda _: inside,
         },
         _TOLERANCE * most_rows,
     )

@@ -139,7 +139,12 @@ def _rows(body: bytes, log: HealthLog) -> bytes:
 
 def _parsed(body: bytes, path: Path) -> CsvTable:
     line = body.partition(b"\n")[0].decode("utf-8", "replace")
-    header = next(csv.reader([line]))
+    try:
+        header = next(
+            csv.reader([line.replace("\r", " ")])
+        )  # in the middle of a line it is damage, not its end
+    except csv.Error as error:
+        raise UnreadableTraceError("its header cannot be parsed", path=path, remedy=_REMEDY) from error
     if len(header) > _MOST_COLUMNS:
         raise UnreadableTraceError(
             f"it has {len(header):,} columns", path=path, remedy="export fewer metrics"

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
 from tracekit.readers._nsys_host import Pages
-from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of
+from tracekit.readers._nsys_ids import UNNAMED, Texts, labels_of, process_of
 from tracekit.readers._nsys_pages import ColumnKind
 from tracekit.readers._nsys_tables import Tables, whole
 
@@ -43,12 +43,14 @@ _NO_STREAM: Final = 0xFFFFFFFF
 def activities(tables: Tables) -> Pages:
     """Device activities of all kinds."""
     yield from _kernels(tables)
+    memory_kinds = {**facts.MEMORY_KINDS, **labels_of(tables, facts.MEMORY_KIND_LABELS)}
+    copy_kinds = _copy_kinds(tables)
     for table, kind in ((facts.MEMCPY_TABLE, "memcpy"), (facts.MEMSET_TABLE, "memset")):
         extra: dict[str, ColumnKind] = {"bytes": "int", "copyKind": "int", "srcKind": "int", "dstKind": "int"}
         if kind == "memset":
             extra = {"bytes": "int", "memKind": "int"}
         for page in tables.pages(table, {**_ACTIVITY, **extra}):
-            name = _copy_name() if kind == "memcpy" else _memset_name()
+            name = _copy_name(copy_kinds, memory_kinds) if kind == "memcpy" else _memset_name(memory_kinds)
             yield "device", _common(page, kind, name, pl.col("bytes"))
     graph: dict[str, ColumnKind] = {**_ACTIVITY, "graphId": "int"}
     for page in tables.pages(facts.GRAPH_TABLE, graph):
@@ -120,18 +122,25 @@ def _common(page: pl.DataFrame, kind: str, name: pl.Expr, size: pl.Expr | None =
     )
 
 
-def _memory_kind(column: str) -> pl.Expr:
-    return pl.col(column).replace_strict(facts.MEMORY_KINDS, default="Unknown", return_dtype=pl.String)
+def _copy_kinds(tables: Tables) -> dict[int, str]:
+    table, long, short = facts.COPY_KIND_LABELS
+    told = labels_of(tables, table)
+    labels = pl.Series(list(told.values()), dtype=pl.String).str.replace(long, short)
+    return {**facts.COPY_KINDS, **dict(zip(told, labels, strict=True))}
 
 
-def _copy_name() -> pl.Expr:
+def _named(column: str, kinds: dict[int, str]) -> pl.Expr:
+    return pl.col(column).replace_strict(kinds, default="Unknown", return_dtype=pl.String)
+
+
+def _copy_name(copies: dict[int, str], memories: dict[int, str]) -> pl.Expr:
     """As PyTorch's profiler writes it: `Memcpy HtoD (Pinned -> Device)`."""
-    kind = pl.col("copyKind").replace_strict(facts.COPY_KINDS, default="Unknown", return_dtype=pl.String)
-    return pl.format("Memcpy {} ({} -> {})", kind, _memory_kind("srcKind"), _memory_kind("dstKind"))
+    kinds = [_named("copyKind", copies), _named("srcKind", memories), _named("dstKind", memories)]
+    return pl.format("Memcpy {} ({} -> {})", *kinds)
 
 
-def _memset_name() -> pl.Expr:
-    return pl.format("Memset ({})", _memory_kind("memKind"))
+def _memset_name(memories: dict[int, str]) -> pl.Expr:
+    return pl.format("Memset ({})", _named("memKind", memories))
 
 
 def waits(tables: Tables) -> Pages:
@@ -139,6 +148,7 @@ def waits(tables: Tables) -> Pages:
     wanted: dict[str, ColumnKind] = {
         **{name: kind for name, kind in _ACTIVITY.items() if name != "graphNodeId"},
         "syncType": "int",
+        "deprecatedSyncType": "int",
         "eventId": "int",
         "eventSyncId": "int",
     }
@@ -151,7 +161,7 @@ def waits(tables: Tables) -> Pages:
             "syncs",
             rows.select(
                 process_of("globalPid"),
-                pl.col("syncType")
+                _sync_type()
                 .replace_strict(facts.SYNC_NAMES, default="Unknown Sync", return_dtype=pl.String)
                 .cast(pl.Categorical())
                 .alias("name"),
@@ -165,6 +175,11 @@ def waits(tables: Tables) -> Pages:
                 pl.col("recorded_by").alias("wait_on_correlation"),
             ),
         )
+
+
+def _sync_type() -> pl.Expr:
+    """Of an old report that a new version exported the older column has it."""
+    return pl.when(pl.col("syncType") != 0).then("syncType").otherwise("deprecatedSyncType")
 
 
 def _recorded_events(tables: Tables) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
-from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of, thread_of
+from tracekit.readers._nsys_ids import UNNAMED, Texts, labels_of, process_of, thread_of
 from tracekit.readers._nsys_pages import ColumnKind
 from tracekit.readers._nsys_tables import Tables, whole
 
@@ -69,8 +69,9 @@ def library_calls(tables: Tables) -> Pages:
 
 def overheads(tables: Tables) -> Pages:
     """What the profiler itself cost."""
+    labels = labels_of(tables, facts.OVERHEAD_LABELS)
     for table in facts.OVERHEAD_TABLES:
-        yield from _named(tables, table, "nameId", "overhead")
+        yield from _named(tables, table, "nameId", "overhead", ("overheadType", labels))
 
 
 def os_calls(tables: Tables) -> Pages:
@@ -79,18 +80,32 @@ def os_calls(tables: Tables) -> Pages:
         yield "os_calls", frame.drop("kind", "correlation")
 
 
-def _named(tables: Tables, table: str, column: str, kind: str) -> Pages:
+def _named(
+    tables: Tables, table: str, column: str, kind: str, codes: tuple[str, dict[int, str]] | None = None
+) -> Pages:
+    """Spans that a column names; where it does not, `codes` (another column, with the labels of its codes) does."""
     wanted: dict[str, ColumnKind] = {"start": "int", "end": "int", "globalTid": "int", column: "int"}
+    if codes is not None:
+        wanted[codes[0]] = "int"
     texts = Texts(tables, table, column)
     for page in tables.pages(table, wanted):
-        yield "host", _spans(page, kind, texts, column)
+        yield "host", _spans(page, kind, texts, column, codes)
 
 
-def _spans(rows: pl.DataFrame, kind: str, texts: Texts, column: str) -> pl.DataFrame:
-    unnamed = pl.lit(UNNAMED).cast(pl.Categorical())
+def _spans(
+    rows: pl.DataFrame,
+    kind: str,
+    texts: Texts,
+    column: str,
+    codes: tuple[str, dict[int, str]] | None = None,
+) -> pl.DataFrame:
+    names: list[pl.Series | pl.Expr] = [texts.of(rows[column])]
+    if codes is not None:
+        label = pl.col(codes[0]).replace_strict(codes[1], default=None, return_dtype=pl.String)
+        names.append(label.cast(pl.Categorical()))
     return rows.select(
         pl.lit(kind).alias("kind"),
-        pl.coalesce(texts.of(rows[column]), unnamed).alias("name"),
+        pl.coalesce(*names, pl.lit(UNNAMED).cast(pl.Categorical())).alias("name"),
         process_of("globalTid"),
         thread_of("globalTid"),
         "start",

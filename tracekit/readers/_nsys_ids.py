@@ -8,14 +8,16 @@ import polars as pl
 
 from tracekit.limits import LONGEST_NAME
 from tracekit.readers._nsys_pages import ColumnKind
-from tracekit.readers._nsys_tables import Tables
+from tracekit.readers._nsys_tables import Tables, whole
 
-__all__ = ["UNNAMED", "Texts", "process_of", "thread_of"]
+__all__ = ["UNNAMED", "Texts", "labels_of", "process_of", "thread_of"]
 
 UNNAMED: Final = "<unnamed>"
 """What a row is called whose name the file does not hold."""
 
 _PID_BITS, _TID_BITS = 24, 24
+_MOST_CODES: Final = 1 << 10
+_LONGEST_LABEL: Final = 64
 _MOST_BYTES: Final = 1 << 28
 """So many bytes the names of a table's rows may have, however long they are on average."""
 
@@ -28,6 +30,12 @@ def process_of(column: str) -> pl.Expr:
 def thread_of(column: str) -> pl.Expr:
     """The thread that a serialised id names."""
     return (pl.col(column) % (1 << _TID_BITS)).alias("thread_id")
+
+
+def labels_of(tables: Tables, table: str) -> dict[int, str]:
+    """The labels of codes that a table of the file tells; none where it has no such table."""
+    rows = whole(tables, table, {"id": "int", "label": "text"}, _MOST_CODES).drop_nulls()
+    return {code: label[:_LONGEST_LABEL] for code, label in rows.rows() if label}
 
 
 class Texts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tracekit.facts import nsys as facts
+from tracekit.readers._nsys_ids import process_of
 from tracekit.readers._nsys_pages import ColumnKind
 from tracekit.readers._nsys_tables import Tables, whole
 from tracekit.trace import DeviceInfo
@@ -24,6 +25,7 @@ _PRODUCER: Final[Mapping[str, str]] = {
     "EXPORT_PRODUCT_VERSION": "version",
     "EXPORT_SCHEMA_VERSION": "schema_version",
 }
+_METADATA: Final[Mapping[str, ColumnKind]] = {"name": "text", "value": "text"}
 _VERSION_TEXT: Final = re.compile(r"[\w .+-]{1,64}")
 
 
@@ -33,6 +35,7 @@ class Machine:
 
     producer: dict[str, str]
     began_utc_ns: int | None
+    """The UTC of time 0; null when the file does not tell, 0 when its times are UTC already."""
     gpus: dict[int, DeviceInfo]
     ordinals: dict[tuple[int, int], int]
     ranks: dict[int, int]
@@ -63,14 +66,17 @@ def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
 def _producer(tables: Tables) -> dict[str, str]:
     found: dict[str, str] = {}
     for table in facts.METADATA_TABLES:
-        for name, value in whole(tables, table, {"name": "text", "value": "text"}, _FEW).rows():
+        for name, value in whole(tables, table, _METADATA, _FEW).rows():
             if name in _PRODUCER and isinstance(value, str) and _VERSION_TEXT.fullmatch(value):
                 found[_PRODUCER[name]] = value
     return found
 
 
 def _began(tables: Tables) -> int | None:
-    """When the recording began, from which all times count."""
+    """When the recording began, from which all times count, unless the export made them times of the epoch."""
+    for table in facts.METADATA_TABLES:
+        if (facts.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
+            return 0
     started = whole(tables, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "int"}, 1)
     value = started["utcEpochNs"][0] if started.height else None
     return value if isinstance(value, int) and 0 < value < 2**62 else None
@@ -113,7 +119,6 @@ def _positive(value: Any) -> int | None:
 
 
 def _ranks(tables: Tables) -> dict[int, int]:
-    """MPI's rank of each process."""
-    shift = 1 << 24
-    listed = whole(tables, "MPI_RANKS", {"globalPid": "int", "rank": "int"}, _FEW).drop_nulls()
-    return {pid // shift % shift: rank for pid, rank in listed.rows()}
+    """MPI's rank of each process; the table tells it of a thread."""
+    listed = whole(tables, "MPI_RANKS", {"globalTid": "int", "rank": "int"}, _FEW)
+    return dict(listed.select(process_of("globalTid"), "rank").drop_nulls().rows())

@@ -82,7 +82,9 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
         pl.col("seq").cast(pl.Int64, strict=False).alias("sequence"),
         pl.col("op_id").cast(pl.Int64, strict=False).alias("external_id"),
     )
-    told = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null()
+    # PyTorch 1.9 to 1.12 wrote no op_id, and an operator outside of autograd has no number.
+    sized = pl.col("shapes").str.starts_with("[[") & pl.col("shapes").str.ends_with("]")
+    told = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
     sound = (pl.col("seq").is_null() | pl.col("sequence").is_not_null()) & (
         pl.col("op_id").is_null() | pl.col("external_id").is_not_null()
     )

@@ -76,12 +76,18 @@ def nvtx_names(tables: Tables) -> NvtxNames:
 
 def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
     """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
-    texts, payloads = Texts(tables, _TABLE, "textId"), Texts(tables, _TABLE, "jsonTextId")
-    there = tables.columns(_TABLE)
+    for table in facts.NVTX_TABLES:
+        yield from _ranges_of(tables, table, names)
+
+
+def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
+    texts, payloads = Texts(tables, table, "textId"), Texts(tables, table, "jsonTextId")
+    there = tables.columns(table)
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
-    ended = pl.when(pl.col("end") != 0).then("end")  # old exports know no null, and write 0
-    for page in tables.pages(_TABLE, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
+    # Old exports know no null, and write 0 or an empty text.
+    ended, written = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
+    for page in tables.pages(table, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
         rows = page.filter(kind.is_in(_USED))
         if not rows.height:
             continue
@@ -92,7 +98,7 @@ def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame
             (ended - pl.col("start")).alias("duration"),
             process_of("globalTid"),
             thread_of("globalTid"),
-            pl.coalesce("text", texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
+            pl.coalesce(written, texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
             _domain(rows, names.domains).alias("domain"),
             _payload(rows, payloads, numbers).alias("payload"),
         )
@@ -147,12 +153,18 @@ def _collectives(host: pl.DataFrame) -> pl.DataFrame:
     name, payload = pl.col("name").cast(pl.String), pl.col("payload").cast(pl.String)
     chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
     rows = host.join(chosen, on="name", how="semi", maintain_order="left")
-    field = payload.str.extract
+
+    def field(title: str, value: str) -> pl.Expr:
+        """A value of the payload; some versions write it as text with commas between thousands."""
+        found = payload.str.extract(rf'"{title}"\s*:\s*"?({value})', 1)
+        return found.str.replace_all(",", "", literal=True)
+
+    number = r"\d{1,3}(?:,\d{3})+|\d{1,18}"
     return rows.select(
         name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
-        field(r'"NCCL communicator ID"\s*:\s*"?(\w+)', 1).alias("group"),
-        field(r'"No\. of ranks"\s*:\s*"?(\d{1,9})', 1).cast(pl.Int64).alias("group_size"),
-        field(r'"Message size \[bytes\]"\s*:\s*"?(\d{1,18})', 1).cast(pl.Int64).alias("elements_in"),
+        field("NCCL communicator ID", r"[\w,]*\w").alias("group"),
+        field(r"No\. of ranks", number).cast(pl.Int64, strict=False).alias("group_size"),
+        field(r"Message size \[bytes\]", number).cast(pl.Int64, strict=False).alias("elements_in"),
         pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
         *("process_id", "thread_id", "start", "duration"),
     )

@@ -32,6 +32,7 @@ from tracekit.readers._finish import (
     rank_in_name,
     side_frame,
 )
+from tracekit.readers._nsys_graphs import graph_nodes
 from tracekit.readers._nsys_meta import Machine, machine_of
 from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers._nsys_stores import OF_MACHINE, ProcessStores
@@ -40,6 +41,7 @@ from tracekit.readers._store import FrameStore
 from tracekit.trace import (
     COUNTER_SCHEMA,
     DEVICE_SCHEMA,
+    GRAPH_NODE_SCHEMA,
     HOST_SCHEMA,
     MEMORY_SCHEMA,
     OS_CALL_SCHEMA,
@@ -65,6 +67,7 @@ _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
     "ranges": RANGE_SCHEMA,
     "os_calls": OS_CALL_SCHEMA,
     "samples": SAMPLE_SCHEMA,
+    "graph_nodes": GRAPH_NODE_SCHEMA,
 }
 
 
@@ -151,6 +154,7 @@ def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tupl
     yield from host_side.overheads(tables)
     yield from host_side.os_calls(tables)
     yield from host_side.samples(tables, health)
+    yield from graph_nodes(tables, health)
     yield from device_side.metrics(tables, health)
 
 

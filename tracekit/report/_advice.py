@@ -9,11 +9,14 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses._program import program
 from tracekit.facts.capture_flags import flag_for
+from tracekit.facts.plain_advice import BOUNDS
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.model import Advice, Bound
 from tracekit.report.text import shorten_name
+from tracekit.trace import Trace
 
 __all__ = [
     "Owned",
@@ -113,13 +116,15 @@ class Owned:
     section: str
 
 
-def general(bound: Bound, stake: int, format_: str) -> Advice:
+def general(bound: Bound, stake: int, trace: Trace) -> Advice:
     """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns.
 
-    Flags are those that record a trace of this format.
+    Flags are those that record a trace of this format; where it shows no PyTorch, none of PyTorch are named.
     """
     title, text = _GENERAL[bound]
-    told = text.format(**{what: flag_for(what, format_) for what in _FLAGS_NAMED})
+    if not program(trace).pytorch:
+        text = BOUNDS.get(bound, text)
+    told = text.format(**{what: flag_for(what, trace.meta.format) for what in _FLAGS_NAMED})
     return Advice(title, told, stake if stake > 0 else None)
 
 
@@ -143,7 +148,7 @@ def python_advice(ns: int, format_: str) -> Advice:
     )
 
 
-def top_kernels_advice(kernels: pl.DataFrame, compute: int, format_: str) -> Advice:
+def top_kernels_advice(kernels: pl.DataFrame, compute: int, trace: Trace) -> Advice:
     """What to do about a busy device; not what the names of its kernels show to be done already.
 
     `kernels` are the computing rows of the table by name, largest first; `compute` their time in all, in ns.
@@ -152,7 +157,7 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, format_: str) -> Adv
     total = max(sum(times), 1)
     already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
     if already < total / 2:
-        return general("compute-bound", 0, format_)
+        return general("compute-bound", 0, trace)
     top = ", ".join(
         f"{shorten_name(name, 36)} ({format_share(ns / total)})"
         for name, ns in zip(names[:2], times[:2], strict=True)

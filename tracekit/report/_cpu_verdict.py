@@ -66,7 +66,7 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
             findings,
             "cpu",
             basis,
-            fallback=general("cpu", 0, format_),
+            fallback=general("cpu", 0, scope.trace),
             first=[python_advice(outside, format_)] if python else [],
         ),
         notes=(*_recording(scope, idle), *_notes(total, selected, busy)),

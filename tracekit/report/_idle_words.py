@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses._host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.report.text import shorten_name
@@ -31,7 +32,9 @@ _PHRASES: Final = {
     "launch_api": "in launch calls",
     "compilation": "for compilation",
     "operator_dispatch": "for operators to be dispatched",
+    "library_call": "in calls of libraries",
     "python": "for Python",
+    "host_code": "for host code outside recorded calls",
     "profiler_overhead": "for the profiler",
     "collective_bookkeeping": "for collectives to be started",
     "launch_latency": "between launch and start",
@@ -70,12 +73,29 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
 
 
 def where(results: Mapping[str, Result], cause: str) -> str:
-    """` in train.py(42): step (aten::item)`: the line of code, else the layer, and the operator, of most of a cause."""
-    frame, layer, operator = (_most(results, by, cause) for by in ("frame", "layer", "operator"))
-    place = frame or (f"layer {layer}" if layer and not layer.startswith("<") else None)
-    if place and operator:
-        return f" in {place} ({operator})"
-    return f" in {place or operator}" if place or operator else ""
+    """` in train.py(42): step (aten::item)`: the line of code or the range, else the layer, and the operator, of most of a
+    cause; and the function that samples found, where no line is known.
+    """
+    frame, range_, layer, operator = (
+        _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
+    )
+    known = f"layer {layer}" if layer and not layer.startswith("<") else None
+    # A range that is a layer is named by the layer's path.
+    marked = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
+    place = frame or marked or known
+    sampled = _sampled(results) if cause in HOST_CODE and not frame else None
+    inner = ", ".join(part for part in (operator, sampled) if part)
+    if place and inner:
+        return f" in {place} ({inner})"
+    return f" in {place or inner}" if place or inner else ""
+
+
+def _sampled(results: Mapping[str, Result]) -> str | None:
+    """The function in which half of the samples found the host outside recorded calls."""
+    sampled = sampled_most(results["idle"].tables().get("by_function"))
+    if sampled is None or sampled[1] < MOSTLY:
+        return None
+    return f"{shorten_name(sampled[0], LONGEST)}, as samples show"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:

@@ -36,6 +36,12 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
     source, target = Path(trace.meta.path), Path(output)
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError("a Chrome trace is a .json or .json.gz file", path=target, remedy="name it so")
+    if trace.meta.format == "nsys":
+        raise UsageError(
+            "an export of Nsight Systems is no Chrome trace, and none is made of it",
+            path=source,
+            remedy="see its timeline with tracekit view --html, or export its frames without --to",
+        )
     if not source.is_file():
         raise UsageError("it cannot be read twice", path=source, remedy="give a file")
     if target.exists() and target.samefile(source):

@@ -91,7 +91,7 @@ def _of_nothing(trace: Trace) -> Verdict:
     """The verdict on a trace in which no device and no operator did anything."""
     if not trace.host.filter(pl.col("kind") == "module").height:
         text = "The trace holds no device activity and no operator."
-        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace.meta.format),))
+        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace),))
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
     level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
@@ -99,7 +99,7 @@ def _of_nothing(trace: Trace) -> Verdict:
         f"Only ranges of steps, phases and layers were recorded{level}: times of the host, "
         "with no operator and no device activity."
     )
-    return Verdict("ranges only", text, advice=(general("ranges only", 0, trace.meta.format),))
+    return Verdict("ranges only", text, advice=(general("ranges only", 0, trace),))
 
 
 # -- a run for counters ----------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _of_counters(scope: Scope, kernels: int, findings: list[Owned]) -> Verdict:
             f"A counter run: {what} measured one at a time; times include the replay of kernels "
             "and are not meaningful."
         ),
-        advice=told or (general("counters", 0, scope.trace.meta.format),),
+        advice=told or (general("counters", 0, scope.trace),),
         basis_ns=scope.duration,
     )
 
@@ -308,12 +308,12 @@ def _advice(
     worst: _Loss,
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
-    format_ = scope.trace.meta.format
+    trace = scope.trace
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
-        first = [lead_in_advice(parts.lead_in_host, format_)]
+        first = [lead_in_advice(parts.lead_in_host, trace.meta.format)]
     if bound == "compute-bound":  # nobody can say what part of a computation could be saved
-        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, format_)
+        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, trace)
     else:
-        fallback = general(bound, worst.ns, format_)
+        fallback = general(bound, worst.ns, trace)
     return choose(findings, bound, parts.basis, fallback=fallback, first=first)

@@ -1,0 +1,55 @@
+"""What kind of program a trace shows: one of PyTorch, another of Python, or neither.
+
+Advice that names PyTorch, and `Python` as what keeps the host, are for programs that show it. What the PyTorch
+profiler wrote is PyTorch; nsys records any program, so there the names tell: of ranges, kernels and sampled functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
+from tracekit.trace import Trace
+
+__all__ = ["Program", "program"]
+
+_NSYS = "nsys"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`pytorch`: the trace shows PyTorch; `python`: it shows PyTorch, or Python otherwise."""
+
+    pytorch: bool
+    python: bool
+
+
+def program(trace: Trace) -> Program:
+    """What the names in the trace show.
+
+    >>> import tracekit
+    >>> program(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    Program(pytorch=True, python=True)
+    """
+    if trace.meta.format != _NSYS:
+        return Program(pytorch=True, python=True)
+    if (
+        _any(trace.host, "name", PYTORCH_RANGE)
+        or _any(trace.device, "name", PYTORCH_KERNEL)
+        or trace.host["sequence"].is_not_null().any()
+    ):
+        return Program(pytorch=True, python=True)
+    python = (
+        bool((trace.host["kind"] == "python").any())
+        or _any(trace.device, "name", PYTHON_KERNEL)
+        or (trace.samples is not None and _any(trace.samples, "stack", PYTHON_FUNCTION))
+    )
+    return Program(pytorch=False, python=python)
+
+
+def _any(rows: pl.DataFrame, column: str, pattern: str) -> bool:
+    """Whether one of the distinct names matches."""
+    names = rows[column].drop_nulls().unique().cast(pl.String)
+    return bool(names.str.contains(pattern).any())
