@@ -110,3 +110,16 @@ def test_what_needs_a_chrome_trace_says_so_at_once(
     assert "Nsight Systems" in said
     assert remedy in said
     assert said.count("\n") == 1
+
+
+def test_too_little_memory_is_one_line(
+    export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("tracekit.api.read_all", exhausted)
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(export), "--no-cache"])
+    assert left.value.code == 2
+    assert "not enough memory" in capsys.readouterr().err

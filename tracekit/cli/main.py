@@ -79,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _give_stdout_up()
             code = _complain("the disk is full; make room, or write elsewhere", 2)
+        elif isinstance(error, MemoryError):
+            code = _complain("there is not enough memory for it; read less with --max-events", 2)
         else:
             text = " ".join(str(error).split())[:200]
             code = _complain(
