@@ -36,7 +36,10 @@ def decoded(values: pl.Series) -> tuple[pl.Series, int]:
     try:
         return values.cast(pl.String), 0
     except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
-        pass  # some of them are no UTF-8: each is looked at
+        return _decoded_one_by_one(values)  # some of them are no UTF-8
+
+
+def _decoded_one_by_one(values: pl.Series) -> tuple[pl.Series, int]:
     texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in values]
     replaced = sum(
         text is not None and "\ufffd" in text and text.encode() != raw
