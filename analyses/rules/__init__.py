@@ -34,6 +34,7 @@ RULES: Final[dict[str, tuple[str, ...]]] = {
         "layout_conversions",
         "optimizer_not_fused",
         "other_too_large",
+        "whole_graphs",
     ),
     "launches": (
         "short_kernels",

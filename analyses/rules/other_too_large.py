@@ -21,8 +21,13 @@ MOST_OTHER: Final = 0.05
 
 
 def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
-    """Fires when the category `other` holds more than `MOST_OTHER` of the summed time."""
-    rows = result.by_name.filter(pl.col("category") == "other")
+    """Fires when the category `other` holds more than `MOST_OTHER` of the summed time; graphs recorded as a whole, of which
+    `whole_graphs` tells, left out.
+    """
+    graphs = scope.activities.filter(pl.col("kind") == "graph")["name"].unique()
+    rows = result.by_name.filter(
+        (pl.col("category") == "other") & ~pl.col("name").is_in(graphs.cast(pl.String).implode())
+    )
     total = int(rows["total_ns"].sum())
     if not result.total_ns or total / result.total_ns <= MOST_OTHER:
         return None

@@ -123,3 +123,11 @@ def test_too_little_memory_is_one_line(
         main(["report", str(export), "--no-cache"])
     assert left.value.code == 2
     assert "not enough memory" in capsys.readouterr().err
+
+
+def test_ranges_alone_are_not_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Program()
+    made.push_pop("net", 10, 900, tid=1)
+    out = run(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
+    assert out.startswith("RANGES ONLY")
+    assert "Only named ranges were recorded" in out

@@ -190,9 +190,9 @@ def cpu(folder: Path) -> Trace:
 
 
 def nothing(folder: Path) -> Trace:
-    """An annotation, and nothing that runs."""
+    """A Python function, and nothing that runs."""
     script = Script()
-    script.host("a range", 0, 100, "user_annotation")
+    script.host("train.py(12): main", 0, 100, "python_function")
     return script.read(folder)
 
 

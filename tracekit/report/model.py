@@ -58,7 +58,7 @@ Bound = Literal[
 BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 """What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
 `cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
-nothing; `ranges only`: nothing but the calls of layers was recorded. `compute-bound` is shown as device-bound."""
+nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
 
 FigureKind = Literal["stack", "bars", "line", "icicle"]
 Scalar = int | float | str | None

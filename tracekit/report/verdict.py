@@ -29,7 +29,7 @@ from tracekit.report._idle_words import in_long_gaps, main_cause, where
 from tracekit.report._names import category_name
 from tracekit.report._parts import DeviceParts, device_parts
 from tracekit.report.model import Advice, Bound, Cost, Verdict
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
@@ -89,16 +89,15 @@ def _findings(results: Tables) -> list[Owned]:
 
 def _of_nothing(trace: Trace) -> Verdict:
     """The verdict on a trace in which no device and no operator did anything."""
-    if not trace.host.filter(pl.col("kind") == "module").height:
+    if not trace.host.filter(one_of("kind", "module", "annotation")).height:
         text = "The trace holds no device activity and no operator."
         return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace),))
+    marked = (trace.host["kind"] == "module").any()
+    what = "ranges of steps, phases and layers" if marked else "named ranges"
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
     level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
-    text = (
-        f"Only ranges of steps, phases and layers were recorded{level}: times of the host, "
-        "with no operator and no device activity."
-    )
+    text = f"Only {what} were recorded{level}: times of the host, with no operator and no device activity."
     return Verdict("ranges only", text, advice=(general("ranges only", 0, trace),))
 
 
