@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str]) -> None:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
         _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))
     dist.destroy_process_group()
+    # While the interpreter is taken down, a thread of gloo that frees a tensor now and then aborts the process.
+    atexit._run_exitfuncs()  # those of the user's code, which os._exit skips
+    _leave(0)
 
 
 def _join(plan: Plan, rank: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import errno
 import os
 import signal
@@ -148,6 +150,15 @@ def is_killed_on_the_second_rank(options: WorkloadOptions) -> Recipe:
             os._exit(3)
 
     return smooth(options, after_update=die)
+
+
+def aborts_when_python_ends(options: WorkloadOptions) -> Recipe:
+    """Says that the functions for the end were called, and aborts where C++ destroys what is static."""
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(libc.abort, None, None)
+    ended = Path(f"{os.environ['TRACEKIT_TEST_ENDED']}-{os.environ['RANK']}")
+    atexit.register(ended.touch)
+    return smooth(options)
 
 
 def is_slow_while_profiled(options: WorkloadOptions) -> Recipe:

@@ -115,6 +115,20 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
         os.waitpid(-1, os.WNOHANG)  # none of ours is left
 
 
+def test_a_crash_while_python_ends_fails_no_rank_that_has_finished(tmp_path: Path, monkeypatch) -> None:
+    """It happened: "terminate called without an active exception", by a thread of gloo that freed a tensor."""
+    monkeypatch.setenv("TRACEKIT_TEST_ENDED", str(tmp_path / "ended"))
+    result = run(
+        f"{OURS}:aborts_when_python_ends",
+        tmp_path / "out",
+        settings=Settings(ranks=2, threads=1),
+        options=ONE_STEP,
+        levels=("M",),
+    )
+    assert len(result.manifest.runs) == 2
+    assert {path.name for path in tmp_path.glob("ended*")} == {"ended-0", "ended-1"}
+
+
 def test_an_error_before_the_first_step_is_of_the_same_kind(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(
