@@ -23,8 +23,8 @@ from tracekit.findings import Finding
 from tracekit.report import build
 from tracekit.report._advice import Owned
 from tracekit.report.build import build_report, build_section
-from tracekit.report.columns import TABLES
 from tracekit.report.model import BOUNDS, UNITS
+from tracekit.report.views import TABLES
 from tracekit.trace import Trace
 
 
