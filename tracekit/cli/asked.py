@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, is_dataclass
+from functools import cache
 from typing import Any, TypeGuard
 
 from tracekit.cli import options as flags
@@ -96,6 +97,7 @@ def _is_group(annotation: object) -> TypeGuard[type[object]]:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
+@cache
 def _parameters(command: Callable[..., object]) -> list[inspect.Parameter]:
     # typer resolves annotations in the module of a function; in a signature they are objects already.
     return list(inspect.signature(command, eval_str=True).parameters.values())
