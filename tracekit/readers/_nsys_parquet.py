@@ -10,7 +10,16 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import LONGEST_NAME
-from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+from tracekit.readers._nsys_pages import (
+    DTYPES,
+    LONGEST_PAYLOAD,
+    LONGEST_TEXT,
+    PAGE_ROWS,
+    ColumnKind,
+    Only,
+    clocked,
+    decoded,
+)
 
 __all__ = ["ParquetTables"]
 
@@ -107,6 +116,8 @@ class ParquetTables:
         if name not in page.columns:
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, height)
         values = page[name]
+        if kind == "bytes":
+            return values.cast(dtype).bin.slice(0, LONGEST_PAYLOAD)
         if kind != "text":
             return values.cast(dtype, strict=False)
         if values.dtype == pl.Binary:
@@ -127,6 +138,8 @@ class ParquetTables:
 
 def _holds(dtype: pl.DataType, kind: ColumnKind) -> bool:
     """Whether a column of the file can be read as one of this kind: a number also stands in a text."""
+    if kind == "bytes":
+        return dtype in (pl.String, pl.Binary)
     if dtype in (pl.String, pl.Null):
         return True
     if kind == "text":
