@@ -93,7 +93,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _is_group(annotation: object) -> TypeGuard[type[object]]:
+def _is_group(annotation: object) -> TypeGuard[Callable[..., object]]:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
