@@ -9,6 +9,8 @@ import commands
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS, ROOT
+from synthetic.nsys_export import write_sqlite
+from synthetic.nsys_layered import Style, shape_of, training
 
 import tracekit
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, RULES
@@ -122,3 +124,28 @@ def test_hostile_names_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[s
     text = ok(capsys, path, "-r", "nvtx_sum")
     assert "\x1b" not in text
     assert "red line" in text
+
+
+NAMED = {
+    "cuda_gpu_kern_gb_sum": ["Name"],
+    "cuda_gpu_sum": ["Operation"],
+    "cuda_kern_exec_sum": ["Kernel Name"],
+    "cuda_kern_exec_trace": ["Kernel Name"],
+    "nvtx_kern_sum": ["NVTX Range", "Kernel Name"],
+    "nvtx_gpu_proj_sum": ["Range"],
+    "cuda_api_sum": ["Name"],
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_page_keeps_the_names(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Figures without the kernel, call or range that they are of say nothing, so figures give way first."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    path = write_sqlite(training(1, shape_of("record"), Style(marks="record")).program, tmp_path / "t.sqlite")
+    for name, columns in NAMED.items():
+        lines = ok(capsys, path, "-r", name).splitlines()
+        header = lines[[line.startswith(f"  {CATALOGUE[name].title}") for line in lines].index(True) + 1]
+        assert all(column in header for column in columns), header
+        assert max(map(len, lines)) <= width

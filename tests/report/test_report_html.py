@@ -234,6 +234,16 @@ def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: 
     assert f'class="{"columns" if kind == "columns" else "stack"}"' in _page(script.read(tmp_path))
 
 
+def test_no_line_ends_between_a_figure_and_its_unit(tmp_path: Path) -> None:
+    trace = small_traces.host_bound(tmp_path)
+    page, headline = _page(trace), build_report(trace).verdict.headline
+    assert re.search(r"\d (%|ms|µs|s)\b", headline + " ")  # there are such figures
+    shown = re.search(r'<p class="headline">(.*?)</p>', page, re.DOTALL)
+    assert shown is not None
+    assert shown.group(1).replace("\xa0", " ") == headline
+    assert not re.search(r"\d (%|ns|µs|ms|s)(?!\w)", shown.group(1))
+
+
 def test_no_timeline_without_anything(tmp_path: Path) -> None:
     trace = small_traces.nothing(tmp_path)
     assert timeline(trace, build_report(trace).window) is None

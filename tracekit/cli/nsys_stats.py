@@ -194,10 +194,18 @@ def _section(table: StatsTable, frame: pl.DataFrame, unit: str) -> Section:
     shown = tuple(name.replace("(ns)", f"({unit})") for name in entry.shown)
     cleaned = clean_frame(frame)
     columns = tuple(_column(name, kind) for name, kind in cleaned.schema.items())
-    shape = Table(entry.name, entry.title, cleaned, columns, cleaned.height, short=shown)
+    shape = Table(
+        entry.name, entry.title, cleaned, columns, cleaned.height, short=shown, kept=_naming(shown, columns)
+    )
     question = f"{entry.name} · {entry.question}"
     tables = (shape,) if cleaned.height else ()
     return Section(entry.name, question, clean(table.answer), table.not_captured, tables=tables)
+
+
+def _naming(shown: Sequence[str], columns: Sequence[Column]) -> tuple[str, ...]:
+    """The texts at the ends of a narrow page: NVIDIA's tables name the kernel, call or range of a row first or last."""
+    texts = {column.name for column in columns if column.unit == "text"}
+    return tuple(name for name in (*shown[:1], *shown[-1:]) if name in texts)
 
 
 def _column(name: str, kind: pl.DataType) -> Column:

@@ -25,7 +25,7 @@ def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> l
         column.name: [format_value(value, column) for value in table.frame[column.name].head(rows).to_list()]
         for column in columns
     }
-    fitted = _fit(columns, cells, width)
+    fitted = _fit(columns, cells, width, table.kept)
     widths = _widths(fitted, cells, width)
     lines = [_line([column.title for column in fitted], fitted, widths)]
     count = len(next(iter(cells.values()))) if cells else 0
@@ -37,8 +37,10 @@ def _natural(column: Column, cells: dict[str, list[str]]) -> int:
     return max([cell_len(column.title), *map(cell_len, cells[column.name])])
 
 
-def _fit(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> list[Column]:
-    """Drop columns from the right until the rest fits with its text columns cut to the least."""
+def _fit(
+    columns: Sequence[Column], cells: dict[str, list[str]], width: int, last: Sequence[str]
+) -> list[Column]:
+    """Drop columns from the right, those named in `last` after all others, until the rest fits with its text columns cut to the least."""
     kept = list(columns)
     while len(kept) > 1:
         least = [
@@ -46,7 +48,8 @@ def _fit(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> 
         ]
         if sum(least) + GAP * (len(kept) - 1) <= width:
             break
-        kept.pop()
+        others = [index for index, column in enumerate(kept) if column.name not in last]
+        del kept[others[-1] if others else -1]
     return kept
 
 

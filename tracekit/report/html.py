@@ -37,7 +37,7 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.model import Column, Report, Section, Table
-from tracekit.report.text import shorten_name
+from tracekit.report.text import shorten_name, unbroken
 from tracekit.report.timeline import timeline
 from tracekit.trace import Trace
 
@@ -157,6 +157,7 @@ def _environment() -> Environment:
         size=format_bytes,
         kind=kind_class,
         bound=bound_name,
+        unbroken=unbroken,
     )
     environment.globals["right_aligned"] = RIGHT_ALIGNED
     return environment

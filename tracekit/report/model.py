@@ -90,7 +90,7 @@ class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
-    `tree` is set when the rows form a tree.
+    `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow.
     """
 
     name: str
@@ -102,6 +102,7 @@ class Table:
     series: bool = False
     hidden: tuple[str, ...] = ()
     tree: Tree | None = None
+    kept: tuple[str, ...] = ()
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.model import Figure, Report, Section, Table, Verdict
+from tracekit.report.text import unbroken
 
 __all__ = ["render", "render_section", "sort_table"]
 
@@ -191,12 +191,9 @@ def _labelled(label: str, text: str, width: int, style: str = "", *, most: int =
         yield Text.assemble((lead, "bold"), (line, style))
 
 
-_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z]))")
-
-
 def _fold(text: str, width: int) -> list[str]:
     """The text in lines of at most `width`, never broken between a figure and its unit."""
-    return [line.replace("\xa0", " ") for line in textwrap.wrap(_QUANTITY.sub("\xa0", text), width)]
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(unbroken(text), width)]
 
 
 def _cut(text: str, width: int) -> str:

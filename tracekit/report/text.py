@@ -8,11 +8,12 @@ from typing import Final
 
 import polars as pl
 
-__all__ = ["clean", "clean_frame", "shorten_name"]
+__all__ = ["clean", "clean_frame", "shorten_name", "unbroken"]
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
 _HOME: Final = r"(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^/\\\s\"':]+"
+_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z]))")
 _UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(_HOME)
 
@@ -25,6 +26,15 @@ def clean(text: str) -> str:
     """
     printable = text.encode("utf-8", "replace").decode("utf-8")  # file names may hold lone surrogates
     return _HOME_RE.sub("~", _UNSAFE_RE.sub(" ", printable))
+
+
+def unbroken(text: str) -> str:
+    r"""The text with a no-break space between each figure and its unit, so that no line ends there.
+
+    >>> unbroken("busy 5.7 % of 300 ms")
+    'busy 5.7\xa0% of 300\xa0ms'
+    """
+    return _QUANTITY.sub("\xa0", text)
 
 
 def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
