@@ -211,7 +211,7 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
         f"The device waits for the host: {format_share(late)} of the activities were launched only after their stream "
         "had run dry"
         if late >= _HOST_LATE
-        else f"The host runs ahead: {format_share(1 - late)} of the activities were queued before their stream ran dry"
+        else f"Most launches come in time: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
     return (
         f"{verdict}. {format_count(rows.height)} activities came from {format_count(calls)} calls; "

@@ -47,7 +47,9 @@ def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
     scope = scope or select(trace)
     devices = pl.DataFrame([_row(scope, d) for d in scope.device_ids], schema=_DEVICE_COLUMNS, orient="row")
     total, hidden = int(devices["communication_ns"].sum()), int(devices["overlap_ns"].sum())
-    answer = "No communication ran in this window."
+    # A call of MPI on the host may well have run; it occupies no device.
+    none = f"no communication ran {'' if scope.on_cpu else 'on a device '}in this window"
+    answer = f"N{none[1:]}."
     if total:
         answer = (
             f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
@@ -56,7 +58,7 @@ def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
         answer=answer,
         devices=devices,
         collectives=_collectives(scope),
-        not_captured=None if total else "no communication ran in this window",
+        not_captured=None if total else none,
     )
     return evaluate("overlap", trace, scope, result)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,16 @@ from tracekit.analyses._step_ranges import inferred_steps
 from tracekit.classify import activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.kineto import STEP_PREFIX
+from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
 
 __all__ = ["Scope", "Window", "launch_times", "select", "step_spans", "step_table"]
 
 Window = Literal["steps", "trace"]
+
+_MOST_NAMED: Final = 6
+_LONGEST_NAMED: Final = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,10 +134,20 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
             raise UsageError(
                 f"no annotation matches --step {pattern!r}",
                 path=trace.meta.path,
-                remedy="see `tracekit info`",
+                remedy=_annotations_there(host["name"]),
             )
         number = pl.lit(None, dtype=pl.Int64)
     return _numbered(trace, rows.select(number.alias("step"), name.alias("name"), "start", "duration"))
+
+
+def _annotations_there(names: pl.Series) -> str:
+    """The most frequent annotations, those that differ in numbers only as one, with `#`; quoted, since a trace may call them anything."""
+    alike = names.cast(pl.String).str.replace_all(r"#?\d+", "#").alias("name").to_frame()
+    counts = alike.group_by("name").len().sort("len", "name", descending=[True, False])
+    if not counts.height:
+        return "the trace has none; leave --step out"
+    named = ", ".join(repr(name[:_LONGEST_NAMED]) for name in counts["name"].head(_MOST_NAMED).to_list())
+    return f"there are {named}{', …' if counts.height > _MOST_NAMED else ''}"
 
 
 def _numbered(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
@@ -233,7 +247,7 @@ def _label(trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: 
     told = "" if inferred is None else f' (inferred from the range "{inferred}")'
     if steps.height == 1:
         return f"the activities of {steps['name'][0]}{told}"
-    return f"the activities of {steps.height} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
+    return f"the activities of {format_count(steps.height)} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
 
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:

@@ -139,7 +139,7 @@ def _moved(traces: Sequence[Trace], options: Options, kind: str, wanted: pl.Expr
     )
     unknown = frame["API Name"].null_count()
     found = _longest(frame.filter(wanted).rename(_COLUMNS), options)
-    note = f"the call of {format_count(unknown)} is not recorded" if unknown else None
+    note = f"of {format_count(unknown)} no call is recorded" if unknown else None
     return Rows(found.frame, "; ".join(filter(None, (note, found.note))) or None)
 
 

@@ -86,11 +86,12 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
     worst = by_operator.row(0, named=True)
     idle = caused_idle(trace, scope, "synchronisation")
     inside = f", {format_ns(idle.ns)} of it in the waits{_place(idle)}" if idle.ns else ""
+    where = "in mid-step" if scope.window == "steps" else "before it launches more"
     who = worst["operator"] or f"{worst['name']} outside any operator"
     return Finding(
         id="blocking_synchronisation",
         severity=by_share(at_stake, scope.duration),
-        title=f"The host waits {_times(waits.height)} for the device in mid-step, {format_share(waited / scope.duration)} of the time",
+        title=f"The host waits {_times(waits.height)} for the device {where}, {format_share(waited / scope.duration)} of the time",
         evidence=(
             f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
             f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']})."

@@ -24,8 +24,8 @@ EXPOSED_SHARE: Final = 0.05
 _ADVICE: Final[tuple[tuple[str, str], ...]] = (
     (
         r"send_?recv|all_?to_?all",
-        "Start the exchange earlier and wait for it later (async_op=True, or a pipelined input distribution such as "
-        "TorchRec's TrainPipelineSparseDist), and send fewer bytes (lower precision, balanced sharding)",
+        "Start the exchange earlier and wait for it later (async_op=True; with TorchRec its TrainPipelineSparseDist), and "
+        "send fewer bytes (lower precision, balanced sharding)",
     ),
     (
         r"all_?gather|reduce_?scatter",

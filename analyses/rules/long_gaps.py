@@ -69,8 +69,8 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
             f"trace{_step_at(scope, longest['start'])}."
         ),
         advice=(
-            "Look at what the host does there: tracekit idle --causes lists the gaps with cause, layer and line, tracekit view "
-            "shows them."
+            "Look at what the host does there: tracekit idle --causes lists the gaps with their cause and where the host was, "
+            "tracekit view --html shows what runs around them."
         ),
         ns_at_stake=at_stake,
     )

@@ -69,7 +69,7 @@ def check(trace: Trace, scope: Scope, result: Steps) -> Finding | None:
             f"in the rest {format_share(outside)}; {format_ns(idle / steps)} of each step of {format_ns(total / steps)} are idle there, over {steps} steps."
         ),
         advice=(
-            "See what the host does there (tracekit view, tracekit idle --causes): waiting for data at the beginning, an "
+            "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at the beginning, an "
             "optimizer that is not fused, values read back or logging at the end are the usual reasons."
         ),
         ns_at_stake=at_stake,

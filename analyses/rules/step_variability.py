@@ -51,7 +51,7 @@ def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
             + (f"; slowest: {listed}." if listed else ".")
         ),
         advice=(
-            "Compare a slow step with a median one (`--step`): data loading, evaluation, checkpoints, logging, garbage "
+            "Compare a slow step with a median one (--step): data loading, evaluation, checkpoints, logging, garbage "
             "collection and changing input shapes (recompilation, cudnn.benchmark) are the usual causes; pad or bucket inputs."
         ),
         ns_at_stake=at_stake,

@@ -220,8 +220,9 @@ def test_steps_from_named_ranges(tmp_path: Path) -> None:
     scope = select(trace, step=r"^Optimizer\.step#")
     assert scope.steps.height == 2
     assert scope.steps["name"].str.starts_with("Optimizer.step#").all()
-    with pytest.raises(UsageError, match="no annotation matches"):
+    with pytest.raises(UsageError, match="no annotation matches") as refused:
         select(trace, step="^nothing is called this")
+    assert "'Optimizer.step#" in str(refused.value)  # what could be asked for is named
     with pytest.raises(UsageError, match="not a regular expression"):
         select(trace, step="(")
 

@@ -57,6 +57,9 @@ def test_a_slow_copy_to_the_host_is_a_wait() -> None:
     # The device falls idle at 415 µs, while the call still waits.
     assert found.ns_at_stake == 100 * US
     assert "5.00 µs of it in the waits" in found.evidence
+    assert (
+        "for the device before it launches more, " in found.title
+    )  # there are no steps to be in the middle of
     assert "aten::to: once, 390 µs (cudaMemcpyAsync)" in found.evidence
 
 

@@ -160,7 +160,7 @@ def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
         return traces
     chosen = [trace for trace in traces if process in trace.meta.process_ids]
     if not chosen:
-        raise UsageError(f"no trace is of process {process}", remedy=f"the processes are {_listed(traces)}")
+        raise UsageError(f"no trace is of process {process}", remedy=f"choose of {_listed(traces)}")
     return chosen
 
 

@@ -47,7 +47,7 @@ def report(
         out.emit(known, output)
         return
     read, fits = sources.read()
-    _check_one_page(len(read), chosen)
+    _check_one_page(len(read), chosen, [one for trace in read for one in trace.meta.process_ids])
     from tracekit.report.build import build_report
 
     made = [
@@ -64,11 +64,14 @@ def report(
     out.emit(text, output)
 
 
-def _check_one_page(traces: int, chosen: Format) -> None:
+def _check_one_page(traces: int, chosen: Format, processes: Sequence[int] = ()) -> None:
     """Raises UsageError when several traces are to be one HTML page."""
     if traces > 1 and chosen is Format.html:
+        one_each = len(processes) == traces
+        named = f"--process {', '.join(map(str, processes))}" if one_each else "--rank or --process"
         raise UsageError(
-            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
+            f"one HTML file holds one trace, not {traces}",
+            remedy=f"run report once a trace, with {named}",
         )
 
 

@@ -21,11 +21,11 @@ FINDINGS: Final = {
     ),
     "data_loading": "Load and prepare data in other threads, ahead of time, into pinned memory.",
     "step_variability": (
-        "Compare a slow step with a median one (`--step`): input and output, logging, allocation, other processes on the "
+        "Compare a slow step with a median one (--step): input and output, logging, allocation, other processes on the "
         "machine and inputs of changing size are the usual causes."
     ),
     "low_part_of_step": (
-        "See what the host does there (tracekit view, tracekit idle --causes): waiting for data at the beginning, values "
+        "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at the beginning, values "
         "copied back, output or logging at the end are the usual reasons."
     ),
     "host_bound_launches": (

@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import DATA_LOADER
+from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
 
 __all__ = ["DeviceParts", "device_parts", "selected_compute"]
@@ -115,7 +116,7 @@ def _loading_before(scope: Scope, lead_in: int) -> int:
 def _basis_name(steps: int, lead_in: int) -> str:
     if not steps:
         return "the window"
-    what = "1 step" if steps == 1 else f"{steps} steps"
+    what = "1 step" if steps == 1 else f"{format_count(steps)} steps"
     return what if lead_in else f"the window of {what}"
 
 
