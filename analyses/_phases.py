@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.analyses._backward import Backward
 from tracekit.analyses._layer_spans import Layers
+from tracekit.analyses._program import Program
 from tracekit.analyses._stack import HostStack
 from tracekit.facts.stack_names import (
     COLLECTIVE_RANGE,
@@ -35,7 +36,8 @@ def pseudo_layers() -> list[tuple[str, str]]:
 class Phases:
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell. `main` maps a process to the thread that runs its steps; `collective_threads` run
-    nothing but collectives.
+    nothing but collectives. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
+    program shows PyTorch or trains.
     """
 
     stack: HostStack
@@ -48,6 +50,7 @@ class Phases:
     main: dict[int, int]
     collective_threads: Int64Array
     trains: bool
+    models: bool
 
     def at(self, spans: Int64Array, in_layer: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
         """The phase of host spans that are in no backward node, as numbers into PHASES."""
@@ -57,6 +60,7 @@ class Phases:
         forward = in_layer | (take(self.stack.sequence, spans) >= 0) | self._in_numbered(spans)
         if not self.trains:  # without a backward pass or an optimizer all work is inference
             forward |= True
+        forward &= self.models
         return np.where(phase >= 0, phase, np.where(forward, _P["forward"], _P["other"]))
 
     def pseudo_at(self, spans: Int64Array) -> Int64Array:
@@ -87,7 +91,7 @@ class Phases:
         return found
 
 
-def phases_of(stack: HostStack, backward: Backward, layers: Layers) -> Phases:
+def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program) -> Phases:
     """The phases of a trace."""
     phase = np.full(stack.size, -1, dtype=np.int64)
     layer = phase.copy()
@@ -112,6 +116,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers) -> Phases:
         main=main,
         collective_threads=_collective_threads(stack, backward, main),
         trains=trains,
+        models=trains or shown.pytorch,
     )
 
 

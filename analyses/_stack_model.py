@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses._backward import Backward, backward_of
 from tracekit.analyses._layer_spans import Layers, layers_of
 from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
+from tracekit.analyses._program import program
 from tracekit.analyses._stack import HostStack, host_stack
 from tracekit.facts.stack_names import PHASES
 from tracekit.spans import BoolArray, Int64Array, take
@@ -129,7 +130,7 @@ def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
     stack = host_stack(trace)
     backward = backward_of(trace, stack)
     layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
-    return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
+    return StackModel(stack, layers, backward, phases_of(stack, backward, layers, program(trace)))
 
 
 def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from synthetic.nsys_schema import NEWEST, VERSIONS
 
 import tracekit
 from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
 from tracekit.trace import Trace
 
@@ -234,3 +235,22 @@ def test_the_plan_is_one_of_the_forward_pass_too(tmp_path: Path) -> None:
     assert {None, "<optimizer>", "<data>", "<cuda graph>", "net", "net/part0_0"} <= layers
     assert {"forward", "backward", "optimizer", "data"} <= {row.place.phase for row in export.expected}
     assert any(not row.launched for row in export.expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "marked", "expected"),
+    [
+        ("saxpy(float*)", "solve", "other"),
+        ("saxpy(float*)", "forward", "forward"),
+        ("void at::native::vectorized_elementwise_kernel<4>(int)", "solve", "forward"),
+    ],
+)
+def test_only_a_model_has_a_forward_pass(tmp_path: Path, kernel: str, marked: str, expected: str) -> None:
+    """A program that shows no PyTorch and trains nothing may compute anything; a range that says so tells the phase."""
+    program = Program()
+    program.push_pop(marked, 0, 900, tid=7)
+    program.call("cudaLaunchKernel_v7000", 100, 120, correlation=1, tid=7)
+    program.kernel(kernel, 300, 400, correlation=1)
+    trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
+    found = layers(trace, scope=select(trace, window="trace")).by_phase.filter(pl.col("device_ns") > 0)
+    assert found["phase"].cast(pl.String).to_list() == [expected]
