@@ -1,0 +1,251 @@
+"""The launches of a process in the order of the host, and what lies between them: copies, waits, data loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.analyses._program import program
+from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.facts.launch_apis import SYNCHRONISATION
+from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Trace, one_of
+
+__all__ = ["LaunchSequence", "sequences"]
+
+_NETWORK: Final = (
+    "gemm",
+    "convolution",
+    "attention",
+    "normalisation",
+    "softmax",
+    "embedding",
+    "optimizer",
+    "rnn",
+    "pooling",
+)
+"""Categories of kernels that show a neural network."""
+
+_NO_OPTIMIZER: Final = r"(?i)copy|norm|zero|fill"
+"""Kernels over many tensors that are no optimizer's: FSDP copies the weights of each layer so, and norms clip gradients."""
+
+_OPTIMIZER_RANGES: Final = (OPTIMIZER_RANGE, *(p for p, phase, _ in PHASE_MARKERS if phase == "optimizer"))
+_LOADER_RANGES: Final = tuple(pattern for pattern, phase, _ in PHASE_MARKERS if phase == "data")
+_PASSES: Final = tuple(pattern for pattern, phase, _ in PHASE_MARKERS if phase in ("forward", "backward"))
+
+_LEAST_NETWORK: Final = 0.05
+"""Share of the launches from which on they are a network."""
+
+_LEAST_PART: Final = 0.5
+"""Share of the launches that a single thread or stream must hold to be looked at alone."""
+
+_MOST_ASKED: Final = 1000
+"""Beginnings of steps for which it is looked up what encloses them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchSequence:
+    """One row per launch call that put kernels on the device, in the order of the calls.
+
+    `symbols` stand for the kernels' names, `at` is the start of the call in ns, `activities` and `duration` what it
+    launched, `thread` a number of its thread, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer.
+    Between the launch before and it: `fed`, a copy to the device was launched; `loaded`, the data loader was asked;
+    `waited`, the host waited for the device. `breaks`: ns since the launch before. `neural`: the kernels are a network's.
+    """
+
+    trace: Trace
+    symbols: npt.NDArray[np.uint32]
+    at: Int64Array
+    activities: Int64Array
+    duration: Int64Array
+    thread: Int64Array
+    span: Int64Array
+    optimizer: BoolArray
+    fed: BoolArray
+    loaded: BoolArray
+    waited: BoolArray
+    neural: bool
+    copies: Int64Array  # when copies to the device were launched, in order
+    calls: tuple[Int64Array, Int64Array]  # of all activities: launch times in order, and the latest end of a call so far
+
+    @property
+    def breaks(self) -> Int64Array:
+        """ns since the launch before; 0 for the first."""
+        return np.diff(self.at, prepend=self.at[:1])
+
+    def threads(self, least: float) -> list[int]:
+        """The threads that make at least this share of the launches."""
+        numbers, counts = np.unique(self.thread, return_counts=True)
+        return [int(n) for n, count in zip(numbers, counts, strict=True) if count >= least * self.thread.size]
+
+    def enclosed(self, begin: Int64Array) -> float:
+        """Share of these launches that lie in an operator, module or forward or backward pass with the launch before."""
+        begin = begin[(begin > 0) & (self.span[begin] >= 0)]
+        begin = begin[np.linspace(0, begin.size - 1, min(begin.size, _MOST_ASKED)).astype(np.int64)]
+        if not begin.size:
+            return 0.0
+        host = self.trace.host
+        kind, name, parent = host["kind"], host["name"], host["parent_id"]
+        before = self.at[begin - 1]
+        inside = np.zeros(begin.size, np.bool_)
+        span = self.span[begin]
+        passes = _matching(host, "name", _PASSES)
+        while span.size and (span >= 0).any():
+            at = np.maximum(span, 0)
+            rows = pl.DataFrame({"kind": kind.gather(at), "name": name.gather(at)})
+            larger = rows.select(
+                one_of("kind", "op", "module")
+                | ((pl.col("kind") == "annotation") & pl.col("name").is_in(passes.implode()))
+            ).to_series()
+            since = host["start"].gather(at).to_numpy()
+            inside |= (span >= 0) & larger.to_numpy() & (since <= before)
+            span = np.where(span >= 0, parent.gather(at).fill_null(-1).to_numpy())
+        return float(inside.mean())
+
+    def times(self, begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Start and end on the host, in ns, of steps of the launches from `begin` to before `end`.
+
+        A step begins with its first launch, or with the copies to the device since the launch before. It ends where the next one
+        begins, or, if none follows, with the last launch call of anything that is made before the next one in the sequence.
+        """
+        start = self._begins(begin)
+        limit = np.append(self._begins(end[end < self.at.size]), np.full(int((end >= self.at.size).sum()), np.iinfo(np.int64).max))
+        order, ends = self.calls
+        last = ends[np.searchsorted(order, limit) - 1]
+        follows = np.append(end[:-1] == begin[1:], False)
+        return start, np.where(follows, limit, np.minimum(last, limit))
+
+    def _begins(self, at: Int64Array) -> Int64Array:
+        own = self.at[at]
+        if not self.copies.size:
+            return own
+        before = np.where(at > 0, self.at[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
+        first = np.searchsorted(self.copies, before, side="right")
+        copy = self.copies[np.minimum(first, self.copies.size - 1)]
+        return np.where((first < self.copies.size) & (copy > before) & (copy < own), copy, own)
+
+
+def sequences(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Iterator[LaunchSequence]:
+    """The sequence of the busiest device; then, where they are not all, that of its busiest thread and stream."""
+    kernels = (one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")).fill_null(value=False)
+    device = rows.filter(kernels)["device_id"].value_counts(sort=True)
+    if not device.height:
+        return
+    wanted = rows.select(kernels & pl.col("device_id").eq_missing(device["device_id"][0])).to_series().to_numpy()
+    order = np.flatnonzero(wanted)
+    order = order[np.argsort(launched[order], kind="stable")]
+    thread = _threads(trace, rows)
+    stream = rows["stream_id"].fill_null(-1).to_numpy()
+    yield _sequence(trace, rows, launched, thread, order)
+    for part in (thread, stream):
+        numbers, counts = np.unique(part[order], return_counts=True)
+        if 1 < numbers.size and counts.max() >= _LEAST_PART * order.size:
+            chosen = order[part[order] == numbers[np.argmax(counts)]]
+            yield _sequence(trace, rows, launched, thread, chosen)
+
+
+def _sequence(
+    trace: Trace, rows: pl.DataFrame, launched: Int64Array, thread: Int64Array, order: Int64Array
+) -> LaunchSequence:
+    """`order`: the rows of the sequence, by the time of their launches."""
+    launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
+    first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
+    activities = np.diff(np.append(first, order.size))
+    names = _mixed(rows["name"].to_physical().fill_null(0).to_numpy()[order])
+    symbols = names if first.size == order.size else _mixed(np.add.reduceat(names, first) + activities.astype(np.uint64))
+    duration = np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first)
+    at = launched[order][first]
+    copies = _copies(rows, launched)
+    return LaunchSequence(
+        trace=trace,
+        symbols=(symbols >> np.uint64(32)).astype(np.uint32),
+        at=at,
+        activities=activities,
+        duration=duration,
+        thread=thread[order][first],
+        span=launch[first],
+        optimizer=_of_optimizer(trace, rows, launched, order)[first],
+        fed=_between(at, copies),
+        loaded=_between(at, _starts(trace, "annotation", _LOADER_RANGES)),
+        waited=_between(at, _starts(trace, "runtime", (SYNCHRONISATION,))),
+        neural=_neural(trace, rows, order),
+        copies=copies,
+        calls=_calls(trace, rows, launched),
+    )
+
+
+def _mixed(numbers: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
+    """Numbers spread over 64 bits, so that sums of them tell which they are sums of."""
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def _threads(trace: Trace, rows: pl.DataFrame) -> Int64Array:
+    """The thread of each activity's launch; −1 where it is unknown."""
+    return take(trace.host["thread_id"].fill_null(-1).to_numpy(), rows["launch_id"].fill_null(-1).to_numpy())
+
+
+def _copies(rows: pl.DataFrame, launched: Int64Array) -> Int64Array:
+    names = _matching(rows, "name", (HOST_TO_DEVICE,))
+    return np.sort(launched[rows["name"].is_in(names.implode()).fill_null(value=False).to_numpy()])
+
+
+def _calls(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> tuple[Int64Array, Int64Array]:
+    order = np.argsort(launched, kind="stable")
+    length = take(trace.host["duration"].to_numpy(), rows["launch_id"].fill_null(-1).to_numpy()[order])
+    at = launched[order]
+    return at, np.maximum.accumulate(at + np.maximum(length, 1))
+
+
+def _of_optimizer(trace: Trace, rows: pl.DataFrame, launched: Int64Array, order: Int64Array) -> BoolArray:
+    """Whether an optimizer launched it: by the ranges around optimizers where there are any, else by category and name."""
+    host = trace.host.select("kind", "name", "start", "duration").filter(one_of("kind", "annotation", "module"))
+    names = _matching(host, "name", _OPTIMIZER_RANGES)
+    names = names.filter(~names.cast(pl.String).str.contains("zero_grad"))
+    ranges = host.filter(pl.col("name").is_in(names.implode())).sort("start")
+    if ranges.height:
+        start = ranges["start"].to_numpy()
+        end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
+        at = launched[order]
+        which = np.searchsorted(start, at, side="right") - 1
+        inside: BoolArray = (which >= 0) & (at < end[np.maximum(which, 0)])
+        return inside
+    other = _matching(rows, "name", (_NO_OPTIMIZER,))
+    chosen = rows.select((pl.col("category") == "optimizer") & ~pl.col("name").is_in(other.implode()))
+    return chosen.to_series().fill_null(value=False).to_numpy()[order]
+
+
+def _starts(trace: Trace, kind: str, patterns: tuple[str, ...]) -> Int64Array:
+    """When spans of this kind begin whose name matches."""
+    host = trace.host.select("kind", "name", "start").filter(pl.col("kind") == kind)
+    names = _matching(host, "name", patterns)
+    return host.filter(pl.col("name").is_in(names.implode()))["start"].to_numpy()
+
+
+def _matching(rows: pl.DataFrame, column: str, patterns: tuple[str, ...]) -> pl.Series:
+    """The distinct names that match one of the patterns."""
+    names = rows[column].drop_nulls().unique()
+    text = names.cast(pl.String)
+    wanted = pl.select(pl.any_horizontal(text.str.contains(pattern) for pattern in patterns)).to_series()
+    return names.filter(wanted)
+
+
+def _between(at: Int64Array, times: Int64Array) -> BoolArray:
+    """For each launch whether one of the times lies after the launch before it, and not after it."""
+    marks = np.zeros(at.size + 1, np.bool_)
+    marks[np.searchsorted(at, times)] = True
+    return marks[:-1]
+
+
+def _neural(trace: Trace, rows: pl.DataFrame, order: Int64Array) -> bool:
+    if program(trace).pytorch:
+        return True
+    category = rows.select(one_of("category", *_NETWORK).fill_null(value=False)).to_series().to_numpy()[order]
+    return bool(category.mean() >= _LEAST_NETWORK)
