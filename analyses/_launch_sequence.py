@@ -1,4 +1,4 @@
-"""The launches of a process in the order of the host, and what lies between them: copies, waits, data loading."""
+"""The launches of a process in the order of the host, and what lies between them: copies, data loading."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._program import program
+from tracekit.analyses._repetitions import Symbols
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace, one_of
@@ -30,7 +30,9 @@ _NETWORK: Final = (
     "rnn",
     "pooling",
 )
-"""Categories of kernels that show a neural network."""
+"""Categories of kernels that show a neural network, unless they compute in double precision."""
+
+_DOUBLE: Final = r"(?i)\bdouble\b|float64|\bdgem|_d884|\bcudaDataType_t\)1\b"
 
 _NO_OPTIMIZER: Final = r"(?i)copy|norm|zero|fill"
 """Kernels over many tensors that are no optimizer's: FSDP copies the weights of each layer so, and norms clip gradients."""
@@ -42,11 +44,11 @@ _PASSES: Final = tuple(pattern for pattern, phase, _ in PHASE_MARKERS if phase i
 _LEAST_NETWORK: Final = 0.05
 """Share of the launches from which on they are a network."""
 
+_LEAST_SHARE: Final = 0.1
+"""Share of the launches from which on a thread takes part in every step."""
+
 _LEAST_PART: Final = 0.5
 """Share of the launches that a single thread or stream must hold to be looked at alone."""
-
-_MOST_ASKED: Final = 1000
-"""Beginnings of steps for which it is looked up what encloses them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,59 +56,60 @@ class LaunchSequence:
     """One row per launch call that put kernels on the device, in the order of the calls.
 
     `symbols` stand for the kernels' names, `at` is the start of the call in ns, `activities` and `duration` what it
-    launched, `thread` a number of its thread, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer.
+    launched, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer.
     Between the launch before and it: `fed`, a copy to the device was launched; `loaded`, the data loader was asked;
-    `waited`, the host waited for the device. `breaks`: ns since the launch before. `neural`: the kernels are a network's.
+    `breaks`: ns since the launch before. `neural`: the kernels are a network's.
     """
 
     trace: Trace
-    symbols: npt.NDArray[np.uint32]
+    symbols: Symbols
+    kernels: Symbols  # of the activities, one by one
+    first: Int64Array  # of each launch, its first activity
     at: Int64Array
     activities: Int64Array
     duration: Int64Array
-    thread: Int64Array
     span: Int64Array
     optimizer: BoolArray
     fed: BoolArray
     loaded: BoolArray
-    waited: BoolArray
     neural: bool
     copies: Int64Array  # when copies to the device were launched, in order
-    calls: tuple[Int64Array, Int64Array]  # of all activities: launch times in order, and the latest end of a call so far
+    threads: tuple[
+        Int64Array, ...
+    ]  # when each thread with a large share launched on the device, in the sequence or not
+    calls: tuple[
+        Int64Array, Int64Array
+    ]  # of all activities: launch times in order, and the latest end of a call so far
 
     @property
     def breaks(self) -> Int64Array:
         """ns since the launch before; 0 for the first."""
         return np.diff(self.at, prepend=self.at[:1])
 
-    def threads(self, least: float) -> list[int]:
-        """The threads that make at least this share of the launches."""
-        numbers, counts = np.unique(self.thread, return_counts=True)
-        return [int(n) for n, count in zip(numbers, counts, strict=True) if count >= least * self.thread.size]
-
-    def enclosed(self, begin: Int64Array) -> float:
-        """Share of these launches that lie in an operator, module or forward or backward pass with the launch before."""
-        begin = begin[(begin > 0) & (self.span[begin] >= 0)]
-        begin = begin[np.linspace(0, begin.size - 1, min(begin.size, _MOST_ASKED)).astype(np.int64)]
-        if not begin.size:
-            return 0.0
+    def enclosed(self, launches: Int64Array) -> BoolArray:
+        """Which of these launches lie in an operator, module or forward or backward pass together with the launch before."""
         host = self.trace.host
-        kind, name, parent = host["kind"], host["name"], host["parent_id"]
-        before = self.at[begin - 1]
-        inside = np.zeros(begin.size, np.bool_)
-        span = self.span[begin]
+        kind, name, parent, since = (host[column] for column in ("kind", "name", "parent_id", "start"))
         passes = _matching(host, "name", _PASSES)
-        while span.size and (span >= 0).any():
-            at = np.maximum(span, 0)
-            rows = pl.DataFrame({"kind": kind.gather(at), "name": name.gather(at)})
-            larger = rows.select(
+        before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
+        inside = np.zeros(launches.size, np.bool_)
+        which = np.flatnonzero(self.span[launches] >= 0)
+        span = self.span[launches][which]
+        while span.size:
+            larger = pl.DataFrame({"kind": kind.gather(span), "name": name.gather(span)}).select(
                 one_of("kind", "op", "module")
                 | ((pl.col("kind") == "annotation") & pl.col("name").is_in(passes.implode()))
-            ).to_series()
-            since = host["start"].gather(at).to_numpy()
-            inside |= (span >= 0) & larger.to_numpy() & (since <= before)
-            span = np.where(span >= 0, parent.gather(at).fill_null(-1).to_numpy())
-        return float(inside.mean())
+            )
+            inside[which] |= larger.to_series().to_numpy() & (since.gather(span).to_numpy() <= before[which])
+            span = parent.gather(span).fill_null(-1).to_numpy()
+            further = (span >= 0) & ~inside[which]
+            which, span = which[further], span[further]
+        return inside
+
+    def names(self, begin: int, end: int) -> Symbols:
+        """A symbol for every single activity of these launches: a graph holds many."""
+        first, last = self.first[begin], self.first[end] if end < self.first.size else self.kernels.size
+        return self.kernels[first:last]
 
     def times(self, begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Start and end on the host, in ns, of steps of the launches from `begin` to before `end`.
@@ -115,7 +118,10 @@ class LaunchSequence:
         begins, or, if none follows, with the last launch call of anything that is made before the next one in the sequence.
         """
         start = self._begins(begin)
-        limit = np.append(self._begins(end[end < self.at.size]), np.full(int((end >= self.at.size).sum()), np.iinfo(np.int64).max))
+        limit = np.append(
+            self._begins(end[end < self.at.size]),
+            np.full(int((end >= self.at.size).sum()), np.iinfo(np.int64).max),
+        )
         order, ends = self.calls
         last = ends[np.searchsorted(order, limit) - 1]
         follows = np.append(end[:-1] == begin[1:], False)
@@ -133,49 +139,63 @@ class LaunchSequence:
 
 def sequences(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Iterator[LaunchSequence]:
     """The sequence of the busiest device; then, where they are not all, that of its busiest thread and stream."""
-    kernels = (one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")).fill_null(value=False)
+    kernels = (one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")).fill_null(
+        value=False
+    )
     device = rows.filter(kernels)["device_id"].value_counts(sort=True)
     if not device.height:
         return
-    wanted = rows.select(kernels & pl.col("device_id").eq_missing(device["device_id"][0])).to_series().to_numpy()
+    wanted = (
+        rows.select(kernels & pl.col("device_id").eq_missing(device["device_id"][0])).to_series().to_numpy()
+    )
     order = np.flatnonzero(wanted)
     order = order[np.argsort(launched[order], kind="stable")]
     thread = _threads(trace, rows)
     stream = rows["stream_id"].fill_null(-1).to_numpy()
-    yield _sequence(trace, rows, launched, thread, order)
+    threads = _shares(launched[order], thread[order])
+    yield _sequence(trace, rows, launched, threads, order)
     for part in (thread, stream):
         numbers, counts = np.unique(part[order], return_counts=True)
         if 1 < numbers.size and counts.max() >= _LEAST_PART * order.size:
             chosen = order[part[order] == numbers[np.argmax(counts)]]
-            yield _sequence(trace, rows, launched, thread, chosen)
+            yield _sequence(trace, rows, launched, threads, chosen)
 
 
 def _sequence(
-    trace: Trace, rows: pl.DataFrame, launched: Int64Array, thread: Int64Array, order: Int64Array
+    trace: Trace,
+    rows: pl.DataFrame,
+    launched: Int64Array,
+    threads: tuple[Int64Array, ...],
+    order: Int64Array,
 ) -> LaunchSequence:
     """`order`: the rows of the sequence, by the time of their launches."""
     launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
     first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
     activities = np.diff(np.append(first, order.size))
     names = _mixed(rows["name"].to_physical().fill_null(0).to_numpy()[order])
-    symbols = names if first.size == order.size else _mixed(np.add.reduceat(names, first) + activities.astype(np.uint64))
+    symbols = (
+        names
+        if first.size == order.size
+        else _mixed(np.add.reduceat(names, first) + activities.astype(np.uint64))
+    )
     duration = np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first)
     at = launched[order][first]
     copies = _copies(rows, launched)
     return LaunchSequence(
         trace=trace,
-        symbols=(symbols >> np.uint64(32)).astype(np.uint32),
+        symbols=_symbols(symbols),
+        kernels=_symbols(names),
+        first=first,
         at=at,
         activities=activities,
         duration=duration,
-        thread=thread[order][first],
         span=launch[first],
         optimizer=_of_optimizer(trace, rows, launched, order)[first],
         fed=_between(at, copies),
-        loaded=_between(at, _starts(trace, "annotation", _LOADER_RANGES)),
-        waited=_between(at, _starts(trace, "runtime", (SYNCHRONISATION,))),
+        loaded=_between(at, _starts(trace, _LOADER_RANGES)),
         neural=_neural(trace, rows, order),
         copies=copies,
+        threads=threads,
         calls=_calls(trace, rows, launched),
     )
 
@@ -192,6 +212,16 @@ def _threads(trace: Trace, rows: pl.DataFrame) -> Int64Array:
     return take(trace.host["thread_id"].fill_null(-1).to_numpy(), rows["launch_id"].fill_null(-1).to_numpy())
 
 
+def _symbols(mixed: npt.NDArray[np.uint64]) -> Symbols:
+    return (mixed >> np.uint64(32)).astype(np.uint32)
+
+
+def _shares(at: Int64Array, thread: Int64Array) -> tuple[Int64Array, ...]:
+    """When each of the threads launched that make a large share of the launches; `at` is in order."""
+    numbers, counts = np.unique(thread, return_counts=True)
+    return tuple(at[thread == number] for number in numbers[counts >= _LEAST_SHARE * at.size])
+
+
 def _copies(rows: pl.DataFrame, launched: Int64Array) -> Int64Array:
     names = _matching(rows, "name", (HOST_TO_DEVICE,))
     return np.sort(launched[rows["name"].is_in(names.implode()).fill_null(value=False).to_numpy()])
@@ -206,7 +236,9 @@ def _calls(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> tuple[Int6
 
 def _of_optimizer(trace: Trace, rows: pl.DataFrame, launched: Int64Array, order: Int64Array) -> BoolArray:
     """Whether an optimizer launched it: by the ranges around optimizers where there are any, else by category and name."""
-    host = trace.host.select("kind", "name", "start", "duration").filter(one_of("kind", "annotation", "module"))
+    host = trace.host.select("kind", "name", "start", "duration").filter(
+        one_of("kind", "annotation", "module")
+    )
     names = _matching(host, "name", _OPTIMIZER_RANGES)
     names = names.filter(~names.cast(pl.String).str.contains("zero_grad"))
     ranges = host.filter(pl.col("name").is_in(names.implode())).sort("start")
@@ -222,9 +254,9 @@ def _of_optimizer(trace: Trace, rows: pl.DataFrame, launched: Int64Array, order:
     return chosen.to_series().fill_null(value=False).to_numpy()[order]
 
 
-def _starts(trace: Trace, kind: str, patterns: tuple[str, ...]) -> Int64Array:
-    """When spans of this kind begin whose name matches."""
-    host = trace.host.select("kind", "name", "start").filter(pl.col("kind") == kind)
+def _starts(trace: Trace, patterns: tuple[str, ...]) -> Int64Array:
+    """When ranges begin whose name matches."""
+    host = trace.host.select("kind", "name", "start").filter(pl.col("kind") == "annotation")
     names = _matching(host, "name", patterns)
     return host.filter(pl.col("name").is_in(names.implode()))["start"].to_numpy()
 
@@ -247,5 +279,6 @@ def _between(at: Int64Array, times: Int64Array) -> BoolArray:
 def _neural(trace: Trace, rows: pl.DataFrame, order: Int64Array) -> bool:
     if program(trace).pytorch:
         return True
-    category = rows.select(one_of("category", *_NETWORK).fill_null(value=False)).to_series().to_numpy()[order]
-    return bool(category.mean() >= _LEAST_NETWORK)
+    double = _matching(rows, "name", (_DOUBLE,))
+    network = rows.select(one_of("category", *_NETWORK) & ~pl.col("name").is_in(double.implode())).to_series()
+    return float(network.fill_null(value=False).to_numpy()[order].mean()) >= _LEAST_NETWORK

@@ -10,7 +10,6 @@ than none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,6 +20,7 @@ import polars as pl
 
 from tracekit.analyses._launch_sequence import LaunchSequence, sequences
 from tracekit.analyses._repetitions import FEWEST, Repetition, repetitions
+from tracekit.analyses._step_ranges import InferredSteps
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 
@@ -32,12 +32,20 @@ _LEAST_ACTIVITIES: Final = 4
 _MOST_STEPS_WITHOUT: Final = 0.1
 """Share of the steps that may lack what each should hold: of every first or last one something may be cut off."""
 
-_LEAST_SHARE: Final = 0.1
-"""Share of the launches from which on a thread takes part in every step, and at least which a step's own work makes up
-beside its optimizer."""
+_LEAST_BESIDE: Final = 0.1
+"""Share of a step's launches that are at least not its optimizer's."""
 
 _LEAST_TIME: Final = 0.5
 """Share of the kernels' time that the steps must hold."""
+
+_MOST: Final = 0.5
+"""Share of the steps from which on a place in them is said to be marked."""
+
+_MOST_ASKED: Final = 4
+"""Repetitions of which it is looked up what holds each launch."""
+
+_FEWEST_LAYERS: Final = 4
+"""Repetitions within a step, each of at least so many activities, that show the layers of a network."""
 
 _WIDEST_INPUT: Final = 0.4
 """Part of a step in which all its copies to the device lie; those of a layer's experts are spread over all of it."""
@@ -53,34 +61,44 @@ class _Candidate:
     sequence: LaunchSequence
     period: Repetition
 
-    @property
-    def _region(self) -> slice:
-        return slice(self.period.first, self.period.last)
-
     @cached_property
-    def optimizer_marks(self) -> bool:
-        return bool(self.sequence.optimizer[self._region].any())
-
-    @cached_property
-    def offset(self) -> int:
+    def offset(self) -> int | None:
         """The place in the template at which a step begins: after the optimizer, else with its input, else where the
-        host takes its longest break."""
+        host takes its longest break; None where all places lie within something larger.
+        """
         period, sequence = self.period, self.sequence
-        optimizer = np.flatnonzero(period.folded(sequence.optimizer) > 0.5)  # noqa: PLR2004 - most
+        free = self._free
+        if not free.any():
+            return None
+        optimizer = np.flatnonzero(period.folded(sequence.optimizer) >= _MOST)
+        fed = np.flatnonzero((period.folded(sequence.fed) >= _MOST) & free)
         if optimizer.size:
-            return (_before_widest_gap(optimizer, period.length) + 1) % period.length
-        fed = np.flatnonzero(period.folded(sequence.fed) > 0.5)  # noqa: PLR2004
+            wanted = _before_widest_gap(optimizer, period.length) + 1
+            return int((np.argmax(np.roll(free, -wanted)) + wanted) % period.length)
         if fed.size:
             return _after_widest_gap(fed, period.length)
-        return int(np.argmax(period.folded_median(sequence.breaks)))
+        return int(np.argmax(np.where(free, period.folded_median(sequence.breaks), -1)))
+
+    @cached_property
+    def _free(self) -> BoolArray:
+        """For each place in the template, whether nothing that is a part of a step holds it and the place before."""
+        places = self.period.places(_MOST_ASKED)
+        inside = self.sequence.enclosed(places.reshape(-1)).reshape(places.shape)
+        free: BoolArray = ~inside.any(axis=0)
+        return free
 
     @cached_property
     def cut(self) -> tuple[Int64Array, Int64Array]:
+        """First and one-past-last launch of each step."""
+        if self.offset is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return self.period.cut(self.offset)
 
     def every(self, marks: BoolArray) -> bool:
         """Whether the mark is in nearly every step."""
         begin, end = self.cut
+        if not begin.size:
+            return False
         total = np.append(0, np.cumsum(marks))
         return float((total[end] > total[begin]).mean()) >= 1 - _MOST_STEPS_WITHOUT
 
@@ -96,14 +114,18 @@ class _Candidate:
         return (
             int((activities[end] - activities[begin]).sum()) >= _LEAST_ACTIVITIES * begin.size
             and int((time[end] - time[begin]).sum()) >= _LEAST_TIME * int(time[-1])
-            and all(self.every(sequence.thread == thread) for thread in sequence.threads(_LEAST_SHARE))
-            and sequence.enclosed(begin) <= _MOST_STEPS_WITHOUT
+            and self._every_thread()
         )
 
+    def _every_thread(self) -> bool:
+        """Whether all threads launch in nearly every step: a layer is on the thread of its pass alone."""
+        start, end = self.sequence.times(*self.cut)
+        launches = (np.searchsorted(at, end) - np.searchsorted(at, start) for at in self.sequence.threads)
+        return all(float((count > 0).mean()) >= 1 - _MOST_STEPS_WITHOUT for count in launches)
 
-def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> tuple[int, pl.DataFrame] | None:
-    """Launches per step and the steps (`name`, `start`, `duration` in ns) of a trace that marks none; None when
-    nothing in the sequence of launches is surely a step.
+
+def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> InferredSteps | None:
+    """The steps of a trace that marks none, from its launches; None when no period of them is surely a step.
 
     `rows` are all activities of the device, `launched` the time at which each was launched.
     """
@@ -111,7 +133,8 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> tupl
         found = [_Candidate(sequence, each) for each in repetitions(sequence.symbols)]
         chosen = _chosen([each for each in found if each.possible])
         if chosen is not None:
-            return chosen.period.length, _spans(chosen)
+            found = f"period of {chosen.period.length} launches in the launch sequence"
+            return InferredSteps(found, f"inferred: a {found}", _spans(chosen))
     return None
 
 
@@ -119,17 +142,21 @@ def _chosen(candidates: list[_Candidate]) -> _Candidate | None:
     """The period that is the step; candidates are in order of length."""
     if not candidates:
         return None
-    if any(each.optimizer_marks for each in candidates):
+    sequence = candidates[0].sequence
+    if sequence.optimizer.any():
         return next((each for each in candidates if _has_optimizer(each)), None)
     best = min(each.period.unexplained for each in candidates)
-    size = candidates[0].sequence.symbols.size
-    simplest = next(each for each in candidates if each.period.unexplained <= best + _SAME * size)
-    if not simplest.sequence.neural:
+    most = best + _SAME * sequence.symbols.size
+    simplest = next(each for each in candidates if each.period.unexplained <= most)
+    if not sequence.neural:
         return simplest
-    tests: tuple[Callable[[_Candidate], bool], ...] = (_has_loader, _has_threads, _has_input, _has_wait)
-    # Anything left unexplained may be the optimizer of a step of which this is a part.
-    plain = simplest.period.regular and simplest is candidates[-1]
-    return simplest if plain and any(test(simplest) for test in tests) else None
+    # What is left unexplained, or comes before or after, may be the optimizer of a step of which this is a part.
+    period = simplest.period
+    whole = period.begins_within() and period.ends_within()
+    shown = (whole and (_has_loader(simplest) or len(sequence.threads) > 1)) or (
+        period.ends_within() and len(sequence.threads) == 1 and _has_input(simplest) and _has_layers(simplest)
+    )
+    return simplest if shown and period.regular and simplest is candidates[-1] else None
 
 
 def _has_optimizer(candidate: _Candidate) -> bool:
@@ -138,7 +165,7 @@ def _has_optimizer(candidate: _Candidate) -> bool:
     begin, end = candidate.cut
     own = np.append(0, np.cumsum(~marks))
     beside = own[end] - own[begin]
-    return candidate.every(marks) and bool((beside >= _LEAST_SHARE * (end - begin)).all())
+    return candidate.every(marks) and bool((beside >= _LEAST_BESIDE * (end - begin)).all())
 
 
 def _has_loader(candidate: _Candidate) -> bool:
@@ -146,25 +173,21 @@ def _has_loader(candidate: _Candidate) -> bool:
     return candidate.every(candidate.sequence.loaded)
 
 
-def _has_threads(candidate: _Candidate) -> bool:
-    """A forward pass on one thread and a backward pass on another."""
-    return len(candidate.sequence.threads(_LEAST_SHARE)) > 1
-
-
 def _has_input(candidate: _Candidate) -> bool:
-    """Every step begins with copies to the device, and after the last one comes nothing that a model's end may be."""
+    """Every step begins with copies to the device, and has none but there."""
     period, fed = candidate.period, candidate.sequence.fed
-    places = np.flatnonzero(period.folded(fed) > 0.5)  # noqa: PLR2004 - most
+    places = np.flatnonzero(period.folded(fed) >= _MOST)
     if not places.size or not candidate.every(fed):
         return False
-    wide = period.length - int(_gaps(places, period.length).max())
-    return wide <= _WIDEST_INPUT * period.length and period.ends_within()
+    return period.length - int(_gaps(places, period.length).max()) <= _WIDEST_INPUT * period.length
 
 
-def _has_wait(candidate: _Candidate) -> bool:
-    """The host waits in every step, and there is nothing but steps: a model has a beginning or an end beside its layers."""
-    period = candidate.period
-    return candidate.every(candidate.sequence.waited) and period.begins_within() and period.ends_within()
+def _has_layers(candidate: _Candidate) -> bool:
+    """A part that makes up most of the step repeats within it, as the layers of a network do: so it is no layer itself."""
+    begin, end = candidate.cut
+    middle = begin.size // 2
+    inner = repetitions(candidate.sequence.names(int(begin[middle]), int(end[middle])))
+    return any(each.length >= _LEAST_ACTIVITIES and int(each.good.sum()) >= _FEWEST_LAYERS for each in inner)
 
 
 def _gaps(places: npt.NDArray[np.int64], length: int) -> Int64Array:
@@ -186,6 +209,4 @@ def _spans(candidate: _Candidate) -> pl.DataFrame:
     begin, end = candidate.cut
     start, until = candidate.sequence.times(begin, end)
     frame = pl.DataFrame({"start": start, "duration": until - start})
-    return frame.select(
-        pl.format("step {}", pl.int_range(pl.len())).alias("name"), "start", "duration"
-    )
+    return frame.select(pl.format("step {}", pl.int_range(pl.len())).alias("name"), "start", "duration")

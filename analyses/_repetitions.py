@@ -101,12 +101,18 @@ class Repetition:
 
     def folded(self, marks: BoolArray) -> npt.NDArray[np.float64]:
         """For each place in the template, the share of repetitions in which it is marked."""
-        share: npt.NDArray[np.float64] = marks[self._places()].mean(axis=0)
+        share: npt.NDArray[np.float64] = marks[self.places()].mean(axis=0)
         return share
 
     def folded_median(self, values: Int64Array) -> npt.NDArray[np.float64]:
         """For each place in the template, the median of the values there."""
-        return np.median(values[self._places()], axis=0)
+        return np.median(values[self.places()], axis=0)
+
+    def places(self, most: int = 2 * _MOST_TEMPLATES) -> Int64Array:
+        """Positions in the sequence, one row for each of some good segments of the template's length."""
+        starts = self.bounds[:-1][self.good & (np.diff(self.bounds) == self.length)]
+        places: Int64Array = _spread(starts, most)[:, None] + np.arange(self.length)
+        return places
 
     def cut(self, offset: int) -> tuple[Int64Array, Int64Array]:
         """First and one-past-last position of each whole repetition that begins at place `offset` of the template."""
@@ -127,12 +133,6 @@ class Repetition:
             return True
         same = self.symbols[low:high] == self.template[offset : offset + high - low]
         return float(same.mean()) >= least
-
-    def _places(self) -> Int64Array:
-        """Positions in the sequence, one row for each of some good segments of the template's length."""
-        starts = self.bounds[:-1][self.good & (np.diff(self.bounds) == self.length)]
-        places: Int64Array = _spread(starts, 2 * _MOST_TEMPLATES)[:, None] + np.arange(self.length)
-        return places
 
 
 def repetitions(symbols: Symbols) -> list[Repetition]:
@@ -205,8 +205,7 @@ def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, Int64Array]]:
     low = np.searchsorted(group, pair[order] >> bits)
     high = np.searchsorted(group, pair[order] >> bits, side="right")
     return [
-        (int(distance[k]), int(covered[k]), position[a:b])
-        for k, a, b in zip(order, low, high, strict=True)
+        (int(distance[k]), int(covered[k]), position[a:b]) for k, a, b in zip(order, low, high, strict=True)
     ]
 
 
@@ -273,7 +272,9 @@ def _shifted(
     # Agreement when everything before a place is aligned with the beginning, and it and the rest with the end.
     before = np.cumsum(head) - head
     after = np.cumsum(tail[::-1])[::-1]
-    merit = (before - before[edges][segment]) + (after - (after[edges] - np.add.reduceat(tail, edges))[segment])
+    merit = (before - before[edges][segment]) + (
+        after - (after[edges] - np.add.reduceat(tail, edges))[segment]
+    )
     best = np.maximum.reduceat(merit, edges)
     places = np.flatnonzero(merit == best[segment])
     return best, offset[places[np.unique(segment[places], return_index=True)[1]]]
