@@ -58,7 +58,8 @@ class LaunchSequence:
     `symbols` stand for the kernels' names, `at` is the start of the call in ns, `activities` and `duration` what it
     launched, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer.
     Between the launch before and it: `fed`, a copy to the device was launched; `loaded`, the data loader was asked;
-    `breaks`: ns since the launch before. `neural`: the kernels are a network's.
+    `breaks`: ns since the launch before. `neural`: the kernels are a network's. `whole`: these are
+    all launches on the device.
     """
 
     trace: Trace
@@ -73,6 +74,7 @@ class LaunchSequence:
     fed: BoolArray
     loaded: BoolArray
     neural: bool
+    whole: bool
     copies: Int64Array  # when copies to the device were launched, in order
     threads: tuple[
         Int64Array, ...
@@ -83,7 +85,7 @@ class LaunchSequence:
 
     @property
     def breaks(self) -> Int64Array:
-        """ns since the launch before; 0 for the first."""
+        """The time since the launch before, in ns; 0 for the first."""
         return np.diff(self.at, prepend=self.at[:1])
 
     def enclosed(self, launches: Int64Array) -> BoolArray:
@@ -153,12 +155,12 @@ def sequences(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Iterato
     thread = _threads(trace, rows)
     stream = rows["stream_id"].fill_null(-1).to_numpy()
     threads = _shares(launched[order], thread[order])
-    yield _sequence(trace, rows, launched, threads, order)
+    yield _sequence(trace, rows, launched, threads, order, whole=True)
     for part in (thread, stream):
         numbers, counts = np.unique(part[order], return_counts=True)
-        if 1 < numbers.size and counts.max() >= _LEAST_PART * order.size:
+        if numbers.size > 1 and counts.max() >= _LEAST_PART * order.size:
             chosen = order[part[order] == numbers[np.argmax(counts)]]
-            yield _sequence(trace, rows, launched, threads, chosen)
+            yield _sequence(trace, rows, launched, threads, chosen, whole=False)
 
 
 def _sequence(
@@ -167,6 +169,8 @@ def _sequence(
     launched: Int64Array,
     threads: tuple[Int64Array, ...],
     order: Int64Array,
+    *,
+    whole: bool,
 ) -> LaunchSequence:
     """`order`: the rows of the sequence, by the time of their launches."""
     launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
@@ -194,6 +198,7 @@ def _sequence(
         fed=_between(at, copies),
         loaded=_between(at, _starts(trace, _LOADER_RANGES)),
         neural=_neural(trace, rows, order),
+        whole=whole,
         copies=copies,
         threads=threads,
         calls=_calls(trace, rows, launched),

@@ -53,6 +53,10 @@ _WIDEST_INPUT: Final = 0.4
 _SAME: Final = 0.005
 """Share of the launches by which one period must explain more than another that is shorter."""
 
+_SAME_STEP: Final = 0.05
+"""The same where each holds an optimizer: what is done every tenth step (logging) is no part of a step; a second
+optimizer with another part of the network is."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
@@ -133,22 +137,20 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
         found = [_Candidate(sequence, each) for each in repetitions(sequence.symbols)]
         chosen = _chosen([each for each in found if each.possible])
         if chosen is not None:
-            found = f"period of {chosen.period.length} launches in the launch sequence"
-            return InferredSteps(found, f"inferred: a {found}", _spans(chosen))
+            source = f"period of {chosen.period.length} launches in the launch sequence"
+            return InferredSteps(source, f"inferred: a {source}", _spans(chosen))
     return None
 
 
 def _chosen(candidates: list[_Candidate]) -> _Candidate | None:
-    """The period that is the step; candidates are in order of length."""
+    """The period that is the step, of candidates in order of length."""
     if not candidates:
         return None
     sequence = candidates[0].sequence
-    if sequence.optimizer.any():
-        return next((each for each in candidates if _has_optimizer(each)), None)
-    best = min(each.period.unexplained for each in candidates)
-    most = best + _SAME * sequence.symbols.size
-    simplest = next(each for each in candidates if each.period.unexplained <= most)
-    if not sequence.neural:
+    if sequence.neural and (sequence.optimizer.any() or not sequence.whole):
+        return _simplest([each for each in candidates if _has_optimizer(each)], _SAME_STEP)
+    simplest = _simplest(candidates, _SAME)
+    if simplest is None or not sequence.neural:
         return simplest
     # What is left unexplained, or comes before or after, may be the optimizer of a step of which this is a part.
     period = simplest.period
@@ -157,6 +159,13 @@ def _chosen(candidates: list[_Candidate]) -> _Candidate | None:
         period.ends_within() and len(sequence.threads) == 1 and _has_input(simplest) and _has_layers(simplest)
     )
     return simplest if shown and period.regular and simplest is candidates[-1] else None
+
+
+def _simplest(candidates: list[_Candidate], same: float) -> _Candidate | None:
+    """The shortest period of those that leave the least unexplained, but for this share of the launches."""
+    best = min((each.period.unexplained for each in candidates), default=0)
+    within = (c for c in candidates if c.period.unexplained <= best + same * c.sequence.symbols.size)
+    return next(within, None)
 
 
 def _has_optimizer(candidate: _Candidate) -> bool:

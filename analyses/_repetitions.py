@@ -1,7 +1,7 @@
 """What a sequence of symbols repeats: lengths after which most of it comes again, with every single repetition.
 
-A symbol (or a short run of them) that comes again at the same distance twice in a row, and does so over a large part of
-the sequence, proposes that distance. Its occurrences cut the sequence into segments. Of these one is the template, and
+A symbol (or a short run of them) that comes again at about the same distance twice in a row, and does so over a large part
+of the sequence, proposes that distance. Its occurrences cut the sequence into segments. Of these one is the template, and
 those that agree with it, symbol by symbol, are the repetitions: a segment that is a little longer or shorter may have
 one insertion or deletion, and a symbol may differ here and there. Nothing is guessed from counts alone.
 
@@ -117,7 +117,7 @@ class Repetition:
     def cut(self, offset: int) -> tuple[Int64Array, Int64Array]:
         """First and one-past-last position of each whole repetition that begins at place `offset` of the template."""
         low, high = self.bounds[:-1], self.bounds[1:]
-        middle = np.where(offset <= self.split, low + offset, high - (self.length - offset))
+        middle = np.where(offset < self.split, low + offset, high - (self.length - offset))
         at, connected = middle[self.good], np.diff(np.flatnonzero(self.good)) == 1
         begin, end = at[:-1][connected], at[1:][connected]
         before, after = self.first - (self.length - offset), self.last + offset
@@ -183,7 +183,7 @@ def _proposed(symbols: Symbols, chance: float) -> list[tuple[int, Int64Array]]:
 
 
 def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, Int64Array]]:
-    """(distance, symbols covered, positions) of runs of symbols that come again at one distance, twice in a row."""
+    """(distance, symbols covered, positions) of runs of symbols that come again and again at one distance."""
     size = symbols.size - run + 1
     bits = max(int(size).bit_length(), 1)
     hashed = np.zeros(size, np.uint64)
@@ -194,8 +194,9 @@ def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, Int64Array]]:
     position = (keys & mask).astype(np.int64)
     same = (keys[1:] ^ keys[:-1]) <= mask
     gap = np.diff(position)
+    near = np.abs(gap[1:] - gap[:-1]) * _MOST_LONGER <= gap[1:]
     group = np.cumsum(np.append(False, ~same))
-    steady = np.flatnonzero(same[1:] & same[:-1] & (gap[1:] == gap[:-1]) & (2 * gap[1:] < symbols.size))
+    steady = np.flatnonzero(same[1:] & same[:-1] & near & (2 * gap[1:] < symbols.size))
     pair, counts = np.unique((group[steady] << bits) | gap[steady], return_counts=True)
     distance = pair & int(mask)
     covered = (counts + 2) * distance
