@@ -56,10 +56,9 @@ class LaunchSequence:
     """One row per launch call that put kernels on the device, in the order of the calls.
 
     `symbols` stand for the kernels' names, `at` is the start of the call in ns, `activities` and `duration` what it
-    launched, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer.
-    Between the launch before and it: `fed`, a copy to the device was launched; `loaded`, the data loader was asked;
-    `breaks`: ns since the launch before. `neural`: the kernels are a network's. `whole`: these are
-    all launches on the device.
+    launched, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer. Between the launch before and
+    it, `fed`: a copy to the device was launched; `loaded`: the data loader was asked. `pytorch`: the program uses it.
+    `neural`: the kernels are a network's. `whole`: these are all launches on the device.
     """
 
     trace: Trace
@@ -73,15 +72,16 @@ class LaunchSequence:
     optimizer: BoolArray
     fed: BoolArray
     loaded: BoolArray
+    pytorch: bool
     neural: bool
     whole: bool
     copies: Int64Array  # when copies to the device were launched, in order
-    threads: tuple[
-        Int64Array, ...
-    ]  # when each thread with a large share launched on the device, in the sequence or not
-    calls: tuple[
-        Int64Array, Int64Array
-    ]  # of all activities: launch times in order, and the latest end of a call so far
+    threads: tuple[Int64Array, ...]  # when each thread launches that makes a large share of all launches
+
+    @property
+    def launched(self) -> bool:
+        """Whether most launches were recorded."""
+        return bool((self.span >= 0).mean() >= _LEAST_PART)
 
     @property
     def breaks(self) -> Int64Array:
@@ -116,18 +116,11 @@ class LaunchSequence:
     def times(self, begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Start and end on the host, in ns, of steps of the launches from `begin` to before `end`.
 
-        A step begins with its first launch, or with the copies to the device since the launch before. It ends where the next one
-        begins, or, if none follows, with the last launch call of anything that is made before the next one in the sequence.
+        A step begins with its first launch, or with the first copy to the device since the launch before. It ends where
+        the next one begins, and what follows the last launch has no end.
         """
-        start = self._begins(begin)
-        limit = np.append(
-            self._begins(end[end < self.at.size]),
-            np.full(int((end >= self.at.size).sum()), np.iinfo(np.int64).max),
-        )
-        order, ends = self.calls
-        last = ends[np.searchsorted(order, limit) - 1]
-        follows = np.append(end[:-1] == begin[1:], False)
-        return start, np.where(follows, limit, np.minimum(last, limit))
+        until = self._begins(np.minimum(end, self.at.size - 1))
+        return self._begins(begin), np.where(end < self.at.size, until, np.iinfo(np.int64).max)
 
     def _begins(self, at: Int64Array) -> Int64Array:
         own = self.at[at]
@@ -182,6 +175,7 @@ def _sequence(
         if first.size == order.size
         else _mixed(np.add.reduceat(names, first) + activities.astype(np.uint64))
     )
+    pytorch = program(trace).pytorch
     duration = np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first)
     at = launched[order][first]
     copies = _copies(rows, launched)
@@ -197,11 +191,11 @@ def _sequence(
         optimizer=_of_optimizer(trace, rows, launched, order)[first],
         fed=_between(at, copies),
         loaded=_between(at, _starts(trace, _LOADER_RANGES)),
-        neural=_neural(trace, rows, order),
+        pytorch=pytorch,
+        neural=pytorch or _network(rows, order),
         whole=whole,
         copies=copies,
         threads=threads,
-        calls=_calls(trace, rows, launched),
     )
 
 
@@ -230,13 +224,6 @@ def _shares(at: Int64Array, thread: Int64Array) -> tuple[Int64Array, ...]:
 def _copies(rows: pl.DataFrame, launched: Int64Array) -> Int64Array:
     names = _matching(rows, "name", (HOST_TO_DEVICE,))
     return np.sort(launched[rows["name"].is_in(names.implode()).fill_null(value=False).to_numpy()])
-
-
-def _calls(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> tuple[Int64Array, Int64Array]:
-    order = np.argsort(launched, kind="stable")
-    length = take(trace.host["duration"].to_numpy(), rows["launch_id"].fill_null(-1).to_numpy()[order])
-    at = launched[order]
-    return at, np.maximum.accumulate(at + np.maximum(length, 1))
 
 
 def _of_optimizer(trace: Trace, rows: pl.DataFrame, launched: Int64Array, order: Int64Array) -> BoolArray:
@@ -281,9 +268,8 @@ def _between(at: Int64Array, times: Int64Array) -> BoolArray:
     return marks[:-1]
 
 
-def _neural(trace: Trace, rows: pl.DataFrame, order: Int64Array) -> bool:
-    if program(trace).pytorch:
-        return True
+def _network(rows: pl.DataFrame, order: Int64Array) -> bool:
+    """Whether enough of the kernels are those of a neural network, in single precision or less."""
     double = _matching(rows, "name", (_DOUBLE,))
     network = rows.select(one_of("category", *_NETWORK) & ~pl.col("name").is_in(double.implode())).to_series()
     return float(network.fill_null(value=False).to_numpy()[order].mean()) >= _LEAST_NETWORK

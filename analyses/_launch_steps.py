@@ -44,6 +44,9 @@ _MOST: Final = 0.5
 _MOST_ASKED: Final = 4
 """Repetitions of which it is looked up what holds each launch."""
 
+_LATEST: Final = 8
+"""A step begins no more than one part in so many of it after the optimizer."""
+
 _FEWEST_LAYERS: Final = 4
 """Repetitions within a step, each of at least so many activities, that show the layers of a network."""
 
@@ -54,8 +57,8 @@ _SAME: Final = 0.005
 """Share of the launches by which one period must explain more than another that is shorter."""
 
 _SAME_STEP: Final = 0.05
-"""The same where each holds an optimizer: what is done every tenth step (logging) is no part of a step; a second
-optimizer with another part of the network is."""
+"""The same where each holds an optimizer, of launches that differ: what comes on top every tenth step (logging) makes no
+step of ten, but two optimizers for two networks in turn make one of both."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,8 @@ class _Candidate:
         fed = np.flatnonzero((period.folded(sequence.fed) >= _MOST) & free)
         if optimizer.size:
             wanted = _before_widest_gap(optimizer, period.length) + 1
-            return int((np.argmax(np.roll(free, -wanted)) + wanted) % period.length)
+            later = int(np.argmax(np.roll(free, -wanted)))
+            return (wanted + later) % period.length if later * _LATEST <= period.length else None
         if fed.size:
             return _after_widest_gap(fed, period.length)
         return int(np.argmax(np.where(free, period.folded_median(sequence.breaks), -1)))
@@ -148,38 +152,58 @@ def _chosen(candidates: list[_Candidate]) -> _Candidate | None:
         return None
     sequence = candidates[0].sequence
     if sequence.neural and (sequence.optimizer.any() or not sequence.whole):
-        return _simplest([each for each in candidates if _has_optimizer(each)], _SAME_STEP)
-    simplest = _simplest(candidates, _SAME)
+        optimizing = [each for each in candidates if _has_optimizer(each)]
+        return _simplest(optimizing, [each.period.changed for each in optimizing], _SAME_STEP)
+    simplest = _simplest(candidates, [each.period.unexplained for each in candidates], _SAME)
     if simplest is None or not sequence.neural:
         return simplest
-    # What is left unexplained, or comes before or after, may be the optimizer of a step of which this is a part.
+    # What is left unexplained, or comes after, may be the end of a step of which this is a part; and a second thread is
+    # autograd's: of a training step there should be an optimizer.
     period = simplest.period
-    whole = period.begins_within() and period.ends_within()
-    shown = (whole and (_has_loader(simplest) or len(sequence.threads) > 1)) or (
-        period.ends_within() and len(sequence.threads) == 1 and _has_input(simplest) and _has_layers(simplest)
+    if len(sequence.threads) > 1 or not (
+        period.regular and period.ends_within() and simplest is candidates[-1]
+    ):
+        return None
+    shown = _has_loader(simplest) or (_has_input(simplest) and _has_layers(simplest))
+    return simplest if shown else None
+
+
+def _simplest(candidates: list[_Candidate], left: list[int], same: float) -> _Candidate | None:
+    """The shortest period of those that leave the fewest launches, but for this share of all."""
+    within = (
+        each
+        for each, rest in zip(candidates, left, strict=True)
+        if rest <= min(left) + same * each.sequence.symbols.size
     )
-    return simplest if shown and period.regular and simplest is candidates[-1] else None
-
-
-def _simplest(candidates: list[_Candidate], same: float) -> _Candidate | None:
-    """The shortest period of those that leave the least unexplained, but for this share of the launches."""
-    best = min((each.period.unexplained for each in candidates), default=0)
-    within = (c for c in candidates if c.period.unexplained <= best + same * c.sequence.symbols.size)
     return next(within, None)
 
 
 def _has_optimizer(candidate: _Candidate) -> bool:
-    """Every step has one, and more beside it: its own loop over the parameters is no step."""
-    marks = candidate.sequence.optimizer
+    """Every step has one, and more beside it: its own loop over the parameters is no step.
+
+    In PyTorch the backward pass has a thread of its own, unless all is in one graph. Where no other one is there, the
+    optimizer may be part of a backward pass, once for each layer.
+    """
+    sequence = candidate.sequence
+    marks = sequence.optimizer
     begin, end = candidate.cut
+    if (
+        sequence.pytorch
+        and sequence.launched
+        and len(sequence.threads) == 1
+        and sequence.activities.max() == 1
+    ):
+        return False
     own = np.append(0, np.cumsum(~marks))
     beside = own[end] - own[begin]
     return candidate.every(marks) and bool((beside >= _LEAST_BESIDE * (end - begin)).all())
 
 
 def _has_loader(candidate: _Candidate) -> bool:
-    """Every step asks the data loader for a batch."""
-    return candidate.every(candidate.sequence.loaded)
+    """Every step asks the data loader for one batch."""
+    begin, end = candidate.cut
+    total = np.append(0, np.cumsum(candidate.sequence.loaded))
+    return float((total[end] - total[begin] == 1).mean()) >= 1 - _MOST_STEPS_WITHOUT
 
 
 def _has_input(candidate: _Candidate) -> bool:
@@ -214,8 +238,13 @@ def _after_widest_gap(places: npt.NDArray[np.int64], length: int) -> int:
 
 
 def _spans(candidate: _Candidate) -> pl.DataFrame:
-    """The steps on the host: from the first launch of each to the first of the next, or to the end of its last one."""
+    """The steps on the host: from the first launch of each to the first of the next. Of the last one nothing tells the end
+    unless the next one begins: it is left out then, so that every step is complete.
+    """
     begin, end = candidate.cut
+    symbols, template = candidate.sequence.symbols, candidate.period.template
+    if end[-1] == symbols.size or symbols[end[-1]] != template[candidate.offset]:
+        begin, end = begin[:-1], end[:-1]
     start, until = candidate.sequence.times(begin, end)
     frame = pl.DataFrame({"start": start, "duration": until - start})
     return frame.select(pl.format("step {}", pl.int_range(pl.len())).alias("name"), "start", "duration")

@@ -56,7 +56,8 @@ class Repetition:
 
     `bounds` cut it into segments (one more bound than segments), `good` says which of them agree with the template.
     Up to `split` symbols of a segment are aligned with the template's beginning, the rest with its end.
-    `unexplained` counts the symbols of the segments from the first to the last good one that are not the template's.
+    `unexplained` counts the symbols of the segments from the first to the last good one that are not the template's, and
+    `changed` those of good segments that stand where the template has another.
     """
 
     symbols: Symbols
@@ -65,7 +66,7 @@ class Repetition:
     good: BoolArray
     split: Int64Array
     unexplained: int
-    chance: float
+    changed: int
 
     @property
     def length(self) -> int:
@@ -90,14 +91,22 @@ class Repetition:
         return bool(self.good[low:high].all() and (np.abs(lengths - self.length) <= 2).all())
 
     def begins_within(self) -> bool:
-        """Whether what lies before the first good segment is, to the symbol, the end of one more."""
+        """Whether the sequence begins in a repetition: up to the end of the first good one it is, to the symbol, the template."""
         rest = self.first
-        return rest < self.length and self._agrees(0, rest, self.length - rest, least=1.0)
+        return (
+            rest < self.length
+            and self._agrees(0, rest, self.length - rest, least=1.0)
+            and self._agrees(rest, rest + self.length, 0, least=1.0)
+        )
 
     def ends_within(self) -> bool:
-        """Whether what lies after the last good segment is, to the symbol, the beginning of one more."""
+        """Whether the sequence ends in a repetition: from the beginning of the last good one on it is the template."""
         rest = self.symbols.size - self.last
-        return rest < self.length and self._agrees(self.last, self.symbols.size, 0, least=1.0)
+        return (
+            rest < self.length
+            and self._agrees(self.last, self.symbols.size, 0, least=1.0)
+            and self._agrees(self.last - self.length, self.last, 0, least=1.0)
+        )
 
     def folded(self, marks: BoolArray) -> npt.NDArray[np.float64]:
         """For each place in the template, the share of repetitions in which it is marked."""
@@ -233,7 +242,8 @@ def _repetition(symbols: Symbols, length: int, anchors: Int64Array, chance: floa
     if held < _LEAST_COVERED * symbols.size or held < _LEAST_HELD * between:
         return None
     unexplained = int((longer - matches)[first:last].sum())
-    return Repetition(symbols, template, bounds, good, split, unexplained, chance)
+    changed = int((np.minimum(lengths, length) - matches)[good].sum())
+    return Repetition(symbols, template, bounds, good, split, unexplained, changed)
 
 
 def _bounds(anchors: Int64Array, length: int, size: int) -> Int64Array:

@@ -27,7 +27,9 @@ class Network:
     @staticmethod
     def random(rng: random.Random, *, layers: int | None = None, launches: int | None = None) -> Network:
         """A network whose parts share a few names, as elementwise kernels do."""
-        names = [f"{kind}_{number}" for kind in ("gemm", "softmax_warp", "elementwise") for number in range(3)]
+        names = [
+            f"{kind}_{number}" for kind in ("gemm", "softmax_warp", "elementwise") for number in range(3)
+        ]
         size = launches or rng.randint(3, 10)
         return Network(
             ["embedding_gather", *(rng.choice(names) for _ in range(rng.randint(0, 2)))],
@@ -86,6 +88,8 @@ class Loop(Planted):
             low, high = since or 0, until if until is not None else self.clock
             kept = {r["correlation"] for r in self.host if "correlation" in r and low <= r["start"] < high}
             self.device = [row for row in self.device if row["correlation"] in kept]
-            self.host = [row for row in self.host if low <= row["start"] and row["start"] + row["duration"] < high]
+            self.host = [
+                row for row in self.host if low <= row["start"] and row["start"] + row["duration"] < high
+            ]
         trace = self.trace(captured=CAPTURED)
         return replace(trace, meta=replace(trace.meta, format=form))
