@@ -70,7 +70,7 @@ class _Candidate:
 
     @cached_property
     def offset(self) -> int | None:
-        """The place in the template at which a step begins: after the optimizer, else with its input, else where the
+        """The place in the template at which a step begins: after the optimizer, else with its data, else where the
         host takes its longest break; None where all places lie within something larger.
         """
         period, sequence = self.period, self.sequence
@@ -78,13 +78,14 @@ class _Candidate:
         if not free.any():
             return None
         optimizer = np.flatnonzero(period.folded(sequence.optimizer) >= _MOST)
-        fed = np.flatnonzero((period.folded(sequence.fed) >= _MOST) & free)
         if optimizer.size:
             wanted = _before_widest_gap(optimizer, period.length) + 1
             later = int(np.argmax(np.roll(free, -wanted)))
             return (wanted + later) % period.length if later * _LATEST <= period.length else None
-        if fed.size:
-            return _after_widest_gap(fed, period.length)
+        for marks in (sequence.loaded, sequence.fed):
+            marked = np.flatnonzero((period.folded(marks) >= _MOST) & free)
+            if marked.size:
+                return _after_widest_gap(marked, period.length)
         return int(np.argmax(np.where(free, period.folded_median(sequence.breaks), -1)))
 
     @cached_property
@@ -92,8 +93,8 @@ class _Candidate:
         """For each place in the template, whether nothing that is a part of a step holds it and the place before."""
         places = self.period.places(_MOST_ASKED)
         inside = self.sequence.enclosed(places.reshape(-1)).reshape(places.shape)
-        free: BoolArray = ~inside.any(axis=0)
-        return free
+        held: BoolArray = np.logical_or.reduce(inside, axis=0)
+        return ~held
 
     @cached_property
     def cut(self) -> tuple[Int64Array, Int64Array]:
@@ -142,7 +143,7 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
         chosen = _chosen([each for each in found if each.possible])
         if chosen is not None:
             source = f"period of {chosen.period.length} launches in the launch sequence"
-            return InferredSteps(source, f"inferred: a {source}", _spans(chosen))
+            return InferredSteps(source, f"inferred: a {source}", _spans(chosen), periods=True)
     return None
 
 
@@ -157,15 +158,14 @@ def _chosen(candidates: list[_Candidate]) -> _Candidate | None:
     simplest = _simplest(candidates, [each.period.unexplained for each in candidates], _SAME)
     if simplest is None or not sequence.neural:
         return simplest
-    # What is left unexplained, or comes after, may be the end of a step of which this is a part; and a second thread is
-    # autograd's: of a training step there should be an optimizer.
-    period = simplest.period
-    if len(sequence.threads) > 1 or not (
-        period.regular and period.ends_within() and simplest is candidates[-1]
-    ):
+    if len(sequence.threads) > 1:  # one is autograd's: of a training step there should be an optimizer
         return None
-    shown = _has_loader(simplest) or (_has_input(simplest) and _has_layers(simplest))
-    return simplest if shown else None
+    loading = [each for each in candidates if _has_loader(each)]
+    if loading:
+        return _simplest(loading, [each.period.changed for each in loading], _SAME_STEP)
+    # What is left unexplained, or comes after, may be the end of a step of which this is a part.
+    alone = simplest is candidates[-1] and simplest.period.regular and simplest.period.ends_within()
+    return simplest if alone and _has_input(simplest) and _has_layers(simplest) else None
 
 
 def _simplest(candidates: list[_Candidate], left: list[int], same: float) -> _Candidate | None:

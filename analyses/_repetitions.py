@@ -115,7 +115,8 @@ class Repetition:
 
     def folded_median(self, values: Int64Array) -> npt.NDArray[np.float64]:
         """For each place in the template, the median of the values there."""
-        return np.median(values[self.places()], axis=0)
+        middle: npt.NDArray[np.float64] = np.median(values[self.places()], axis=0)
+        return middle
 
     def places(self, most: int = 2 * _MOST_TEMPLATES) -> Int64Array:
         """Positions in the sequence, one row for each of some good segments of the template's length."""
@@ -173,17 +174,18 @@ def _chance(symbols: Symbols) -> float:
 
 def _proposed(symbols: Symbols, chance: float) -> list[tuple[int, Int64Array]]:
     """Distances at which something comes again over much of the sequence, with the positions of that something."""
-    best: dict[int, tuple[int, Int64Array]] = {}
+    best: dict[int, tuple[int, int, Int64Array]] = {}
     for run in _RUNS:
         if symbols.size <= run:
             continue
-        for distance, covered, positions in _steady(symbols, run):
-            if distance not in best or covered > best[distance][0]:
-                best[distance] = covered, positions
+        for distance, votes, covered, positions in _steady(symbols, run):
+            known, most, _ = best.get(distance, (0, 0, positions))
+            kept = positions if covered > most else best[distance][2]
+            best[distance] = known + votes, max(covered, most), kept
     ranked = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))[:_MOST_PROPOSED]
     rng = np.random.default_rng(0)
     kept = []
-    for distance, (_, positions) in ranked:
+    for distance, (_, _, positions) in ranked:
         at = rng.integers(0, symbols.size - distance, _SAMPLE)
         same = float((symbols[at] == symbols[at + distance]).mean())
         if (same - chance) / (1 - chance) >= _LEAST_COVERED * _LEAST_AGREEMENT**2:
@@ -191,8 +193,10 @@ def _proposed(symbols: Symbols, chance: float) -> list[tuple[int, Int64Array]]:
     return kept[:_MOST_TRIED]
 
 
-def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, Int64Array]]:
-    """(distance, symbols covered, positions) of runs of symbols that come again and again at one distance."""
+def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, int, Int64Array]]:
+    """Distances at which runs of symbols come again and again: how often in all, and of the run that comes so most often
+    the symbols that it covers and its positions.
+    """
     size = symbols.size - run + 1
     bits = max(int(size).bit_length(), 1)
     hashed = np.zeros(size, np.uint64)
@@ -211,11 +215,16 @@ def _steady(symbols: Symbols, run: int) -> list[tuple[int, int, Int64Array]]:
     covered = (counts + 2) * distance
     order = np.flatnonzero(covered >= _LEAST_COVERED * _LEAST_HELD * symbols.size)
     order = order[np.lexsort((pair[order], -covered[order]))]
-    order = order[np.sort(np.unique(distance[order], return_index=True)[1])][:_MOST_PROPOSED]
+    order = order[np.sort(np.unique(distance[order], return_index=True)[1])]
+    values, inverse = np.unique(distance, return_inverse=True)
+    votes = np.bincount(inverse, weights=counts).astype(np.int64)[np.searchsorted(values, distance[order])]
+    most = np.lexsort((distance[order], -votes))[:_MOST_PROPOSED]
+    order, votes = order[most], votes[most]
     low = np.searchsorted(group, pair[order] >> bits)
     high = np.searchsorted(group, pair[order] >> bits, side="right")
     return [
-        (int(distance[k]), int(covered[k]), position[a:b]) for k, a, b in zip(order, low, high, strict=True)
+        (int(distance[k]), int(vote), int(covered[k]), position[a:b])
+        for k, vote, a, b in zip(order, votes, low, high, strict=True)
     ]
 
 
@@ -241,8 +250,10 @@ def _repetition(symbols: Symbols, length: int, anchors: Int64Array, chance: floa
     held, between = int(lengths[good].sum()), int(bounds[last] - bounds[first])
     if held < _LEAST_COVERED * symbols.size or held < _LEAST_HELD * between:
         return None
-    unexplained = int((longer - matches)[first:last].sum())
-    changed = int((np.minimum(lengths, length) - matches)[good].sum())
+    # The template is one of the segments, and agrees with itself: the fewer there are, the more that would flatter them.
+    count = int(np.count_nonzero(good))
+    unexplained = int((longer - matches)[first:last].sum()) * count // (count - 1)
+    changed = int((np.minimum(lengths, length) - matches)[good].sum()) * count // (count - 1)
     return Repetition(symbols, template, bounds, good, split, unexplained, changed)
 
 

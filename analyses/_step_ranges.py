@@ -44,12 +44,13 @@ _GROUP: Final = ("process_id", "thread_id", "family")
 @dataclass(frozen=True, slots=True, eq=False)
 class InferredSteps:
     """What the steps are inferred from (`source`: of a range its name, runs of digits as #, where they differ), how that
-    is `told`, and their `spans`: `name`, `start`, `duration` in ns.
+    is `told`, and their `spans`: `name`, `start`, `duration` in ns. `periods`: each ends where another one begins.
     """
 
     source: str
     told: str
     spans: pl.DataFrame
+    periods: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,7 @@ class Scope:
     `end`); `overlapping` are all rows that touch the window, whoever launched them. `steps` has one row per
     selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
     are inferred, `inferred_from` names what from (a range, or a period of launches), and `inferred` tells it in words;
-    None when they were marked or asked for.
+    None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins.
     """
 
     trace: Trace
@@ -51,6 +51,7 @@ class Scope:
     on_cpu: bool
     inferred_from: str | None = None
     inferred: str | None = None
+    periods: bool = False
     kept: dict[str, object] = field(default_factory=dict, repr=False)  # what several analyses share, by name
     _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
 
@@ -179,10 +180,11 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         # The host is the device here, and what it does in a step before its first operator is part of the step.
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
-    source, told = (found.source, found.told) if found is not None and by_step else (None, None)
+    found = found if by_step else None
+    source, told, periods = (found.source, found.told, found.periods) if found else (None, None, False)
     label = _label(trace, steps, told, by_step=by_step, found=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
-    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, told)
+    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, told, periods)
 
 
 def _steps_of(

@@ -101,7 +101,8 @@ def _table(scope: Scope) -> pl.DataFrame:
     if not rows.height:
         return pl.DataFrame(schema=_COLUMNS)
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-    time = np.append(np.diff(start), end[-1] - start[-1])
+    # Between periods of launches there may be one that differs, and is no step: it counts for none.
+    time = end - start if scope.periods else np.append(np.diff(start), end[-1] - start[-1])
     spans = step_spans(scope)
     low, high = spans["span_start"].to_numpy(), spans["span_end"].to_numpy()
     parts = _composition(scope, int(low[0]), int(high[-1]))

@@ -194,6 +194,17 @@ def test_a_warm_up_a_tail_and_what_is_done_now_and_then_are_in_no_step_of_their_
     }
 
 
+def test_what_lies_between_steps_counts_for_none() -> None:
+    made = training(4)
+    made.clock += 5_000 * US
+    made.launches(["evaluate", "log"] * 20)
+    training(4, made=made)
+    scope = select(made.done())
+    times = steps(made.done(), scope=scope).table["time_ns"]
+    assert scope.steps.height == 6  # the one before and the last one have no end
+    assert set(times.to_list()) <= {*np.diff(made.marks).tolist()}
+
+
 def test_kernels_whose_names_change_from_step_to_step() -> None:
     made = training(10, made=Loop(changed=0.04))
     scope = select(made.done())

@@ -75,6 +75,16 @@ def test_symbols_may_differ_here_and_there() -> None:
     assert repetition.unexplained > 0
 
 
+def test_with_noise_a_multiple_explains_no_more() -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        plain = np.tile(np.arange(60), 60)
+        changed = np.where(rng.random(plain.size) < 0.05, rng.integers(100, 200, plain.size), plain)
+        both = found(symbols(changed))
+        best = min(each.unexplained for each in both.values())
+        assert next(k for k in sorted(both) if both[k].unexplained <= best + 0.005 * plain.size) == 60
+
+
 def test_a_step_may_hold_something_more() -> None:
     parts = [[*STEP[:50], 70, 71, *STEP[50:]] if k % 5 == 2 else STEP for k in range(20)]
     repetition = found(symbols(*parts))[101]
