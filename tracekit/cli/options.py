@@ -98,14 +98,16 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Take annotations that match as steps, instead of ProfilerStep#.",
+        help="Take annotations that match as steps, instead of ProfilerStep# or inferred ones.",
         rich_help_panel=_SELECT,
     ),
 ]
 WindowFlag = Annotated[
     WindowKind,
     typer.Option(
-        "--window", help="The activities of all complete steps, or the whole trace.", rich_help_panel=_SELECT
+        "--window",
+        help="The activities of all complete steps, or the whole trace (which infers no steps).",
+        rich_help_panel=_SELECT,
     ),
 ]
 CommPatterns = Annotated[
