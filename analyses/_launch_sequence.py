@@ -47,6 +47,9 @@ _LEAST_NETWORK: Final = 0.05
 _LEAST_SHARE: Final = 0.1
 """Share of the launches from which on a thread takes part in every step."""
 
+_DEEPEST: Final = 1000
+"""Levels of spans that are looked through; what lies deeper counts as part of something."""
+
 _LEAST_PART: Final = 0.5
 """Share of the launches that a single thread or stream must hold to be looked at alone."""
 
@@ -76,6 +79,7 @@ class LaunchSequence:
     neural: bool
     whole: bool
     copies: Int64Array  # when copies to the device were launched, in order
+    passes: pl.Series  # names of ranges around forward and backward passes
     threads: tuple[Int64Array, ...]  # when each thread launches that makes a large share of all launches
 
     @property
@@ -92,20 +96,22 @@ class LaunchSequence:
         """Which of these launches lie in an operator, module or forward or backward pass together with the launch before."""
         host = self.trace.host
         kind, name, parent, since = (host[column] for column in ("kind", "name", "parent_id", "start"))
-        passes = _matching(host, "name", _PASSES)
         before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
         inside = np.zeros(launches.size, np.bool_)
         which = np.flatnonzero(self.span[launches] >= 0)
         span = self.span[launches][which]
-        while span.size:
+        for _ in range(_DEEPEST):
             larger = pl.DataFrame({"kind": kind.gather(span), "name": name.gather(span)}).select(
                 one_of("kind", "op", "module")
-                | ((pl.col("kind") == "annotation") & pl.col("name").is_in(passes.implode()))
+                | ((pl.col("kind") == "annotation") & pl.col("name").is_in(self.passes.implode()))
             )
             inside[which] |= larger.to_series().to_numpy() & (since.gather(span).to_numpy() <= before[which])
             span = parent.gather(span).fill_null(-1).to_numpy()
             further = (span >= 0) & ~inside[which]
             which, span = which[further], span[further]
+            if not span.size:
+                return inside
+        inside[which] = True
         return inside
 
     def names(self, begin: int, end: int) -> Symbols:
@@ -132,71 +138,99 @@ class LaunchSequence:
         return np.where((first < self.copies.size) & (copy > before) & (copy < own), copy, own)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What all sequences of a trace are made from: its activities, with the time and the thread of their launches."""
+
+    trace: Trace
+    rows: pl.DataFrame
+    launched: Int64Array
+    ranges: pl.DataFrame  # annotations: name, start, duration
+    copies: Int64Array
+    pytorch: bool
+
+    def sequence(self, order: Int64Array, threads: tuple[Int64Array, ...], *, whole: bool) -> LaunchSequence:
+        """That of these rows, which are in the order of their launches."""
+        rows, ranges = self.rows, self.ranges
+        launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
+        first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
+        activities = np.diff(np.append(first, order.size))
+        kernels = _mixed(rows["name"].to_physical().fill_null(0).to_numpy()[order])
+        symbols = kernels
+        if first.size < order.size:
+            symbols = _mixed(np.add.reduceat(kernels, first) + activities.astype(np.uint64))
+        at = self.launched[order][first]
+        loading = ranges.filter(_named(ranges, _LOADER_RANGES))["start"].to_numpy()
+        return LaunchSequence(
+            trace=self.trace,
+            symbols=_symbols(symbols),
+            kernels=_symbols(kernels),
+            first=first,
+            at=at,
+            activities=activities,
+            duration=np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first),
+            span=launch[first],
+            optimizer=self._of_optimizer(order)[first],
+            fed=_between(at, self.copies),
+            loaded=_between(at, loading),
+            pytorch=self.pytorch,
+            neural=self.pytorch or _network(rows, order),
+            whole=whole,
+            copies=self.copies,
+            passes=_matching(ranges, _PASSES),
+            threads=threads,
+        )
+
+    def _of_optimizer(self, order: Int64Array) -> BoolArray:
+        """Whether an optimizer launched it: by the ranges around optimizers where there are any, else by category and name."""
+        ranges = self.ranges.filter(
+            _named(self.ranges, _OPTIMIZER_RANGES) & ~_named(self.ranges, ("zero_grad",))
+        )
+        if ranges.height:
+            ranges = ranges.sort("start")
+            start = ranges["start"].to_numpy()
+            end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
+            at = self.launched[order]
+            which = np.searchsorted(start, at, side="right") - 1
+            inside: BoolArray = (which >= 0) & (at < end[np.maximum(which, 0)])
+            return inside
+        chosen = self.rows.select((pl.col("category") == "optimizer") & ~_named(self.rows, (_NO_OPTIMIZER,)))
+        return chosen.to_series().fill_null(value=False).to_numpy()[order]
+
+
 def sequences(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Iterator[LaunchSequence]:
     """The sequence of the busiest device; then, where they are not all, that of its busiest thread and stream."""
-    kernels = (one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")).fill_null(
-        value=False
+    kernels = one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")
+    frame = rows.select("device_id", kernels.fill_null(value=False).alias("kernel"))
+    devices = (
+        frame.filter("kernel").group_by("device_id").len().sort("len", "device_id", descending=[True, False])
     )
-    device = rows.filter(kernels)["device_id"].value_counts(sort=True)
-    if not device.height:
+    if not devices.height:
         return
-    wanted = (
-        rows.select(kernels & pl.col("device_id").eq_missing(device["device_id"][0])).to_series().to_numpy()
-    )
-    order = np.flatnonzero(wanted)
+    own = pl.col("kernel") & pl.col("device_id").eq_missing(devices["device_id"][0])
+    order = np.flatnonzero(frame.select(own).to_series().to_numpy())
     order = order[np.argsort(launched[order], kind="stable")]
-    thread = _threads(trace, rows)
+    thread = take(
+        trace.host["thread_id"].fill_null(-1).to_numpy(), rows["launch_id"].fill_null(-1).to_numpy()
+    )
     stream = rows["stream_id"].fill_null(-1).to_numpy()
     threads = _shares(launched[order], thread[order])
-    yield _sequence(trace, rows, launched, threads, order, whole=True)
+    known = _Known(
+        trace,
+        rows,
+        launched,
+        trace.host.lazy()
+        .filter(pl.col("kind") == "annotation")
+        .select("name", "start", "duration")
+        .collect(),
+        np.sort(launched[rows.select(_named(rows, (HOST_TO_DEVICE,))).to_series().to_numpy()]),
+        program(trace).pytorch,
+    )
+    yield known.sequence(order, threads, whole=True)
     for part in (thread, stream):
         numbers, counts = np.unique(part[order], return_counts=True)
         if numbers.size > 1 and counts.max() >= _LEAST_PART * order.size:
-            chosen = order[part[order] == numbers[np.argmax(counts)]]
-            yield _sequence(trace, rows, launched, threads, chosen, whole=False)
-
-
-def _sequence(
-    trace: Trace,
-    rows: pl.DataFrame,
-    launched: Int64Array,
-    threads: tuple[Int64Array, ...],
-    order: Int64Array,
-    *,
-    whole: bool,
-) -> LaunchSequence:
-    """`order`: the rows of the sequence, by the time of their launches."""
-    launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
-    first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
-    activities = np.diff(np.append(first, order.size))
-    names = _mixed(rows["name"].to_physical().fill_null(0).to_numpy()[order])
-    symbols = (
-        names
-        if first.size == order.size
-        else _mixed(np.add.reduceat(names, first) + activities.astype(np.uint64))
-    )
-    pytorch = program(trace).pytorch
-    duration = np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first)
-    at = launched[order][first]
-    copies = _copies(rows, launched)
-    return LaunchSequence(
-        trace=trace,
-        symbols=_symbols(symbols),
-        kernels=_symbols(names),
-        first=first,
-        at=at,
-        activities=activities,
-        duration=duration,
-        span=launch[first],
-        optimizer=_of_optimizer(trace, rows, launched, order)[first],
-        fed=_between(at, copies),
-        loaded=_between(at, _starts(trace, _LOADER_RANGES)),
-        pytorch=pytorch,
-        neural=pytorch or _network(rows, order),
-        whole=whole,
-        copies=copies,
-        threads=threads,
-    )
+            yield known.sequence(order[part[order] == numbers[np.argmax(counts)]], threads, whole=False)
 
 
 def _mixed(numbers: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
@@ -204,11 +238,6 @@ def _mixed(numbers: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
     mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return mixed ^ (mixed >> np.uint64(32))
-
-
-def _threads(trace: Trace, rows: pl.DataFrame) -> Int64Array:
-    """The thread of each activity's launch; −1 where it is unknown."""
-    return take(trace.host["thread_id"].fill_null(-1).to_numpy(), rows["launch_id"].fill_null(-1).to_numpy())
 
 
 def _symbols(mixed: npt.NDArray[np.uint64]) -> Symbols:
@@ -221,44 +250,17 @@ def _shares(at: Int64Array, thread: Int64Array) -> tuple[Int64Array, ...]:
     return tuple(at[thread == number] for number in numbers[counts >= _LEAST_SHARE * at.size])
 
 
-def _copies(rows: pl.DataFrame, launched: Int64Array) -> Int64Array:
-    names = _matching(rows, "name", (HOST_TO_DEVICE,))
-    return np.sort(launched[rows["name"].is_in(names.implode()).fill_null(value=False).to_numpy()])
-
-
-def _of_optimizer(trace: Trace, rows: pl.DataFrame, launched: Int64Array, order: Int64Array) -> BoolArray:
-    """Whether an optimizer launched it: by the ranges around optimizers where there are any, else by category and name."""
-    host = trace.host.select("kind", "name", "start", "duration").filter(
-        one_of("kind", "annotation", "module")
-    )
-    names = _matching(host, "name", _OPTIMIZER_RANGES)
-    names = names.filter(~names.cast(pl.String).str.contains("zero_grad"))
-    ranges = host.filter(pl.col("name").is_in(names.implode())).sort("start")
-    if ranges.height:
-        start = ranges["start"].to_numpy()
-        end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
-        at = launched[order]
-        which = np.searchsorted(start, at, side="right") - 1
-        inside: BoolArray = (which >= 0) & (at < end[np.maximum(which, 0)])
-        return inside
-    other = _matching(rows, "name", (_NO_OPTIMIZER,))
-    chosen = rows.select((pl.col("category") == "optimizer") & ~pl.col("name").is_in(other.implode()))
-    return chosen.to_series().fill_null(value=False).to_numpy()[order]
-
-
-def _starts(trace: Trace, patterns: tuple[str, ...]) -> Int64Array:
-    """When ranges begin whose name matches."""
-    host = trace.host.select("kind", "name", "start").filter(pl.col("kind") == "annotation")
-    names = _matching(host, "name", patterns)
-    return host.filter(pl.col("name").is_in(names.implode()))["start"].to_numpy()
-
-
-def _matching(rows: pl.DataFrame, column: str, patterns: tuple[str, ...]) -> pl.Series:
+def _matching(rows: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Series:
     """The distinct names that match one of the patterns."""
-    names = rows[column].drop_nulls().unique()
+    names = rows["name"].drop_nulls().unique()
     text = names.cast(pl.String)
     wanted = pl.select(pl.any_horizontal(text.str.contains(pattern) for pattern in patterns)).to_series()
     return names.filter(wanted)
+
+
+def _named(rows: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
+    """Whether the name of a row of these matches one of the patterns."""
+    return pl.col("name").is_in(_matching(rows, patterns).implode()).fill_null(value=False)
 
 
 def _between(at: Int64Array, times: Int64Array) -> BoolArray:
@@ -270,6 +272,5 @@ def _between(at: Int64Array, times: Int64Array) -> BoolArray:
 
 def _network(rows: pl.DataFrame, order: Int64Array) -> bool:
     """Whether enough of the kernels are those of a neural network, in single precision or less."""
-    double = _matching(rows, "name", (_DOUBLE,))
-    network = rows.select(one_of("category", *_NETWORK) & ~pl.col("name").is_in(double.implode())).to_series()
+    network = rows.select(one_of("category", *_NETWORK) & ~_named(rows, (_DOUBLE,))).to_series()
     return float(network.fill_null(value=False).to_numpy()[order].mean()) >= _LEAST_NETWORK

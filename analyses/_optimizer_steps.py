@@ -67,6 +67,8 @@ def between_optimizers(sequence: LaunchSequence) -> Between | None:
         & (same >= _LEAST_SAME * np.maximum(lengths, length))
         & (lengths - optimizing >= _LEAST_BESIDE * lengths)
     )
+    # Where the first one begins is known only if it holds what the others do, to the launch.
+    good[0] &= bool(same[0] == lengths[0] == length)
     begin, end = bounds[:-1][good], bounds[1:][good]
     held = int((end - begin).sum())
     if (

@@ -180,8 +180,8 @@ def _proposed(symbols: Symbols, chance: float) -> list[tuple[int, Int64Array]]:
             continue
         for distance, votes, covered, positions in _steady(symbols, run):
             known, most, _ = best.get(distance, (0, 0, positions))
-            kept = positions if covered > most else best[distance][2]
-            best[distance] = known + votes, max(covered, most), kept
+            at = positions if covered > most else best[distance][2]
+            best[distance] = known + votes, max(covered, most), at
     ranked = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))[:_MOST_PROPOSED]
     rng = np.random.default_rng(0)
     kept = []

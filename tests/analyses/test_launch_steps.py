@@ -328,6 +328,13 @@ def test_nothing_that_holds_two_launches_is_cut() -> None:
     assert select(made.done()).steps.height == 5
 
 
+def test_spans_without_end_are_not_followed_for_ever() -> None:
+    made = training(6)
+    for level in range(3000):
+        made.span("python", "frame", made.marks[0] - 4000 + level, made.clock + 4000 - level)
+    assert none_in(made.done())
+
+
 def test_collectives_copies_and_another_device_do_not_disturb() -> None:
     made = training(5)
     plain = select(made.done())
