@@ -36,6 +36,9 @@ __all__ = ["export", "report", "run_analysis"]
 _FOLDERS: Final = (Format.csv, Format.parquet)
 """The formats in which a report is a folder of tables."""
 
+_NAMED: Final = 8
+"""Processes that an error names."""
+
 
 def report(
     traces: flags.TraceFiles,
@@ -52,6 +55,7 @@ def report(
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
+    every: flags.Every = False,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
     ncu: flags.Ncu = None,
@@ -68,7 +72,20 @@ def report(
     digests = digests_of(traces, no_cache=no_cache)
     names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
     ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
-    asked = (names, rank, process, step, window, comm_pattern, ranges, only, top, limits, _looks_of(chosen))
+    asked = (
+        names,
+        rank,
+        process,
+        step,
+        window,
+        comm_pattern,
+        ranges,
+        only,
+        top,
+        every,
+        limits,
+        _looks_of(chosen),
+    )
     metrics, keep = _metrics_of(ncu, no_cache=no_cache)
     question = (
         None
@@ -88,11 +105,14 @@ def report(
         comm_patterns=comm_pattern,
         ranges=ranges,
     )
-    _check_one_page(len(loaded), chosen)
+    _check_one_page(len(loaded), chosen, loaded)
     fitted = [attached(trace, reports) for trace in loaded]
     read = [trace for trace, _ in fitted]
     from tracekit.report.build import build_report
 
+    at_a_glance = ""
+    if chosen in (Format.table, Format.md) and not every:
+        read, at_a_glance = _few(read, window.value, step, chosen)
     made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
     for result, trace in made:
         if figures is not None:
@@ -105,7 +125,8 @@ def report(
         _write_folders(made, chosen, output)
         return
     rendered = [_render(result, trace, chosen) for result, trace in made]
-    text = _joined(_headed(rendered, [result.trace for result, _ in made], chosen), chosen)
+    sources = [result.trace for result, _ in made]
+    text = at_a_glance + _joined(_headed(rendered, sources, chosen, always=bool(at_a_glance)), chosen)
     if question and all(fits for _, fits in fitted):  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
@@ -117,12 +138,37 @@ def _metrics_of(ncu: Sequence[Path] | None, *, no_cache: bool) -> tuple[list[str
     return digests, None not in digests
 
 
-def _check_one_page(traces: int, chosen: Format) -> None:
-    """Raises UsageError when several traces are to be one HTML page."""
-    if traces > 1 and chosen is Format.html:
-        raise UsageError(
-            "one HTML file holds one trace", remedy="run report once a trace, or use --rank or --process"
-        )
+def _check_one_page(traces: int, chosen: Format, known: Sequence[Trace] = ()) -> None:
+    """Raises UsageError when several traces are to be one HTML page; the processes of one file are named."""
+    if traces <= 1 or chosen is not Format.html:
+        return
+    remedy = "run report once a trace, or use --rank or --process"
+    if known and known[0].meta.parts == len(known):
+        shown = ", ".join(str(trace.meta.process_ids[0]) for trace in known[:_NAMED])
+        more = f", … ({len(known)} in all, `tracekit info` lists them)" if len(known) > _NAMED else ""
+        remedy = f"name a process: --process {shown}{more}"
+    path = known[0].meta.path if known else None
+    raise UsageError("one HTML file holds one trace", path=path, remedy=remedy)
+
+
+def _few(
+    read: list[Trace], window: Literal["steps", "trace"], step: str | None, chosen: Format
+) -> tuple[list[Trace], str]:
+    """The traces to report in full, and the text of what all did; no text where they are few enough for a report each."""
+    from tracekit.report import several
+
+    if len(read) <= several.MOST_IN_FULL:
+        return read, ""
+    ranks = {trace.meta.rank for trace in read}
+    if None not in ranks and len(ranks) == len(read):
+        other = "`--rank N` gives that of another"
+    elif read[0].meta.parts == len(read):
+        other = "`--process PID` gives that of another"
+    else:
+        other = "another file alone gives its own"
+    table = several.overview_table(read, window=window, step=step)
+    section = several.overview(table, f"{other}, `--all` those of all")
+    return [read[several.busiest(table)]], _render_section(section, chosen, table.total_rows) + "\n"
 
 
 def _looks_of(chosen: Format) -> tuple[object, ...]:
@@ -146,9 +192,11 @@ def _joined(texts: Sequence[str], chosen: Format) -> str:
     return "\n".join(texts)
 
 
-def _headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
+def _headed(
+    texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format, *, always: bool = False
+) -> Sequence[str]:
     """Of several reports each with a line above it that says which trace, and which rank, it is of."""
-    if len(texts) == 1 or chosen not in (Format.table, Format.md):
+    if (len(texts) == 1 and not always) or chosen not in (Format.table, Format.md):
         return texts
     from tracekit.report.format import format_source
     from tracekit.report.markdown import escape

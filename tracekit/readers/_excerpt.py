@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import numpy as np
@@ -20,12 +21,12 @@ _TOLERANCE: Final = 3
 Times = npt.NDArray[np.int64]
 
 
-def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
+def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]) -> Excerpt:
     """Narrow an overflowed store to a window in time that holds about `most_rows` rows, and say which.
 
     Kept are host spans that touch the window, device activities that were launched in it or run before the last of
-    those ends, and the launches of all of them. Times are as in the file. Raises TracekitError when no window is
-    small enough.
+    those ends, and the launches of all of them. Times are as in the file. Raises UsageError, about the file `path`,
+    when no window is small enough.
     """
     starts, ends = _steps(store)
     total = store.rows
@@ -53,6 +54,7 @@ def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
             "graph_nodes": lambda _: inside,
         },
         _TOLERANCE * most_rows,
+        path,
     )
     return Excerpt(
         start=low, end=high, rows=kept, total_rows=total, steps=steps, total_steps=len(np.unique(starts))

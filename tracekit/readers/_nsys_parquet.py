@@ -41,6 +41,10 @@ class ParquetTables:
         """The tables in order."""
         return sorted(self._files)
 
+    def without_row_ids(self) -> list[str]:
+        """None: a file of Parquet is read by position."""
+        return []
+
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns; none of a table that is not there."""
         return frozenset(self._schemas.get(table, ()))

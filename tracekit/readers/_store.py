@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, UsageError
 
 __all__ = ["FrameStore", "TimeSample"]
 
@@ -101,10 +101,12 @@ class FrameStore:
         for frame in self._held.get(name, []):
             yield frame if columns is None else frame.select(c for c in columns if c in frame.columns)
 
-    def keep_only(self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int) -> int:
+    def keep_only(
+        self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int, path: str | os.PathLike[str]
+    ) -> int:
         """Keep, in memory, the rows that `choose` wants of each named frame; returns how many.
 
-        Raises TracekitError when they are more than `most`.
+        Raises UsageError, about the file `path`, when they are more than `most`.
         """
         self._flush()
         kept: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -114,8 +116,9 @@ class FrameStore:
                 chosen = part.filter(wanted(part))
                 count += chosen.height
                 if count > most:
-                    raise TracekitError(
+                    raise UsageError(
                         f"its events lie too close together in time to read fewer than {most:,} of them",
+                        path=path,
                         remedy="raise --max-events, or read all with --max-events 0",
                     )
                 if chosen.height:

@@ -118,11 +118,7 @@ def read_nsys(
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
         if not stores.rows:
-            raise UnreadableTraceError(
-                "it is an Nsight Systems export without events",
-                path=place,
-                remedy="profile with nsys profile --trace=cuda,nvtx",
-            )
+            raise _without_events(tables)
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
         machine = machine_of(tables, names.ranks)
@@ -179,7 +175,7 @@ def _build(
     most: int | None,
 ) -> Trace:
     total = store.rows
-    excerpt = take_excerpt(store, most) if most is not None and store.overflowed else None
+    excerpt = take_excerpt(store, most, part.path) if most is not None and store.overflowed else None
     if excerpt is not None:
         health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
     last = max((_last(store, name) for name in ("host", "device")), default=0)
@@ -323,11 +319,27 @@ def _refuse_foreign(tables: Tables) -> None:
     )
 
 
+def _without_events(tables: Tables) -> UnreadableTraceError:
+    if unread := tables.without_row_ids():
+        fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
+        return UnreadableTraceError(
+            fault, path=tables.path, remedy="export it again: nsys export --type sqlite"
+        )
+    return UnreadableTraceError(
+        "it is an Nsight Systems export without events",
+        path=tables.path,
+        remedy="profile with nsys profile --trace=cuda,nvtx",
+    )
+
+
 def _count_unread(tables: Tables, health: HealthLog) -> None:
-    """Tables with events that are not read."""
+    """Tables with events that are not read, and tables of any kind that cannot be."""
     others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
-    for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES)):
-        health.count("unread_table", tables.count(name), name)
+    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES))}
+    told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
+    health.count("unread_table", sum(rows.values()), told)
+    unread = tables.without_row_ids()
+    health.count("table_without_row_ids", len(unread), ", ".join(unread))
 
 
 def _size(path: Path) -> int:
