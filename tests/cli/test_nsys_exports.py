@@ -89,7 +89,7 @@ def test_what_is_in_a_file_of_several_processes(tmp_path: Path, capsys: pytest.C
     path = write_sqlite(merged(first, second), tmp_path / "t.sqlite")
     text = run(capsys, "info", path)
     rows = [line.split() for line in text.splitlines() if line.split()[:1] in (["77"], ["4242"])]
-    kernels = {pid: count for pid, count in by_process(path)}
+    kernels = dict(by_process(path))
     assert [row[0] for row in rows] == ["77", "4242"]
     assert rows[0][1:3] == ["0", str(kernels[77])]
     assert rows[1][1:4] == ["0,", "3", str(kernels[4242])]
@@ -140,9 +140,8 @@ def test_of_many_processes_one_report_in_full(
     path = write_sqlite(many(MOST_IN_FULL + 2), tmp_path / "t.sqlite")
     text = run(capsys, "report", path, "-f", form)
     head = "══" if form == "table" else "*t.sqlite"
-    assert [line[: len(head) + 30] for line in text.splitlines() if line.startswith(head)][0].split("·")[
-        1
-    ].strip() == "process 104"
+    first = next(line for line in text.splitlines() if line.startswith(head))
+    assert first.split("·")[1].strip() == "process 104"
     assert text.count("Where did the device's time go?") == 1
     said = " ".join(text.split())
     assert "full report of process 104 alone" in said

@@ -203,7 +203,7 @@ def test_events_too_close_together_are_told_in_one_line(
 
 
 def test_no_room_to_put_rows_aside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store, "_roomy_place", lambda: "/nowhere")
+    monkeypatch.setattr(_store, "roomy_place", lambda: "/nowhere")
     with pytest.raises(TracekitError, match="set TMPDIR"):
         part_of(path, 100)
 

@@ -84,6 +84,16 @@ class ParquetTables:
                 typed = typed.filter(pl.col(only[0]).is_in(only[1]))
             yield clocked(typed.select(list(wanted)))
 
+    def schema(self, table: str) -> dict[str, pl.DataType]:
+        """The columns of a table that is there, with the types that the file gives them."""
+        return dict(self._schemas[table])
+
+    def raw_pages(self, table: str, columns: list[str], height: int) -> Iterator[pl.DataFrame]:
+        """These columns of a table as they are, so many rows at a time."""
+        scan = pl.scan_parquet(self._files[table]).select(columns)
+        for at in range(0, self.count(table), height):
+            yield self._collected(scan.slice(at, height), table)
+
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
         none = pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})

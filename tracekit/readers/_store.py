@@ -17,7 +17,7 @@ import polars as pl
 
 from tracekit.errors import TracekitError, UsageError
 
-__all__ = ["FrameStore", "TimeSample"]
+__all__ = ["FrameStore", "TimeSample", "roomy_place"]
 
 _FLUSHES: Final = 4
 """Once frames go to disk, they go when this part of the allowed rows has gathered."""
@@ -137,7 +137,7 @@ class FrameStore:
     def _flush(self) -> None:
         try:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=_roomy_place())
+                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place())
             for name, frames in self._held.items():
                 file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
                 _joined(frames).write_ipc(file, compression="lz4")
@@ -155,7 +155,7 @@ def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames, how="diagonal_relaxed", rechunk=False)
 
 
-def _roomy_place() -> str | None:
+def roomy_place() -> str | None:
     """A folder for large temporary files: the user's own choice, else one that is not kept in memory, as /tmp may be."""
     if os.environ.get("TMPDIR"):
         return None
