@@ -123,7 +123,7 @@ def test_a_folder_loses_what_a_database_loses(tmp_path: Path) -> None:
     assert (of_database.values, of_database.common) == (of_folder.values, of_folder.common)
     assert_same_frames(tmp_path / "out.sqlite", tmp_path / "out")
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as base:
-        for (table,) in base.execute("SELECT name FROM sqlite_master").fetchall():
+        for (table,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             rows = base.execute(f'SELECT * FROM "{table}" ORDER BY rowid').fetchall()
             # A folder declares nothing NOT NULL, so that what is emptied there is null.
             rows = [tuple(None if value == "" else value for value in row) for row in rows]
