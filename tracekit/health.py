@@ -89,6 +89,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "warning",
         "tables are there, but their rows have no ids (WITHOUT ROWID), by which tables are read: not read",
     ),
+    "unread_payload": ("info", "binary payloads that the file's schemas do not explain"),
     "unread_table": ("info", "rows of tables that tracekit does not read"),
     "open_range": ("info", "ranges that had not ended when recording did; they end with it"),
     "other_process": ("info", "host spans of processes that put no work on a device were left out"),

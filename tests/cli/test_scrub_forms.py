@@ -167,6 +167,21 @@ def test_types_that_a_database_has_not(tmp_path: Path) -> None:
     assert [one.what for one in done.removed if one.column == "nested"] == ["column left out"]
 
 
+def test_texts_that_are_no_utf8_are_searched_and_kept(tmp_path: Path) -> None:
+    source = as_folder(export(names=[f"cafQ of {USER}"]).write(tmp_path / "in.sqlite"), tmp_path / "in")
+    changed = 0
+    for file in source.iterdir():
+        pl.read_parquet(file).write_parquet(file, compression="uncompressed", use_pyarrow=False)
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"cafQ", b"caf\xe9"))
+        changed += b"cafQ" in data
+    assert changed == 1
+    scrub(source, tmp_path / "out")
+    assert standing_in(told_by(tmp_path / "out"), EVERYTHING) == []
+    names = set(tracekit.read(tmp_path / "out").host["name"].cast(pl.String))
+    assert {name for name in names if "caf" in name} == {"caf\ufffd of [scrubbed]"}
+
+
 def test_a_value_that_still_stands_in_the_folder_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

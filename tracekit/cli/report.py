@@ -161,13 +161,13 @@ def _few(
         return read, ""
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
-        other = "`--rank N` gives that of another"
+        other = "--rank N gives that of another"
     elif read[0].meta.parts == len(read):
-        other = "`--process PID` gives that of another"
+        other = "--process PID gives that of another"
     else:
         other = "another file alone gives its own"
     table = several.overview_table(read, window=window, step=step)
-    section = several.overview(table, f"{other}, `--all` those of all")
+    section = several.overview(table, f"{other}, --all those of all")
     return [read[several.busiest(table)]], _render_section(section, chosen, table.total_rows) + "\n"
 
 

@@ -6,15 +6,32 @@ from typing import Final, Literal
 
 import polars as pl
 
-__all__ = ["DTYPES", "LONGEST_TEXT", "PAGE_ROWS", "ColumnKind", "Only", "clocked", "decoded"]
+__all__ = [
+    "DTYPES",
+    "LONGEST_PAYLOAD",
+    "LONGEST_TEXT",
+    "PAGE_ROWS",
+    "ColumnKind",
+    "Only",
+    "clocked",
+    "decoded",
+]
 
-ColumnKind = Literal["int", "float", "text"]
+ColumnKind = Literal["int", "float", "text", "bytes"]
 Only = tuple[str, tuple[int, ...]]
-DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
+DTYPES: Final[dict[str, pl.DataType]] = {
+    "int": pl.Int64(),
+    "float": pl.Float64(),
+    "text": pl.String(),
+    "bytes": pl.Binary(),
+}
 
 PAGE_ROWS: Final = 1 << 17
 LONGEST_TEXT: Final = 1 << 14
 """Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
+
+LONGEST_PAYLOAD: Final = 1 << 10
+"""Bytes of a binary value that are read."""
 
 _TIMES: Final = ("start", "end", "timestamp")
 _LATEST_NS: Final = 3 * 10**18

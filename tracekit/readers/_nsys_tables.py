@@ -20,7 +20,16 @@ from tracekit.digest import changes_beside
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
 from tracekit.limits import SMALLEST_ROW
-from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+from tracekit.readers._nsys_pages import (
+    DTYPES,
+    LONGEST_PAYLOAD,
+    LONGEST_TEXT,
+    PAGE_ROWS,
+    ColumnKind,
+    Only,
+    clocked,
+    decoded,
+)
 from tracekit.readers._nsys_parquet import ParquetTables
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
 
@@ -218,6 +227,9 @@ class SqliteTables:
             # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
             read = column if self._utf16 else f"cast({column} as blob)"
             return f"case typeof({column}) when 'text' then substr({read}, 1, {LONGEST_TEXT}) end"
+        if kind == "bytes":
+            read = f"substr(cast({column} as blob), 1, {LONGEST_PAYLOAD})"
+            return f"case when typeof({column}) in ('blob', 'text') then {read} end"
         if kind == "int":
             return f"case typeof({column}) when 'integer' then {column} end"
         return (
@@ -229,7 +241,7 @@ class SqliteTables:
         if name not in there:
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
         values = page[name]
-        if values.dtype == pl.Binary:
+        if values.dtype == pl.Binary and kind != "bytes":
             text, replaced = decoded(values)
             self.replaced_texts += replaced
             return text

@@ -32,6 +32,7 @@ from tracekit.readers._finish import (
     rank_in_name,
     side_frame,
 )
+from tracekit.readers._nsys_collectives import with_group_sizes
 from tracekit.readers._nsys_graphs import graph_nodes
 from tracekit.readers._nsys_meta import Machine, machine_of
 from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
@@ -145,7 +146,7 @@ def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tupl
     yield from device_side.waits(tables)
     yield from device_side.allocations(tables)
     yield from host_side.api_calls(tables, health)
-    yield from ranges(tables, names)
+    yield from ranges(tables, names, health)
     yield from host_side.library_calls(tables)
     yield from host_side.overheads(tables)
     yield from host_side.os_calls(tables)
@@ -195,6 +196,7 @@ def _build(
     )
     side["counters"] = machine_rows
     frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
+    collectives = with_group_sizes(collectives, made.host)
     frames["collectives"] = collectives_of(collectives, made.host, origin)
     rank = _rank(part, machine)
     if rank is None:

@@ -85,7 +85,7 @@ def busiest(table: Table) -> int:
 def overview(table: Table, remedy: str) -> Section:
     """An `overview_table` as a section that says which trace is shown in full, and with `remedy` how to see others."""
     chosen = table.frame.row(busiest(table), named=True)
-    by_process = chosen["process_id"] is not None and table.frame["process_id"].n_unique() > 1
+    by_process = chosen["process_id"] is not None and table.frame["process_id"].is_unique().all()
     who = (
         f"rank {chosen['rank']}"
         if chosen["rank"] is not None and table.frame["rank"].is_unique().all()

@@ -72,23 +72,23 @@ def database_of_folder(
     source: Path, target: sqlite3.Connection, progress: Callable[[str], None]
 ) -> tuple[Forms, list[Removed]]:
     """Copy the tables of a folder of Parquet files into a database; returns their types, and what was left out already."""
-    tables, forms = ParquetTables(source), Forms()
-    others = [file.name for file in sorted(source.iterdir()) if file.stem not in tables.names()]
-    removed = [Removed(name, None, 0, "file left out") for name in others]
-    for table in tables.names():
-        if not re.match(facts.KNOWN_TABLES, table):
-            removed.append(Removed(table, None, tables.count(table), "table left out"))
-            continue
-        progress(table)
-        form: dict[str, pl.DataType] = {}
-        for name, dtype in tables.schema(table).items():
-            if _declared(dtype) and name.lower() not in map(str.lower, form):
-                form[name] = dtype
-            else:
-                removed.append(Removed(table, name, 0, "column left out"))
-        if form:
-            forms[table] = form
-            _inserted(tables, target, table, form)
+    forms: Forms = {}
+    with closing(ParquetTables(source)) as tables:
+        others = [file.name for file in sorted(source.iterdir()) if file.stem not in tables.names()]
+        removed = [Removed(name, None, 0, "file left out") for name in others]
+        for table in tables.names():
+            if not re.match(facts.KNOWN_TABLES, table):
+                removed.append(Removed(table, None, tables.count(table), "table left out"))
+                continue
+            progress(table)
+            form: dict[str, pl.DataType] = {}
+            for name, dtype in tables.schema(table).items():
+                if _declared(dtype) and name.lower() not in map(str.lower, form):
+                    form[name] = dtype
+                else:
+                    removed.append(Removed(table, name, 0, "column left out"))
+            if form:
+                forms[table] = _inserted(tables, target, table, form)
     return forms, removed
 
 
@@ -103,19 +103,23 @@ def _declared(dtype: pl.DataType) -> str:
 
 def _inserted(
     tables: ParquetTables, target: sqlite3.Connection, table: str, form: dict[str, pl.DataType]
-) -> None:
+) -> dict[str, pl.DataType]:
+    """Copy a table; returns the types of its columns, of texts that are not all UTF-8 bytes."""
     parts = ", ".join(f"{quoted(name)} {_declared(dtype)}" for name, dtype in form.items())
     target.execute(f"CREATE TABLE {quoted(table)} ({parts})")
     # What a file calls binary is text that need not be UTF-8.
     marks = ", ".join("CAST(? AS TEXT)" if _declared(dtype) == "TEXT" else "?" for dtype in form.values())
     into = f"INSERT INTO {quoted(table)} VALUES ({marks})"  # noqa: S608 - the name is quoted
+    found = dict(form)
     for page in tables.raw_pages(table, list(form), _PAGE_ROWS):
+        found |= {name: dtype for name, dtype in page.schema.items() if dtype == pl.Binary}
         columns = [_plain(page[name]) for name in form]
         sizes = [one.bin.size().sum() for one in columns if one.dtype == pl.Binary]
         if sum(size or 0 for size in sizes) > _MOST_BYTES:
             fault = f"the texts of its table {table} are longer than those of any recording"
             raise UnreadableTraceError(fault, path=tables.path, remedy="export it again")
         target.executemany(into, pl.DataFrame(columns).iter_rows())
+    return found
 
 
 def _plain(values: pl.Series) -> pl.Series:
