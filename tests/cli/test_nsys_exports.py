@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from paths import PUBLIC_NSYS
+from paths import PUBLIC_NSYS, SAMPLES
 from synthetic.nsys_export import SECRETS, Program, merged, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import Style, both, shape_of, training
 from synthetic.nsys_odd import small
@@ -174,6 +174,17 @@ def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.Cap
     assert "--process 100, 101" in said
     assert "9 in all" in said
     assert len(said.splitlines()) == 1
+
+
+def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sample,) = (path for path in SAMPLES if path.parent.name == "cnn_cpu")
+    paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(MOST_IN_FULL + 1)]
+    for path in paths:
+        path.write_bytes(sample.read_bytes())
+    said = " ".join(run(capsys, "report", *paths).split())
+    assert "Operators ran in" in said
+    assert "full report of t-rank0 alone, which has the most operator time; another file alone" in said
+    assert "device time" not in said[: said.index("══")]
 
 
 def test_few_processes_have_a_report_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ def test_texts_that_are_no_utf8_are_searched_and_kept(tmp_path: Path) -> None:
     source = as_folder(export(names=[f"cafQ of {USER}"]).write(tmp_path / "in.sqlite"), tmp_path / "in")
     changed = 0
     for file in source.iterdir():
-        pl.read_parquet(file).write_parquet(file, compression="uncompressed", use_pyarrow=False)
+        pl.read_parquet(file).write_parquet(file, compression="uncompressed")
         data = file.read_bytes()
         file.write_bytes(data.replace(b"cafQ", b"caf\xe9"))
         changed += b"cafQ" in data

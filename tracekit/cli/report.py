@@ -167,7 +167,9 @@ def _few(
     else:
         other = "another file alone gives its own"
     table = several.overview_table(read, window=window, step=step)
-    section = several.overview(table, f"{other}, --all those of all")
+    section = several.overview(
+        table, f"{other}, --all those of all", on_cpu=not any(t.has_device for t in read)
+    )
     return [read[several.busiest(table)]], _render_section(section, chosen, table.total_rows) + "\n"
 
 

@@ -22,7 +22,7 @@ MOST_IN_FULL: Final = 8
 
 _TITLES: Final = {
     "process_id": "process",
-    "busy_ns": "device time",
+    "busy_ns": "busy in all",
     "busy_share": "busy",
     "communication_share": "only communicating",
     "memory_share": "only copying",
@@ -82,23 +82,28 @@ def busiest(table: Table) -> int:
     return int(table.frame["busy_ns"].fill_null(-1).arg_max() or 0)
 
 
-def overview(table: Table, remedy: str) -> Section:
-    """An `overview_table` as a section that says which trace is shown in full, and with `remedy` how to see others."""
+def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
+    """An `overview_table` as a section that says which trace is shown in full, and with `remedy` how to see others.
+
+    `on_cpu`: no device was captured, and operators on the host take its place.
+    """
     chosen = table.frame.row(busiest(table), named=True)
-    by_process = chosen["process_id"] is not None and table.frame["process_id"].is_unique().all()
-    who = (
-        f"rank {chosen['rank']}"
-        if chosen["rank"] is not None and table.frame["rank"].is_unique().all()
-        else f"process {chosen['process_id']}"
-        if by_process
-        else chosen["trace"]
-    )
+    alone = [
+        name
+        for name in ("rank", "process_id")
+        if chosen[name] is not None and table.frame[name].is_unique().all()
+    ]
+    who = f"{_TITLES.get(alone[0], alone[0])} {chosen[alone[0]]}" if alone else chosen["trace"]
     shares = table.frame["busy_share"].drop_nulls()
     spread = ""
     if shares.len():
         least, most, middle = (format_share(float(v)) for v in (shares.min(), shares.max(), shares.median()))  # type: ignore[arg-type]
-        spread = f"Their busiest devices were busy for {least} to {most} of the window, half of them for {middle} or more. "
-    answer = f"{spread}Below the table stands the full report of {who} alone, which has the most device time; {remedy}."
+        ran = "Operators ran" if on_cpu else "Their busiest devices were busy"
+        spread = f"{ran} in {least} to {most} of the window, in half of the traces in {middle} or more. "
+    time = "operator time" if on_cpu else "device time"
+    answer = (
+        f"{spread}Below the table stands the full report of {who} alone, which has the most {time}; {remedy}."
+    )
     return Section("traces", f"What did each of the {table.total_rows} traces do?", answer, tables=(table,))
 
 
