@@ -47,7 +47,15 @@ _TIMES: Final = {"first": pl.Int64, "last": pl.Int64}
 
 
 def processes_table(traces: Sequence[Trace]) -> Table:
-    """The processes of a file: rank, devices, kernels, and the times in ns of the first and the last event of each from the first of all."""
+    """The processes of a file: rank, devices, kernels, and the times of the first and the last event of each.
+
+    Times are ns from the first event of all.
+
+    >>> import tracekit
+    >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")])
+    >>> table.frame.select("trace", "first", "kernels").row(0)
+    ('trace', 0, 0)
+    """
     origin = min(trace.meta.origin_ns for trace in traces)
     rows = [
         {
@@ -66,6 +74,13 @@ def overview_table(traces: Sequence[Trace], *, window: Window = "steps", step: s
 
     `busy_ns` is the sum over its devices; the shares are those of its busiest device, of the window: `communication_share`
     and `memory_share` of the time in which nothing else ran. Definitions: as in `breakdown`.
+    Raises UsageError when no range of a trace matches `step`.
+
+    >>> import tracekit
+    >>> table = overview_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")])
+    >>> row = table.frame.row(0, named=True)
+    >>> row["busy_share"] == row["busy_ns"] / row["window_ns"], busiest(table)
+    (True, 0)
     """
     rows = [{**_row(trace), **_shares(trace, window, step)} for trace in traces]
     files = {trace.meta.path for trace in traces}
