@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from commands import ok
 from paths import PUBLIC_NSYS, SAMPLES
 from synthetic.nsys_export import SECRETS, Program, merged, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import Style, both, shape_of, training
@@ -19,14 +20,6 @@ from tracekit.cli.main import main
 from tracekit.report.several import MOST_IN_FULL
 
 PLAN = shape_of("record")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    assert (int(left.value.code or 0), out.err) == (0, "")
-    return out.out
 
 
 def program() -> Program:
@@ -42,13 +35,13 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [analysis.name for analysis in BUILT_IN])
 def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, name, export, "--window", "trace").strip()
-    assert list(json.loads(run(capsys, name, export, "-f", "json"))["analyses"]) == [name]
+    assert ok(capsys, name, export, "--window", "trace").strip()
+    assert list(json.loads(ok(capsys, name, export, "-f", "json"))["analyses"]) == [name]
 
 
 def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "t.sqlite" in run(capsys, "info", export)
-    assert "unknown_rank" in run(capsys, "doctor", export)
+    assert "t.sqlite" in ok(capsys, "info", export)
+    assert "unknown_rank" in ok(capsys, "doctor", export)
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
@@ -59,26 +52,26 @@ def test_reports_of_every_form(
     write = write_parquetdir if parquet else write_sqlite
     path = write(program(), tmp_path / ("t" if parquet else "t.sqlite"), version)
     page = tmp_path / "page.html"
-    assert "net" in run(capsys, "report", path)
-    run(capsys, "report", path, "-o", page)
+    assert "net" in ok(capsys, "report", path)
+    ok(capsys, "report", path, "-o", page)
     assert page.stat().st_size > 10_000
 
 
 def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = both(training(1, PLAN, Style(marks="record")), training(2, PLAN, Style(marks="record", pid=77)))
     path = write_sqlite(whole.program, tmp_path / "t.sqlite")
-    heads = [line for line in run(capsys, "report", path).splitlines() if line.startswith("══")]
+    heads = [line for line in ok(capsys, "report", path).splitlines() if line.startswith("══")]
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
-    one = run(capsys, "report", path, "--process", "77")
+    one = ok(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
-    assert "A2" in run(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
+    assert "A2" in ok(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(page)])
     assert left.value.code == 2
     assert "one HTML file holds one trace" in capsys.readouterr().err
     assert not page.exists()
-    run(capsys, "report", path, "--process", "77", "-o", page)
+    ok(capsys, "report", path, "--process", "77", "-o", page)
     assert page.read_text("utf-8").count("<!doctype html>") == 1
 
 
@@ -87,21 +80,21 @@ def test_what_is_in_a_file_of_several_processes(tmp_path: Path, capsys: pytest.C
     second.kernel("late", 5_000_000, 6_000_000, correlation=0, device=3)
     second.device(3)
     path = write_sqlite(merged(first, second), tmp_path / "t.sqlite")
-    text = run(capsys, "info", path)
+    text = ok(capsys, "info", path)
     rows = [line.split() for line in text.splitlines() if line.split()[:1] in (["77"], ["4242"])]
     kernels = dict(by_process(path))
     assert [row[0] for row in rows] == ["77", "4242"]
     assert rows[0][1:3] == ["0", str(kernels[77])]
     assert rows[1][1:4] == ["0,", "3", str(kernels[4242])]
     assert " ".join(rows[1][-2:]) == "6.00 ms"
-    data = json.loads(run(capsys, "info", path, "-f", "json"))
+    data = json.loads(ok(capsys, "info", path, "-f", "json"))
     assert [(one["process_id"], one["device_activities"]["kernel"]) for one in data["traces"]] == [
         (77, kernels[77]),
         (4242, kernels[4242]),
     ]
-    alone = json.loads(run(capsys, "info", path, "--process", "77", "-f", "json"))
+    alone = json.loads(ok(capsys, "info", path, "--process", "77", "-f", "json"))
     assert alone == {name: value for name, value in data["traces"][0].items() if name in alone}
-    for out in (text, run(capsys, "doctor", path)):
+    for out in (text, ok(capsys, "doctor", path)):
         assert max(map(len, out.splitlines())) <= 80
 
 
@@ -115,7 +108,7 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
     first, second, third = small(pid=77), small(pid=78), small(pid=79)
     second.kernel("nobody launched it", 500_000, 600_000, correlation=0, pid=78)
     path = write_sqlite(merged(first, second, third), tmp_path / "t.sqlite")
-    text = run(capsys, "doctor", path)
+    text = ok(capsys, "doctor", path)
     assert (
         text.index("all 3 processes")
         < text.index("unknown_rank")
@@ -125,10 +118,10 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
     assert "unlinked_activity" in own
     assert text.count("unknown_rank") == text.count("unlinked_activity") == 1
     assert text.count("\nok ") == 3
-    data = json.loads(run(capsys, "doctor", path, "-f", "json"))
+    data = json.loads(ok(capsys, "doctor", path, "-f", "json"))
     assert [one["process_id"] for one in data["traces"]] == [77, 78, 79]
     for one in data["traces"]:
-        alone = json.loads(run(capsys, "doctor", path, "--process", str(one["process_id"]), "-f", "json"))
+        alone = json.loads(ok(capsys, "doctor", path, "--process", str(one["process_id"]), "-f", "json"))
         assert alone == {"health": one["health"], "conservation": one["conservation"]}
 
 
@@ -138,7 +131,7 @@ def test_of_many_processes_one_report_in_full(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path = write_sqlite(many(MOST_IN_FULL + 2), tmp_path / "t.sqlite")
-    text = run(capsys, "report", path, "-f", form)
+    text = ok(capsys, "report", path, "-f", form)
     head = "══" if form == "table" else "*t.sqlite"
     first = next(line for line in text.splitlines() if line.startswith(head))
     assert first.split("·")[1].strip() == "process 104"
@@ -153,20 +146,20 @@ def test_of_many_processes_one_report_in_full(
     ]
     assert len(lines) == MOST_IN_FULL + 2
     busy = lines[4].replace("|", " ")
-    (devices,) = json.loads(run(capsys, "report", path, "--process", "104", "-f", "json"))["analyses"][
+    (devices,) = json.loads(ok(capsys, "report", path, "--process", "104", "-f", "json"))["analyses"][
         "breakdown"
     ]["tables"]["devices"]
     assert f"{100 * devices['busy_ns'] / devices['window_ns']:.1f} %" in busy
-    every = run(capsys, "report", path, "-f", form, "--all")
+    every = ok(capsys, "report", path, "-f", form, "--all")
     assert every.count("Where did the device's time go?") == MOST_IN_FULL + 2
-    one = run(capsys, "report", path, "-f", form, "--process", "104")
+    one = ok(capsys, "report", path, "-f", form, "--process", "104")
     assert one in text
     assert one in every
 
 
 def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_sqlite(many(MOST_IN_FULL + 1), tmp_path / "t.sqlite")
-    assert len(json.loads(run(capsys, "report", path, "-f", "json"))["reports"]) == MOST_IN_FULL + 1
+    assert len(json.loads(ok(capsys, "report", path, "-f", "json"))["reports"]) == MOST_IN_FULL + 1
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(tmp_path / "page.html")])
     said = capsys.readouterr().err
@@ -181,7 +174,7 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
     paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(MOST_IN_FULL + 1)]
     for path in paths:
         path.write_bytes(sample.read_bytes())
-    said = " ".join(run(capsys, "report", *paths).split())
+    said = " ".join(ok(capsys, "report", *paths).split())
     assert "Operators ran in" in said
     assert "full report of t-rank0 alone, which has the most operator time; another file alone" in said
     assert "device time" not in said[: said.index("══")]
@@ -189,9 +182,9 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
 
 def test_few_processes_have_a_report_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_sqlite(many(MOST_IN_FULL), tmp_path / "t.sqlite")
-    out = run(capsys, "report", path)
+    out = ok(capsys, "report", path)
     assert len([line for line in out.splitlines() if line.startswith("══")]) == MOST_IN_FULL
-    assert run(capsys, "report", path, "--all") == out
+    assert ok(capsys, "report", path, "--all") == out
 
 
 def many(count: int) -> Program:
@@ -203,9 +196,9 @@ def test_no_report_tells_who_recorded_it(
     export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    run(capsys, "report", export, "-o", page)
+    ok(capsys, "report", export, "-o", page)
     shown = page.read_text("utf-8") + "".join(
-        run(capsys, command, export, "-f", "json") for command in ("report", "info", "doctor")
+        ok(capsys, command, export, "-f", "json") for command in ("report", "info", "doctor")
     )
     for secret in (*SECRETS.values(), "secret-user", "secret-command"):
         assert secret not in shown
@@ -213,7 +206,7 @@ def test_no_report_tells_who_recorded_it(
 
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "report", path)
+    out = ok(capsys, "report", path)
     assert 20 < len(out.splitlines()) < 260
 
 
@@ -249,6 +242,6 @@ def test_too_little_memory_is_one_line(
 def test_ranges_alone_are_not_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Program()
     made.push_pop("net", 10, 900, tid=1)
-    out = run(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
+    out = ok(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
     assert out.startswith("RANGES ONLY")
     assert "Only named ranges were recorded" in out

@@ -11,6 +11,7 @@ import pytest
 from paths import PUBLIC_NSYS
 from polars.testing import assert_frame_equal
 from private_nsys import HOST, LEFT_OUT, LOOKED_FOR, USER, add_oddities, export
+from same_frames import assert_same_frames
 from synthetic.nsys_export import write_parquetdir
 from synthetic.nsys_layered import Style, shape_of, training
 from synthetic.nsys_schema import NEWEST, OLDEST
@@ -20,7 +21,6 @@ from tracekit.cli.main import main
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.scrub import _copy as scrub_copy
 from tracekit.scrub import rehearse, scrub
-from tracekit.trace import FRAMES
 
 EVERYTHING = (*LOOKED_FOR, *LEFT_OUT)
 IN_PARQUET = tuple(
@@ -30,21 +30,6 @@ IN_PARQUET = tuple(
     not in ("a view of things", "a comment in the schema", "a default of the schema", "deleted long ago")
 )
 """The rest is in parts of a database that a folder has none of."""
-
-
-def assert_same_frames(before: Path, after: Path) -> None:
-    old, new = tracekit.read_all(before), tracekit.read_all(after)
-    assert len(old) == len(new)
-    for one, other in zip(old, new, strict=True):
-        for name in FRAMES:
-            left, right = getattr(one, name), getattr(other, name)
-            if name == "health":  # it says which file tells no rank
-                left, right = (frame.filter(frame["kind"] != "unknown_rank") for frame in (left, right))
-            assert (left is None) == (right is None), name
-            if left is not None:
-                assert_frame_equal(left, right, categorical_as_str=True)
-        for key in ("producer", "devices", "origin_utc_ns", "captured", "process_ids", "format_version"):
-            assert getattr(one.meta, key) == getattr(other.meta, key), key
 
 
 def as_folder(database: Path, folder: Path, *, binary: bool = False) -> Path:

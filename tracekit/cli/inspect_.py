@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, limits_of, load_all
+from tracekit.cli.asked import Reading, with_flags
 from tracekit.cli.options import Format
+from tracekit.cli.sources import read_each
 from tracekit.errors import UsageError
 from tracekit.facts.capture_flags import flag_for
 
@@ -42,20 +43,18 @@ _LISTS: Final = ("unread_table", "table_without_row_ids")
 """Defects of which the example is a list of all."""
 
 
+@with_flags
 def info(
     trace: flags.TraceFile,
     process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
     chosen = _table_or_json("info", format_, output)
-    digests = digests_of([trace], no_cache=no_cache)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load_all([trace], digests=digests, rank=None, process=process, limits=limits)
+    read = read_each(trace, process, reading)
     facts = [_facts(one) for one in read]
     if chosen is Format.json:
         import json
@@ -209,20 +208,18 @@ def _problems(count: int) -> str:
     return f"{_several(count, 'problem')}, see `tracekit doctor`"
 
 
+@with_flags
 def doctor(
     trace: flags.TraceFile,
     process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
     chosen = _table_or_json("doctor", format_, output)
-    digests = digests_of([trace], no_cache=no_cache)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load_all([trace], digests=digests, rank=None, process=process, limits=limits)
+    read = read_each(trace, process, reading)
     found = [_findings(one) for one in read]
     if chosen is Format.json:
         import json

@@ -62,7 +62,7 @@ def nvtx_names(tables: Tables) -> NvtxNames:
     only = ("eventType", (facts.NAMED_THREAD, facts.DOMAIN_CREATED))
     schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in wanted.items()}
     rows = pl.concat([*tables.pages(_TABLE, wanted, only=only), pl.DataFrame(schema=schema)])
-    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").of(rows["textId"]).cast(pl.String))
+    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").strings(rows["textId"]))
     rows = rows.with_columns(name.alias("name"), process_of("globalTid"), thread_of("globalTid"))
     kind = pl.col("eventType")
     domains = rows.filter(kind == facts.DOMAIN_CREATED).select(
@@ -106,7 +106,7 @@ def _ranges_of(
             (ended - pl.col("start")).alias("duration"),
             process_of("globalTid"),
             thread_of("globalTid"),
-            pl.coalesce(written, texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
+            pl.coalesce(written, texts.strings(rows["textId"]), pl.lit(UNNAMED)).alias("text"),
             _domain(rows, names.domains).alias("domain"),
             _payload(rows, payloads, numbers, binary).alias("payload"),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import polars as pl
@@ -33,9 +34,25 @@ LONGEST_TEXT: Final = 1 << 14
 LONGEST_PAYLOAD: Final = 1 << 10
 """Bytes of a binary value that are read."""
 
+_MOST_IDS: Final = 1 << 13
+"""So many ids stand in one condition."""
+_MOST_BETWEEN: Final = 4
+"""So many rows are read for each that is wanted, rather than to look for each."""
+
 _TIMES: Final = ("start", "end", "timestamp")
 _LATEST_NS: Final = 3 * 10**18
 """95 years; the difference of two such times, with such a duration added, is still an Int64."""
+
+
+def asked_for(column: str, ids: pl.Series) -> Iterator[str]:
+    """Conditions of SQL that these ids fulfil together, some thousands in each: what lies between their ends, where that is not much more."""
+    rising = ids.drop_nulls().unique().sort()
+    for chunk in rising.to_frame().iter_slices(_MOST_IDS):
+        some = chunk.to_series().to_list()
+        if some[-1] - some[0] < _MOST_BETWEEN * len(some):
+            yield f"{column} between {some[0]} and {some[-1]}"
+        else:
+            yield f"{column} in ({', '.join(map(str, some))})"
 
 
 def clocked(page: pl.DataFrame) -> pl.DataFrame:

@@ -126,6 +126,24 @@ class ParquetTables:
         text = self._typed(found, "value", "text", found.height).alias("text")
         return found.select("id", text).unique("id", keep="first", maintain_order=True)
 
+    def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
+        """`id` and `text` of the strings with these ids, each once; of a group of rows only what lies between them is read."""
+        strings = self._schemas.get("StringIds", {})
+        if not {"id", "value"} <= strings.keys() or not strings["id"].is_integer():
+            return None
+        if not _holds(strings["value"], "text"):
+            return None
+        wanted = ids.drop_nulls().unique().alias("id")
+
+        def named(scan: pl.LazyFrame) -> pl.LazyFrame:
+            between = pl.col("id").is_between(wanted.min(), wanted.max())
+            known = scan.filter(between).select(pl.col("id").cast(pl.Int64), "value")
+            return known.join(wanted.to_frame().lazy(), on="id", how="semi")
+
+        found = self._collected("StringIds", named)
+        text = self._typed(found, "value", "text", found.height).alias("text")
+        return found.select("id", text).unique("id", keep="first", maintain_order=True)
+
     def close(self) -> None:
         """Delete what was copied."""
         if self._copies is not None:

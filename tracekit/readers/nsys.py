@@ -8,7 +8,7 @@ are the same numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.assemble import Assembled
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
@@ -118,8 +119,7 @@ def read_nsys(
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
-        if not stores.rows:
-            raise _without_events(tables)
+        _refuse_empty(stores, tables)
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
         machine = machine_of(tables, names.ranks)
@@ -202,25 +202,9 @@ def _build(
     if rank is None:
         health.count("unknown_rank", 1, part.path.name)
     count_partial_overlaps(made.host, health)
-    processes = made.host["process_id"].unique().sort().to_list()
-    present = captured_kinds(made.host, made.device, frames)
-    meta = Meta(
-        path=str(part.path),
-        format="nsys",
-        format_version=machine.version,
-        size_bytes=part.size,
-        event_count=total,
-        producer=machine.producer,
-        rank=rank,
-        process_ids=tuple(processes) if part.process is None else (part.process,),
-        devices=_devices(machine, made.device),
-        origin_ns=origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
-        captured=frozenset(name for name, is_there in present.items() if is_there),
-        excerpt=None if excerpt is None else _since(excerpt, origin),
-        part=part.number,
-        parts=part.of,
-    )
+    meta = _meta(part, machine, made, frames, origin, rank)
+    since = None if excerpt is None else _since(excerpt, origin)
+    meta = replace(meta, event_count=total, excerpt=since)
     mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
     return Trace(
         meta=meta,
@@ -229,6 +213,33 @@ def _build(
         threads=mine,
         health=health.frame(),
         **frames,  # type: ignore[arg-type]  # one of them is no frame
+    )
+
+
+def _meta(
+    part: _Part,
+    machine: Machine,
+    made: Assembled,
+    frames: Mapping[str, pl.DataFrame | None],
+    origin: int,
+    rank: int | None,
+) -> Meta:
+    processes = made.host["process_id"].unique().sort().to_list()
+    present = captured_kinds(made.host, made.device, frames)
+    return Meta(
+        path=str(part.path),
+        format="nsys",
+        format_version=machine.version,
+        size_bytes=part.size,
+        producer=machine.producer,
+        rank=rank,
+        process_ids=tuple(processes) if part.process is None else (part.process,),
+        devices=_devices(machine, made.device),
+        origin_ns=origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        captured=frozenset(name for name, is_there in present.items() if is_there),
+        part=part.number,
+        parts=part.of,
     )
 
 
@@ -321,13 +332,14 @@ def _refuse_foreign(tables: Tables) -> None:
     )
 
 
-def _without_events(tables: Tables) -> UnreadableTraceError:
+def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
+    if stores.rows:
+        return
     if unread := tables.without_row_ids():
         fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
-        return UnreadableTraceError(
-            fault, path=tables.path, remedy="export it again: nsys export --type sqlite"
-        )
-    return UnreadableTraceError(
+        remedy = "export it again: nsys export --type sqlite"
+        raise UnreadableTraceError(fault, path=tables.path, remedy=remedy)
+    raise UnreadableTraceError(
         "it is an Nsight Systems export without events",
         path=tables.path,
         remedy="profile with nsys profile --trace=cuda,nvtx",

@@ -90,12 +90,7 @@ def scrub(
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target)
-    for text in replace:
-        if len(text) < _SHORTEST or text.lower() in MARKER:
-            raise UsageError(
-                f"{text!r} cannot be replaced",
-                remedy=f"name {_SHORTEST} characters or more, and no part of {MARKER}",
-            )
+    _check_texts(replace)
     work = _Work(source, target)
     try:
         copy = work.copied(replace, keep, progress or (lambda _table: None))
@@ -216,6 +211,15 @@ class _Work:
 
 def _is_unsure(copy: Copy, value: str) -> bool:
     return len(value.encode()) < _CERTAIN or copy.values.is_asked_for(value)
+
+
+def _check_texts(replace: tuple[str, ...]) -> None:
+    for text in replace:
+        if len(text) < _SHORTEST or text.lower() in MARKER:
+            raise UsageError(
+                f"{text!r} cannot be replaced",
+                remedy=f"name {_SHORTEST} characters or more, and no part of {MARKER}",
+            )
 
 
 def _check(source: Path, target: Path) -> None:
