@@ -190,6 +190,12 @@ Output = Annotated[
         "--output", "-o", metavar="FILE", help="Write here instead of stdout.", rich_help_panel=_WRITE
     ),
 ]
+Every = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Of more than 8 traces, too, the full report of each.", rich_help_panel=_SELECT
+    ),
+]
 Figures = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Also draw the figures into this folder.", rich_help_panel=_WRITE),
