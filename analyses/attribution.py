@@ -278,8 +278,10 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
 
 def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
-    ops = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    rows = scope.activities.select("op_id", "name").join(ops, on="op_id", how="left", maintain_order="left")
+    activities = scope.activities
+    rows = activities.select("name").with_columns(
+        scope.trace.host["name"].gather(activities["op_id"]).alias("operator")
+    )
     kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
     fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
     told = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))

@@ -125,7 +125,8 @@ def take(values: Int64Array, rows: Int64Array) -> Int64Array:
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
-    found: Int64Array = np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
+    found: Int64Array = values[rows]
+    found[rows < 0] = -1
     return found
 
 

@@ -157,7 +157,9 @@ class SqliteTables:
                 last = self._last_row(page["__row"], last)
                 full = page.height == PAGE_ROWS
                 if full:
-                    coming = reading.submit(rows.after, last) if begun else reading.submit(rows.second, last, page)
+                    coming = (
+                        reading.submit(rows.after, last) if begun else reading.submit(rows.second, last, page)
+                    )
                 yield clocked(page.select(self._typed(page, name, wanted[name], same) for name in wanted))
                 if not full:
                     return
@@ -179,9 +181,7 @@ class SqliteTables:
             f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
             f"where id in (select {quoted(column)} from {quoted(table)})"
         )
-        found = pl.DataFrame(
-            [self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})]
-        )
+        found = pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
         return found.unique("id", keep="first", maintain_order=True)
 
     def _table(self, name: str) -> SqliteTable:
