@@ -87,27 +87,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
     pairs = _waits_of(gaps, waits)
     if not pairs.height:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
-    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
-    sources = (
-        scope.trace.device.select(
-            pl.col("activity_id").alias("source"),
-            pl.col("device_id").alias("source_device"),
-            pl.col("stream_id").alias("wait_on_stream"),
-            (pl.col("start") + pl.col("duration")).alias("done"),
-            "launch_id",
-        )
-        .join(calls, on="launch_id", how="left")
-        # Work without a launch record was launched after what runs before it on its stream.
-        .sort("source_device", "wait_on_stream", "done", maintain_order=True)
-        .with_columns(
-            pl.col("call")
-            .cum_max()
-            .forward_fill()
-            .over("source_device", "wait_on_stream")
-            .fill_null(-_LATEST)
-        )
-        .sort("call", maintain_order=True)
-    )
+    sources = _sources(scope.trace)
     devices = sources.select("source_device").unique()
     found = (
         pairs.join(devices, how="cross")
@@ -117,7 +97,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
         )
         .sort("recorded")
         .join_asof(
-            sources.drop("launch_id"),
+            sources,
             left_on="recorded",
             right_on="call",
             by=["source_device", "wait_on_stream"],
@@ -140,6 +120,34 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
         .sort("gap_id", "done", "source")
         .unique("gap_id", keep="last", maintain_order=True)
         .select("gap_id", "source")
+    )
+
+
+def _sources(trace: Trace) -> pl.DataFrame:
+    """Activities that others may wait for: `source`, `source_device`, `wait_on_stream`, when each was `done`, and launched
+    (`call`), in the order of that.
+    """
+    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
+    return (
+        trace.device.select(
+            pl.col("activity_id").alias("source"),
+            pl.col("device_id").alias("source_device"),
+            pl.col("stream_id").alias("wait_on_stream"),
+            (pl.col("start") + pl.col("duration")).alias("done"),
+            "launch_id",
+        )
+        .join(calls, on="launch_id", how="left")
+        # Work without a launch record was launched after what runs before it on its stream.
+        .sort("source_device", "wait_on_stream", "done", maintain_order=True)
+        .with_columns(
+            pl.col("call")
+            .cum_max()
+            .forward_fill()
+            .over("source_device", "wait_on_stream")
+            .fill_null(-_LATEST)
+        )
+        .sort("call", maintain_order=True)
+        .drop("launch_id")
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analyses._layer_tree import rolled_up, rolled_up_least
-from tracekit.analyses.attribution import StackModel
+from tracekit.analyses._stack_model import StackModel
 from tracekit.analyses.scope import Scope
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest
 

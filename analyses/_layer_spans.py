@@ -15,14 +15,14 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses._layer_paths import nested_paths, path_tree, rows_of
+from tracekit.analyses._named_ranges import fsdp_forwards, named_ranges, work_of
 from tracekit.analyses._spanning_layers import Spanning, spanning_ranges
 from tracekit.analyses._stack import HostStack
-from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.kineto import MODULE_PREFIX
-from tracekit.facts.stack_names import COMPILED_REGION, FSDP_FORWARD, NOT_A_LAYER, WRAPPER_PART
+from tracekit.facts.stack_names import COMPILED_REGION
 from tracekit.limits import LONGEST_NAME
-from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
+from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
 __all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
@@ -132,7 +132,7 @@ def layers_of(
         )
         if each is not None
     ]
-    spanning = spanning_ranges(trace, stack, _work(trace, stack))
+    spanning = spanning_ranges(trace, stack, work_of(trace, stack))
     if spanning is not None:
         row, tree = nested_paths(spanning.nesting, spanning.names, "/")
         found.append((spanning.nesting, row, tree, "interval"))
@@ -176,7 +176,7 @@ def _captured(trace: Trace, stack: HostStack) -> _Found | None:
     if exact is not None:
         types = {**dict(exact["path", "type"].rows()), **types}
     tree = _dotted_tree(types, rooted=ROOT in types)
-    return _subset(stack, rows), rows_of(spans["path"], tree["path"]), tree, "capture"
+    return stack.nesting_of(rows), rows_of(spans["path"], tree["path"]), tree, "capture"
 
 
 def _layer_table(trace: Trace) -> pl.DataFrame | None:
@@ -228,7 +228,7 @@ def _modules(stack: HostStack) -> _Found | None:
         return None
     rows = np.flatnonzero(wanted)
     names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
-    nesting = _subset(stack, rows)
+    nesting = stack.nesting_of(rows)
     row, tree = nested_paths(nesting, names, ".")
     types = tree.with_columns(
         pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
@@ -237,10 +237,10 @@ def _modules(stack: HostStack) -> _Found | None:
 
 
 def _ranges(trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None) -> _Found | None:
-    rows, names = _named_ranges(trace, stack, engine, steps), pl.Series([], dtype=pl.String)
+    rows, names = named_ranges(trace, stack, engine, steps), pl.Series([], dtype=pl.String)
     if rows.size:
         names = stack.frame["name"][rows].cast(pl.String)
-    sharded = _fsdp(stack)
+    sharded = fsdp_forwards(stack)
     if not rows.size and sharded is None:
         return None
     thread, start, end = stack.thread[rows], stack.start[rows], stack.end[rows]
@@ -256,119 +256,14 @@ def _ranges(trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFr
     return nesting, row, tree, "range"
 
 
-def _named_ranges(
-    trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None
-) -> Int64Array:
-    """Annotations that are not a tool's own and enclose work: on their thread, or at that time on the engine's."""
-    candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
-    if not candidate.any():
-        return np.empty(0, dtype=np.int64)
-    rows = np.flatnonzero(candidate)
-    if steps is not None and steps.height:
-        spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
-        others = spans.join(
-            steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
-        )
-        rows = rows[others["row"].to_numpy()]
-    chosen = trace.layer_ranges
-    if chosen is not None:
-        rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
-    if not rows.size:
-        return rows
-    work = _work(trace, stack)
-    before = np.concatenate([[0], np.cumsum(work)])
-    last = rows + _spans_below(stack, rows)
-    encloses = before[last] > before[rows + 1]
-    away = np.flatnonzero(work & np.isin(stack.thread, engine))
-    encloses |= _meet(stack, rows, away)
-    kept: Int64Array = rows[encloses]
-    if chosen is not None and chosen.depth is not None and kept.size:
-        kept = kept[_subset(stack, kept).depth() < chosen.depth]
-    return kept
-
-
-def _work(trace: Trace, stack: HostStack) -> BoolArray:
-    """Host spans that are work: operators and launches."""
-    work = stack.of_kind("op")
-    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
-    return work
-
-
-def _meet(stack: HostStack, rows: Int64Array, others: Int64Array) -> BoolArray:
-    """During which of the spans `rows` one of `others` starts in the same process."""
-    begins = pl.DataFrame({"process": stack.process[others], "at": stack.start[others]}).sort("at")
-    asked = pl.DataFrame({"process": stack.process[rows], "start": stack.start[rows]}).with_row_index("row")
-    next_ = asked.sort("start").join_asof(
-        begins,
-        left_on="start",
-        right_on="at",
-        by="process",
-        strategy="forward",
-        check_sortedness=False,
-        coalesce=False,
-    )
-    at = next_.sort("row")["at"].fill_null(np.iinfo(np.int64).max).to_numpy()
-    found: BoolArray = at < stack.end[rows]
-    return found
-
-
-def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
-    """How many rows from each span on start before it ends, on its thread; itself included."""
-    bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
-    found = np.empty(rows.size, dtype=np.int64)
-    codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
-    for code, mine in zip(codes.tolist(), np.split(np.arange(rows.size), first[1:]), strict=True):
-        low, high = np.searchsorted(stack.thread, [code, code + 1])
-        found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
-    return np.maximum(np.minimum(found, bounds) - rows, 1)
-
-
-def _fsdp(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:
-    """The stretch between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
-    hooks = np.flatnonzero(stack.named(FSDP_FORWARD, "annotation", "op"))
-    if not hooks.size:
-        return None
-    frame = pl.DataFrame(
-        {
-            "name": stack.frame["name"][hooks].cast(pl.String),
-            "thread": stack.thread[hooks],
-            "start": stack.start[hooks],
-            "end": stack.end[hooks],
-        }
-    ).with_columns(
-        pl.col("name").str.extract(FSDP_FORWARD, 1).alias("side"),
-        pl.col("name")
-        .str.extract(FSDP_FORWARD, 2)
-        .str.replace_all(WRAPPER_PART, "")
-        .str.strip_chars(".")
-        .replace("", "FSDP")
-        .fill_null("FSDP")
-        .alias("layer"),
-    )
-    frame = frame.with_columns(pl.int_range(pl.len()).over("thread", "layer", "side").alias("turn"))
-    pre, post = (frame.filter(pl.col("side") == side) for side in ("pre", "post"))
-    pairs = pre.join(post, on=["thread", "layer", "turn"], suffix="_post").filter(
-        pl.col("start_post") >= pl.col("end")
-    )
-    if not pairs.height:
-        return None
-    ends = pairs["start_post"].to_numpy()
-    return pairs["thread"].to_numpy(), pairs["end"].to_numpy(), ends, pairs["layer"]
-
-
 def _compiled(stack: HostStack) -> _Found | None:
     rows = np.flatnonzero(stack.named(COMPILED_REGION, "op", "annotation"))
     if not rows.size:
         return None
     names = stack.frame["name"][rows].cast(pl.String)
-    nesting = _subset(stack, rows)
+    nesting = stack.nesting_of(rows)
     row, tree = nested_paths(nesting, names, "/")
     return nesting, row, tree, "compiled"
-
-
-def _subset(stack: HostStack, rows: Int64Array) -> Nesting:
-    """The nesting of some spans among themselves."""
-    return nest(stack.thread[rows], stack.start[rows], stack.end[rows])
 
 
 def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses._program import program
 from tracekit.analyses._stack import HostStack
-from tracekit.analyses.attribution import StackModel
+from tracekit.analyses._stack_model import StackModel
 from tracekit.facts.idle_names import (
     ASYNCHRONOUS_CALL_NS,
     CAUSES,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.analyses._stack import HostStack
+from tracekit.analyses._stack import HostStack, one_begins_in
 from tracekit.analyses.layer_ranges import counting
 from tracekit.facts.nsys import LIBRARY_DOMAINS
 from tracekit.facts.stack_names import NOT_A_LAYER
@@ -74,7 +74,7 @@ def spanning_ranges(trace: Trace, stack: HostStack, work: BoolArray) -> Spanning
     rows = rows.join(numbers, on="process_id", how="inner", maintain_order="left")
     rows = rows.select("name", "process", "start", (pl.col("start") + pl.col("duration")).alias("end"))
     rows = rows.sort("process", "start", pl.col("end") * -1, maintain_order=True)
-    rows = rows.filter(_sees(rows, process.astype(np.int64)[work], stack.start[work]))
+    rows = rows.filter(pl.Series(one_begins_in(rows, process.astype(np.int64)[work], stack.start[work])))
     if not rows.height:
         return None
     nesting = nest(rows["process"].to_numpy(), rows["start"].to_numpy(), rows["end"].to_numpy())
@@ -94,19 +94,3 @@ def spanning_ranges(trace: Trace, stack: HostStack, work: BoolArray) -> Spanning
         ends=rows.sort("process", "end")["end"].to_numpy(),
         bounds=np.searchsorted(nesting.thread, np.arange(codes.size + 1)),
     )
-
-
-def _sees(rows: pl.DataFrame, process: Int64Array, start: Int64Array) -> pl.Series:
-    """During which ranges some of the given spans begin."""
-    begins = pl.DataFrame({"process": process, "at": start}).sort("at")
-    indexed = rows.select("process", "start", "end").with_row_index("row").sort("start")
-    met = indexed.join_asof(
-        begins,
-        left_on="start",
-        right_on="at",
-        by="process",
-        strategy="forward",
-        check_sortedness=False,
-        coalesce=False,
-    )
-    return met.sort("row").select((pl.col("at") < pl.col("end")).fill_null(value=False)).to_series()

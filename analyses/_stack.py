@@ -10,10 +10,10 @@ import polars as pl
 
 from tracekit.assemble import kept_nesting
 from tracekit.name_table import NameTable
-from tracekit.spans import BoolArray, Int64Array, Nesting, take
+from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
-__all__ = ["HostStack", "ancestor_of", "host_stack", "texts"]
+__all__ = ["HostStack", "ancestor_of", "host_stack", "one_begins_in", "texts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +46,10 @@ class HostStack:
     def size(self) -> int:
         """How many spans there are."""
         return int(self.start.size)
+
+    def nesting_of(self, rows: Int64Array) -> Nesting:
+        """The nesting of some spans among themselves."""
+        return nest(self.thread[rows], self.start[rows], self.end[rows])
 
     def of_kind(self, *kinds: str) -> BoolArray:
         """Which spans are of one of these kinds."""
@@ -86,6 +90,25 @@ def host_stack(trace: Trace) -> HostStack:
 def ancestor_of(nesting: Nesting, wanted: BoolArray, rows: Int64Array) -> Int64Array:
     """The nearest span, from each row upwards and itself included, for which `wanted` is true; −1 for none."""
     return take(nesting.nearest_ancestor(wanted), rows)
+
+
+def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:
+    """During which of the spans (`process`, `start`, `end`) one of the given times lies, of the same process."""
+    begins = pl.DataFrame({"process": process, "at": at}).sort("at")
+    asked = spans.select("process", "start", "end").with_row_index("row").sort("start")
+    met = asked.join_asof(
+        begins,
+        left_on="start",
+        right_on="at",
+        by="process",
+        strategy="forward",
+        check_sortedness=False,
+        coalesce=False,
+    )
+    found: BoolArray = (
+        met.sort("row").select((pl.col("at") < pl.col("end")).fill_null(value=False)).to_series().to_numpy()
+    )
+    return found
 
 
 def texts(names: pl.Series) -> pl.Series:

@@ -23,15 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from tracekit.analyses._backward import Backward, backward_of
 from tracekit.analyses._graph_nodes import captured_in, lies_below
 from tracekit.analyses._lacking import no_launches
-from tracekit.analyses._layer_spans import Layers, layers_of
-from tracekit.analyses._phases import Phases, phases_of, pseudo_layers
-from tracekit.analyses._stack import HostStack, host_stack
+from tracekit.analyses._stack import HostStack
+from tracekit.analyses._stack_model import METHOD, METHODS, PHASE, UNATTRIBUTED, StackModel, stack_model
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.fused_names import fused_operators
@@ -44,40 +41,16 @@ from tracekit.facts.stack_names import (
     HOST_TO_DEVICE,
     PHASES,
 )
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import Int64Array, take
 from tracekit.trace import Trace
 
 __all__ = [
     "METHODS",
     "UNATTRIBUTED",
     "Attribution",
-    "SpanPlaces",
-    "StackModel",
     "attributed",
     "attribution",
-    "stack_model",
 ]
-
-UNATTRIBUTED = "unattributed"
-"""The method, and in tables the layer, of what belongs nowhere."""
-
-METHODS = (
-    "capture",
-    "module",
-    "range",
-    "compiled",
-    "interval",
-    "sequence",
-    "accumulate",
-    "enclosing-time",
-    "phase",
-    "graph",
-    UNATTRIBUTED,
-)
-"""How the layer of an activity is known, the surest first."""
-
-_M = {name: number for number, name in enumerate(METHODS)}
-_P = {name: number for number, name in enumerate(PHASES)}
 
 ACTIVITY_COLUMNS = {
     "activity_id": pl.Int64,
@@ -89,18 +62,6 @@ ACTIVITY_COLUMNS = {
     "method": pl.Enum(METHODS),
     "recomputed": pl.Boolean,
 }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanPlaces:
-    """Where host spans lie: arrays of one length. `layer` is −1 for none; `recomputed` marks forward work that
-    runs again inside the backward pass (activation checkpointing).
-    """
-
-    layer: Int64Array
-    phase: Int64Array
-    method: Int64Array
-    recomputed: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,89 +87,6 @@ class Attribution:
         total = int(self.coverage["duration_ns"].sum())
         lost = int(self.coverage.filter(pl.col("method") == UNATTRIBUTED)["duration_ns"].sum())
         return (total - lost) / total if total else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StackModel:
-    """What is known of the host side of a trace; `places` answers for any spans."""
-
-    stack: HostStack
-    layers: Layers
-    backward: Backward
-    phases: Phases
-
-    def places(self, rows: Int64Array) -> SpanPlaces:
-        """The layer, phase and method of host spans; rows of −1 are unattributed."""
-        n = rows.size
-        known = np.flatnonzero(rows >= 0)
-        spans = rows[known]
-        layer = np.full(n, -1, dtype=np.int64)
-        method = np.full(n, _M[UNATTRIBUTED], dtype=np.int64)
-        phase = np.full(n, _P["other"], dtype=np.int64)
-        recomputed = np.zeros(n, dtype=bool)
-        found = self._spans(spans)
-        layer[known], method[known] = found.layer, found.method
-        phase[known], recomputed[known] = found.phase, found.recomputed
-        return SpanPlaces(layer, phase, method, recomputed)
-
-    def _spans(self, spans: Int64Array) -> SpanPlaces:
-        stack, backward = self.stack, self.backward
-        layer, source, since = self.layers.at(stack.thread[spans], stack.start[spans])
-        node = take(backward.node, spans)
-        in_node = node >= 0
-        # A layer inside a node runs the forward again; a node inside a layer is a backward pass of its own.
-        inside = in_node & (layer >= 0) & (since >= take(stack.start, node))
-        method = np.where(layer >= 0, _methods_of(self.layers)[source], _M[UNATTRIBUTED])
-        by_node = in_node & ~inside
-        of_node, how = self._nodes(node[by_node])
-        better = np.flatnonzero(by_node)[of_node >= 0]
-        layer[better], method[better] = of_node[of_node >= 0], how[of_node >= 0]
-        phase = self.phases.at(spans, layer >= 0)
-        phase[in_node] = _P["backward"]
-        # Where the forward operator is not in the file, a range around the backward pass is still better than none.
-        layer, method = self._by_time(spans, layer, method)
-        pseudo = self.phases.pseudo_at(spans)
-        # A range around a backward node says nothing about the layer of the node.
-        within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
-        named = (pseudo >= 0) & within & ((layer < 0) | (phase == _P["optimizer"]))
-        layer[named], method[named] = pseudo[named], _M["phase"]
-        return SpanPlaces(layer, phase, method, inside)
-
-    def _nodes(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The layer of the forward operator of backward nodes, and the method."""
-        forward = take(self.backward.forward, nodes)
-        layer = np.full(nodes.size, -1, dtype=np.int64)
-        known = np.flatnonzero(forward >= 0)
-        spans = forward[known]
-        found, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
-        found = np.where(found >= 0, found, self.phases.pseudo_at(spans))
-        layer[known] = found
-        follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
-        return layer, np.where(follows, _M["accumulate"], _M["sequence"])
-
-    def _by_time(
-        self, spans: Int64Array, layer: Int64Array, method: Int64Array
-    ) -> tuple[Int64Array, Int64Array]:
-        lost = np.flatnonzero((layer < 0) & np.isin(self.stack.thread[spans], self.backward.engine_threads))
-        if lost.size:
-            main = self.phases.main_thread(self.stack.process[spans[lost]])
-            found, _, _ = self.layers.at(main, self.stack.start[spans[lost]])
-            hit = found >= 0
-            layer[lost[hit]], method[lost[hit]] = found[hit], _M["enclosing-time"]
-        return layer, method
-
-
-def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
-    numbers = [_M[name] for name in layers.methods]
-    return np.array([*numbers, _M[UNATTRIBUTED]], dtype=np.int64)  # the last one is for source −1
-
-
-def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
-    """Everything that attribution needs of a trace's host side; ranges that are `steps` (`start`, `end`) are no layers."""
-    stack = host_stack(trace)
-    backward = backward_of(trace, stack)
-    layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
-    return StackModel(stack, layers, backward, phases_of(stack, backward, layers))
 
 
 def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
@@ -311,13 +189,13 @@ def _communication(
     if not talks.any():
         return layer, method, phase
     away = model.phases.of_main_thread(launched)
-    during = np.where((phase == _P["other"]) & (away >= 0), away, phase)
-    reducing = talks & (during == _P["backward"])
+    during = np.where((phase == PHASE["other"]) & (away >= 0), away, phase)
+    reducing = talks & (during == PHASE["backward"])
     alone = talks & ~reducing & (layer < 0)
     layer = np.where(reducing, model.layers.id_of(GRADIENT_REDUCTION_LAYER, "phase"), layer)
     layer = np.where(alone, model.layers.id_of(COMMUNICATION_LAYER, "phase"), layer)
-    method = np.where(reducing | alone, _M["phase"], method)
-    phase = np.where(reducing | (talks & (phase == _P["other"])), _P["communication"], phase)
+    method = np.where(reducing | alone, METHOD["phase"], method)
+    phase = np.where(reducing | (talks & (phase == PHASE["other"])), PHASE["communication"], phase)
     return layer, method, phase
 
 
@@ -327,15 +205,15 @@ def _copies_to_device(
     """A copy to the device in no layer and under no range that tells a phase brings the batch."""
     rows = scope.activities
     launch = rows["launch_id"].fill_null(-1).to_numpy()
-    copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != _P["backward"])
+    copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != PHASE["backward"])
     copies &= (launch >= 0) & (take(model.phases.marker, launch) < 0)
     if not copies.any():
         return layer, method, phase
     copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()
     return (
         np.where(copies, model.layers.id_of(DATA_LAYER, "phase"), layer),
-        np.where(copies, _M["phase"], method),
-        np.where(copies, _P["data"], phase),
+        np.where(copies, METHOD["phase"], method),
+        np.where(copies, PHASE["data"], phase),
     )
 
 
@@ -350,10 +228,10 @@ def _captured(
     at = model.places(distinct)
     there, surer = at.layer[back], at.method[back] < method
     better = (there >= 0) & ((layer < 0) | surer | lies_below(model.layers.table, there, layer))
-    told = (phase == _P["other"]) & (captured >= 0)
+    told = (phase == PHASE["other"]) & (captured >= 0)
     return (
         np.where(better, there, layer),
-        np.where(better, _M["graph"], method),
+        np.where(better, METHOD["graph"], method),
         np.where(told, at.phase[back], phase),
     )
 
@@ -367,7 +245,7 @@ def _graphs(
     lost = (layer < 0) & (launch >= 0) & replays[np.maximum(launch, 0)]
     return (
         np.where(lost, model.layers.id_of(GRAPH_LAYER, "graph"), layer),
-        np.where(lost, _M["graph"], method),
+        np.where(lost, METHOD["graph"], method),
     )
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.analyses.attribution import Attribution, StackModel
+from tracekit.analyses._stack_model import StackModel
+from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import PHASES
 from tracekit.spans import Int64Array, nest, take

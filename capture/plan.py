@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 import msgspec
 
 from tracekit.errors import UsageError
 from tracekit.manifest import LEVELS, CaptureOptions, Level, Settings
 
-__all__ = ["DEFAULT_LEVELS", "Plan"]
+__all__ = ["DEFAULT_LEVELS", "Plan", "process_of"]
 
 DEFAULT_LEVELS: tuple[Level, ...] = ("M", "MLG", "metrics")
+
+_START: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main(sys.argv[2:])"
+)
 
 _LEAST = {"steps": 1, "warmup": 1, "wait": 0}
 _LEAST_SETTINGS = {
@@ -45,3 +52,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"the levels {','.join(self.levels)!r} are not a choice of {','.join(LEVELS)}",
                 remedy="name each once, as in --levels M,ML,MLG",
             )
+
+
+def process_of(module: str, plan: Plan, *more: object) -> list[str]:
+    """The words of a process that finds what this one finds, and calls `main` of the module with the plan and `more`."""
+    return [
+        *(sys.executable, "-c", _START.format(module=module)),
+        *(msgspec.json.encode(each).decode() for each in (sys.path, plan)),
+        *map(str, more),
+    ]

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import msgspec
 
 from tracekit import errors
 from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
-from tracekit.capture.plan import Plan
+from tracekit.capture.plan import Plan, process_of
 from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
 from tracekit.manifest import Manifest
 
@@ -27,7 +26,6 @@ __all__ = ["Failure", "error_file", "record_ranks"]
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
 _SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
-_START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.rank_process import main; main(sys.argv[2:])"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -100,16 +98,7 @@ def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> sub
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(plan.settings.ranks),
     }
-    words = [
-        sys.executable,
-        "-c",
-        _START,
-        msgspec.json.encode(sys.path).decode(),
-        msgspec.json.encode(plan).decode(),
-        str(folder),
-        str(scratch),
-        str(rank),
-    ]
+    words = process_of("tracekit.capture.rank_process", plan, folder, scratch, rank)
     return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 

@@ -19,14 +19,13 @@ from typing import Final
 
 import msgspec
 
-from tracekit.capture.plan import Plan
+from tracekit.capture.plan import Plan, process_of
 from tracekit.capture.run import run
 from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.sweep_index import Status
 
 __all__ = ["Outcome", "command", "main", "run_plan"]
 
-_START: Final = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.capture.sweep_process import main; main(sys.argv[2:])"
 _GRACE_SECONDS: Final = 10
 _POLL_SECONDS: Final = 0.1
 _SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
@@ -44,15 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def command(plan: Plan, folder: Path, result: Path) -> list[str]:
     """The words of the process that records the plan into `folder` and writes its `Outcome` as JSON to `result`."""
-    return [
-        sys.executable,
-        "-c",
-        _START,
-        msgspec.json.encode(sys.path).decode(),
-        msgspec.json.encode(plan).decode(),
-        str(folder),
-        str(result),
-    ]
+    return process_of("tracekit.capture.sweep_process", plan, folder, result)
 
 
 def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outcome:

@@ -33,9 +33,10 @@ from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.report import json_, terminal
 from tracekit.report.build import build_report
-from tracekit.report.columns import TABLES, unit_of
+from tracekit.report.columns import unit_of
 from tracekit.report.model import Report
 from tracekit.report.schema import report_schema
+from tracekit.report.views import TABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"

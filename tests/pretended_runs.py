@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifests import manifest
 
 from tracekit.capture import sweep_process
 from tracekit.capture.plan import Plan
 from tracekit.capture.sweep import Grid, sweep
-from tracekit.manifest import CaptureOptions, Manifest, Run
+from tracekit.manifest import CaptureOptions, Run
 
 OPTIONS = CaptureOptions(steps=2, warmup=1)
 Command = Callable[[Plan, Path, Path], list[str]]
@@ -28,24 +29,16 @@ def succeed(plan: Plan, folder: Path, result: Path) -> list[str]:
     batch = plan.settings.batch or 1
     folder.mkdir(exist_ok=True)
     times = [(batch + 2) * 1_000_000] * plan.options.steps
-    manifest = Manifest(
-        tracekit_version="0",
+    written = manifest(
         workload=plan.workload,
         settings=plan.settings,
         options=plan.options,
-        config={},
         parameters=7,
-        layers=1,
         samples_per_step=batch,
-        device="cpu",
         device_name="a processor",
-        platform="",
-        cpu_threads=1,
-        versions={},
-        layer_ranges="plain",
         runs=[Run(level="M", step_times_ns=times)],
     )
-    (folder / "manifest.json").write_bytes(manifest.to_json())
+    (folder / "manifest.json").write_bytes(written.to_json())
     return python("import sys; open(sys.argv[1], 'w').write('{\"status\": \"done\"}')", result)
 
 

@@ -85,6 +85,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "kernels got the mean of the launches of their name, grid and block that Nsight Compute measured, which agree",
     ),
     "ncu_not_measured": ("info", "kernels of the trace that Nsight Compute did not measure"),
+    "unread_payload": ("info", "binary payloads that the file's schemas do not explain"),
     "unread_table": ("info", "rows of tables that tracekit does not read"),
     "open_range": ("info", "ranges that had not ended when recording did; they end with it"),
     "other_process": ("info", "host spans of processes that put no work on a device were left out"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 from urllib.parse import quote
 
 from tracekit.errors import UnreadableTraceError, UsageError
@@ -124,65 +124,67 @@ class _Http(ThreadingHTTPServer):
     allow_reuse_address = True  # a port in use is still refused; this is about connections that linger
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD for one path, and the browser's question whether it may ask."""
+
+    shown: ClassVar[Server]
+    timeout = 60
+    server_version = "tracekit"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if self._allowed():
+            self._send_headers()
+            with self.shown.document.open() as stream:
+                shutil.copyfileobj(stream, self.wfile, 1 << 20)
+            self.wfile.flush()
+            self.shown.served.set()
+
+    def do_HEAD(self) -> None:
+        if self._allowed():
+            self._send_headers()
+
+    def do_OPTIONS(self) -> None:
+        if not self._allowed():
+            return
+        self.send_response(HTTPStatus.NO_CONTENT)
+        self._send_origin()
+        self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
+        # Browsers ask this before a page of the internet may fetch from the user's own machine.
+        self.send_header("Access-Control-Allow-Private-Network", "true")
+        self.end_headers()
+
+    def _allowed(self) -> bool:
+        names = {f"{name}:{self.shown.port}" for name in (_ADDRESS, "localhost")}
+        origin, wanted = self.headers.get("Origin"), self.shown.document.origin
+        own = {f"http://{name}" for name in names}
+        if self.headers.get("Host", "").lower() not in names:
+            self.send_error(HTTPStatus.FORBIDDEN, "unknown host")
+        elif origin != wanted if wanted is not None else origin not in {None, *own}:
+            self.send_error(HTTPStatus.FORBIDDEN, "unknown origin")
+        elif self.path != self.shown.document.path:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            return True
+        return False
+
+    def _send_headers(self) -> None:
+        self.send_response(HTTPStatus.OK)
+        self._send_origin()
+        self.send_header("Content-Type", self.shown.document.content_type)
+        self.send_header("Content-Length", str(self.shown.document.size))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+
+    def _send_origin(self) -> None:
+        self.send_header("Vary", "Origin")
+        if self.shown.document.origin is not None:
+            self.send_header("Access-Control-Allow-Origin", self.shown.document.origin)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing; stderr is for the user."""
+
+
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """Answers GET and HEAD for one path, and the browser's question whether it may ask."""
-
-        timeout = 60
-        server_version = "tracekit"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            if self._allowed():
-                self._send_headers()
-                with server.document.open() as stream:
-                    shutil.copyfileobj(stream, self.wfile, 1 << 20)
-                self.wfile.flush()
-                server.served.set()
-
-        def do_HEAD(self) -> None:
-            if self._allowed():
-                self._send_headers()
-
-        def do_OPTIONS(self) -> None:
-            if not self._allowed():
-                return
-            self.send_response(HTTPStatus.NO_CONTENT)
-            self._send_origin()
-            self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
-            # Browsers ask this before a page of the internet may fetch from the user's own machine.
-            self.send_header("Access-Control-Allow-Private-Network", "true")
-            self.end_headers()
-
-        def _allowed(self) -> bool:
-            names = {f"{name}:{server.port}" for name in (_ADDRESS, "localhost")}
-            origin, wanted = self.headers.get("Origin"), server.document.origin
-            own = {f"http://{name}" for name in names}
-            if self.headers.get("Host", "").lower() not in names:
-                self.send_error(HTTPStatus.FORBIDDEN, "unknown host")
-            elif origin != wanted if wanted is not None else origin not in {None, *own}:
-                self.send_error(HTTPStatus.FORBIDDEN, "unknown origin")
-            elif self.path != server.document.path:
-                self.send_error(HTTPStatus.NOT_FOUND)
-            else:
-                return True
-            return False
-
-        def _send_headers(self) -> None:
-            self.send_response(HTTPStatus.OK)
-            self._send_origin()
-            self.send_header("Content-Type", server.document.content_type)
-            self.send_header("Content-Length", str(server.document.size))
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-
-        def _send_origin(self) -> None:
-            self.send_header("Vary", "Origin")
-            if server.document.origin is not None:
-                self.send_header("Access-Control-Allow-Origin", server.document.origin)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing; stderr is for the user."""
-
-    return Handler
+    return type("Handler", (_Handler,), {"shown": server})

@@ -21,7 +21,7 @@ from tracekit.findings import Finding
 from tracekit.spans import Int64Array, take
 
 if TYPE_CHECKING:
-    from tracekit.analyses.attribution import StackModel
+    from tracekit.analyses._stack_model import StackModel
     from tracekit.analyses.idle import Idle
     from tracekit.analyses.scope import Scope
     from tracekit.trace import Trace

@@ -155,6 +155,15 @@ def _row_limit(options: WorkloadOptions) -> int | None:
     return options.max_rows or (_TINY_ROWS if options.tiny else None)
 
 
+def _require_room(variant: str, parameters: int, device: torch.device) -> None:
+    require_bytes(
+        parameters * torch.finfo(torch.float32).bits // 8,
+        device,
+        what=f"the embedding tables of dlrm {variant}",
+        remedy="cap them with --max-rows, for example 1000000",
+    )
+
+
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload: by default 128 (kaggle) or 2,048 (terabyte) rows a step, trained by SGD at a rate of 0.1.
 
@@ -174,12 +183,7 @@ def build(options: WorkloadOptions) -> Recipe:
         if options.data is None
         else CriteoFile(options.data, rows)
     )
-    require_bytes(
-        sum(rows) * width * torch.finfo(torch.float32).bits // 8,
-        options.device,
-        what=f"the embedding tables of dlrm {variant}",
-        remedy="cap them with --max-rows, for example 1000000",
-    )
+    _require_room(variant, sum(rows) * width, options.device)
     with options.device:
         model = build_model(variant, max_rows=max_rows)
     batch = options.batch or (_TINY_BATCH if options.tiny else shape.batch)

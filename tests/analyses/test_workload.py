@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import manifests
 import pytest
 from paths import SAMPLES
 from synthetic import dump, generate
@@ -24,11 +25,8 @@ MS = 1_000_000
 
 def manifest(trace: str, **changed: object) -> Manifest:
     fields: dict[str, object] = {
-        "tracekit_version": "0",
-        "workload": "mine",
         "options": CaptureOptions(steps=3),
         "settings": Settings(precision="bf16", device="cuda"),
-        "config": {},
         "parameters": 10,
         "layers": 2,
         "samples_per_step": 32,
@@ -36,15 +34,13 @@ def manifest(trace: str, **changed: object) -> Manifest:
         "device": "cuda",
         "device_name": "NVIDIA A100-SXM4-80GB",
         "platform": "Linux",
-        "cpu_threads": 1,
-        "versions": {},
         "layer_ranges": "structured",
         "runs": [
             Run(level="M", step_times_ns=[1 * MS, 1 * MS, 4 * MS], peak_memory_bytes=7),
             Run(level="MLG", trace=trace, step_times_ns=[2 * MS, 3 * MS, 2 * MS], peak_memory_bytes=9),
         ],
     }
-    return Manifest(**{**fields, **changed})  # type: ignore[arg-type]
+    return manifests.manifest(**{**fields, **changed})
 
 
 def captured(folder: Path, **changed: object) -> Trace:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from manifests import manifest
 from synthetic import generate, write
 
 import tracekit
@@ -18,7 +19,7 @@ from tracekit.capture.sweep import Grid, sweep
 from tracekit.characterize import FIGURES, SETTINGS, characterize, optimal_batch
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
-from tracekit.manifest import CaptureOptions, Manifest, Run, Settings, read_manifest
+from tracekit.manifest import CaptureOptions, Run, Settings, read_manifest
 from tracekit.report.build import build_report
 from tracekit.sweep_index import index_of, read_index
 
@@ -63,23 +64,9 @@ def made(folder: Path, *rows: dict[str, Any]) -> list[dict[str, Any]]:
 def recorded(folder: Path, trace: str | None) -> None:
     """A folder of a run with this trace, as far as a manifest tells."""
     folder.mkdir(exist_ok=True)
-    manifest = Manifest(
-        tracekit_version="0",
-        workload="m",
-        settings=Settings(),
-        options=CaptureOptions(),
-        config={},
-        parameters=11,
-        layers=1,
-        device="cuda",
-        device_name="a GPU",
-        platform="",
-        cpu_threads=1,
-        versions={},
-        layer_ranges="plain",
-        runs=[Run(level="MLG", trace=trace, step_times_ns=[1])] if trace else [],
-    )
-    (folder / "manifest.json").write_bytes(manifest.to_json())
+    runs = [Run(level="MLG", trace=trace, step_times_ns=[1])] if trace else []
+    written = manifest(parameters=11, device="cuda", device_name="a GPU", settings=Settings(), runs=runs)
+    (folder / "manifest.json").write_bytes(written.to_json())
 
 
 # -- the optimal batch -------------------------------------------------------------------------------

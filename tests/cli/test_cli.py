@@ -12,20 +12,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from commands import run
 from paths import PUBLIC, ROOT, SAMPLES
 from synthetic import damage, dump, generate, write
 
 from tracekit.analyses.registry import BUILT_IN
-from tracekit.cli.main import main
 
 SAMPLE = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    return int(left.value.code or 0), out.out, out.err
 
 
 @pytest.fixture(scope="module")

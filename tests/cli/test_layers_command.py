@@ -7,29 +7,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from commands import ok, run
 from paths import ROOT, SAMPLES
 
 import tracekit
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
 from tracekit.analyses.stacks import layer_stacks
-from tracekit.cli.main import main
 from tracekit.report.stacks import collapsed
 
 SAMPLE = ROOT / "sample_traces" / "bert_cpu" / "trace.json.gz"
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    return int(left.value.code or 0), out.out, out.err
-
-
-def ok(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    return out
 
 
 def names(text: str, table: str = "Layers") -> list[str]:

@@ -9,18 +9,11 @@ from pathlib import Path
 import planted_ncu as ncu
 import polars as pl
 import pytest
+from commands import run
 from planted_ncu import Launch, counted
 from synthetic import generate, write
 
 import tracekit
-from tracekit.cli.main import main
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(left.value.code or 0), out, err
 
 
 @pytest.fixture
@@ -52,27 +45,27 @@ def test_what_is_kept_tells_tables_apart(
     words: list[str], trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "metrics.csv"
-    _, plain, _ = call(capsys, *words, trace)
+    _, plain, _ = run(capsys, *words, trace)
     table(trace, file, 1_000_000)
-    code, one, err = call(capsys, *words, trace, "--ncu", file)
+    code, one, err = run(capsys, *words, trace, "--ncu", file)
     assert (code, err) == (0, "")
     assert one != plain
-    assert call(capsys, *words, trace, "--ncu", file)[1] == one
+    assert run(capsys, *words, trace, "--ncu", file)[1] == one
     table(trace, file, 7_000_000, 800)
-    assert call(capsys, *words, trace, "--ncu", file)[1] not in (one, plain)
-    assert call(capsys, *words, trace)[1] == plain
+    assert run(capsys, *words, trace, "--ncu", file)[1] not in (one, plain)
+    assert run(capsys, *words, trace)[1] == plain
     # With the table read anew the answer is the same: nothing of it is in the cache of the trace.
     table(trace, file, 1_000_000)
-    assert call(capsys, *words, trace, "--ncu", file, "--no-cache")[1] == one
+    assert run(capsys, *words, trace, "--ncu", file, "--no-cache")[1] == one
     file.unlink()
-    assert call(capsys, *words, trace, "--ncu", file)[0] == 3
+    assert run(capsys, *words, trace, "--ncu", file)[0] == 3
 
 
 def test_kernels_show_what_was_measured(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = table(trace, tmp_path / "metrics.csv", 640)
-    code, out, _ = call(capsys, "kernels", trace, "--ncu", file, "--table", "measured", "-f", "csv")
+    code, out, _ = run(capsys, "kernels", trace, "--ncu", file, "--table", "measured", "-f", "csv")
     assert code == 0
     row = pl.read_csv(io.StringIO(out)).row(0, named=True)
     assert (row["intensity"], row["dram_source"]) == (10.0, "counter (ncu)")
@@ -80,14 +73,14 @@ def test_kernels_show_what_was_measured(
 
 def test_xsp_takes_it(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = table(trace, tmp_path / "metrics.csv", 640)
-    code, out, err = call(capsys, "xsp", trace, "--ncu", file, "--analysis", "A9", "-f", "json")
+    code, out, err = run(capsys, "xsp", trace, "--ncu", file, "--analysis", "A9", "-f", "json")
     assert (code, err) == (0, "")
     rows = json.loads(out)["xsp"]["A9"]["rows"]
     assert rows
     assert {
         (row["dram_source"], row["intensity"]) for row in rows if row["flops_source"] == "counter (ncu)"
     } == {("counter (ncu)", 10.0)}
-    _, plain, _ = call(capsys, "xsp", trace, "--analysis", "A9", "-f", "json")
+    _, plain, _ = run(capsys, "xsp", trace, "--analysis", "A9", "-f", "json")
     assert json.loads(plain)["xsp"]["A9"]["rows"] == []
 
 
@@ -98,7 +91,7 @@ def test_a_table_of_which_nothing_fits_is_told_every_time(
     file = tmp_path / "other.csv"
     file.write_text(ncu.raw([Launch("another_program", counted(5))]))
     for _ in range(2):
-        code, out, err = call(capsys, *words, trace, "--ncu", file)
+        code, out, err = run(capsys, *words, trace, "--ncu", file)
         assert code == 0
         assert err.startswith("warning: rank-0: of 1 launches that Nsight Compute measured none fits")
         assert err.count("\n") == 1
@@ -127,23 +120,23 @@ def test_a_file_that_is_none_is_one_line(
 ) -> None:
     file = tmp_path / "bad.csv"
     file.write_text(content)
-    got, out, err = call(capsys, command, trace, "--ncu", file)
+    got, out, err = run(capsys, command, trace, "--ncu", file)
     assert (got, out) == (code, "")
     assert says in err
     assert err.count("\n") == 1
 
 
 def test_other_commands_do_not_take_it(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "idle", trace, "--ncu", trace)[0] == 2
+    assert run(capsys, "idle", trace, "--ncu", trace)[0] == 2
 
 
 def test_hostile_names_are_escaped(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "hostile.csv"
     file.write_text(ncu.raw([Launch("<script>alert(1)</script>\x1b[31m\u202e", counted(5))]))
-    _, page, _ = call(capsys, "report", trace, "--ncu", file, "-f", "html")
+    _, page, _ = run(capsys, "report", trace, "--ncu", file, "-f", "html")
     assert "<script>alert(1)" not in page
     assert "alert(1)" in page
-    _, text, _ = call(capsys, "counters", trace, "--ncu", file)
+    _, text, _ = run(capsys, "counters", trace, "--ncu", file)
     assert "\x1b" not in text
     assert "\u202e" not in text
     for shown in (page, text):

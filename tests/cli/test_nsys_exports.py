@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import ok
 from paths import PUBLIC_NSYS
 from synthetic.nsys_export import SECRETS, Program, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import Style, both, shape_of, training
@@ -15,14 +16,6 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
 
 PLAN = shape_of("record")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    assert (int(left.value.code or 0), out.err) == (0, "")
-    return out.out
 
 
 def program() -> Program:
@@ -38,13 +31,13 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [analysis.name for analysis in BUILT_IN])
 def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, name, export, "--window", "trace").strip()
-    assert list(json.loads(run(capsys, name, export, "-f", "json"))["analyses"]) == [name]
+    assert ok(capsys, name, export, "--window", "trace").strip()
+    assert list(json.loads(ok(capsys, name, export, "-f", "json"))["analyses"]) == [name]
 
 
 def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "t.sqlite" in run(capsys, "info", export)
-    assert "unknown_rank" in run(capsys, "doctor", export)
+    assert "t.sqlite" in ok(capsys, "info", export)
+    assert "unknown_rank" in ok(capsys, "doctor", export)
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
@@ -55,26 +48,26 @@ def test_reports_of_every_form(
     write = write_parquetdir if parquet else write_sqlite
     path = write(program(), tmp_path / ("t" if parquet else "t.sqlite"), version)
     page = tmp_path / "page.html"
-    assert "net" in run(capsys, "report", path)
-    run(capsys, "report", path, "-o", page)
+    assert "net" in ok(capsys, "report", path)
+    ok(capsys, "report", path, "-o", page)
     assert page.stat().st_size > 10_000
 
 
 def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = both(training(1, PLAN, Style(marks="record")), training(2, PLAN, Style(marks="record", pid=77)))
     path = write_sqlite(whole.program, tmp_path / "t.sqlite")
-    heads = [line for line in run(capsys, "report", path).splitlines() if line.startswith("══")]
+    heads = [line for line in ok(capsys, "report", path).splitlines() if line.startswith("══")]
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
-    one = run(capsys, "report", path, "--process", "77")
+    one = ok(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
-    assert "A2" in run(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
+    assert "A2" in ok(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(page)])
     assert left.value.code == 2
     assert "one HTML file holds one trace" in capsys.readouterr().err
     assert not page.exists()
-    run(capsys, "report", path, "--process", "77", "-o", page)
+    ok(capsys, "report", path, "--process", "77", "-o", page)
     assert page.read_text("utf-8").count("<!doctype html>") == 1
 
 
@@ -82,9 +75,9 @@ def test_no_report_tells_who_recorded_it(
     export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    run(capsys, "report", export, "-o", page)
+    ok(capsys, "report", export, "-o", page)
     shown = page.read_text("utf-8") + "".join(
-        run(capsys, command, export, "-f", "json") for command in ("report", "info", "doctor")
+        ok(capsys, command, export, "-f", "json") for command in ("report", "info", "doctor")
     )
     for secret in (*SECRETS.values(), "secret-user", "secret-command"):
         assert secret not in shown
@@ -92,7 +85,7 @@ def test_no_report_tells_who_recorded_it(
 
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "report", path)
+    out = ok(capsys, "report", path)
     assert 20 < len(out.splitlines()) < 260
 
 
@@ -128,6 +121,6 @@ def test_too_little_memory_is_one_line(
 def test_ranges_alone_are_not_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = Program()
     made.push_pop("net", 10, 900, tid=1)
-    out = run(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
+    out = ok(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
     assert out.startswith("RANGES ONLY")
     assert "Only named ranges were recorded" in out

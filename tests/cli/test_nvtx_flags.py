@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tracekit.cli.main import main
+from commands import ok, run
 
 CHOSEN = ["--nvtx-exclude", "^noise", "--nvtx-depth", "2"]
 
@@ -39,19 +38,6 @@ def trace(tmp_path: Path) -> Path:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": list(events())}))
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    return int(left.value.code or 0), out.out, out.err
-
-
-def ok(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    return out
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import commands
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS, ROOT
@@ -12,23 +13,17 @@ from paths import PUBLIC_NSYS, ROOT
 import tracekit
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, RULES
 from tracekit.analyses.nsys_stats.tables import report
-from tracekit.cli.main import main
 
 SAMPLE = ROOT / "sample_traces" / "bert_cpu" / "trace.json.gz"
 DDP = [ROOT / "sample_traces" / "bert_cpu_ddp" / f"trace-rank{rank}.json.gz" for rank in (0, 1)]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        main(["nsys-stats", *map(str, arguments)])
-    out = capsys.readouterr()
-    return int(left.value.code or 0), out.out, out.err
+    return commands.run(capsys, "nsys-stats", *arguments)
 
 
 def ok(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    return out
+    return commands.ok(capsys, "nsys-stats", *arguments)
 
 
 def test_the_default_reports(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from manifests import manifest
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
-from tracekit.manifest import CaptureOptions, Manifest, Run, traces_in
+from tracekit.manifest import CaptureOptions, Run, traces_in
 
 STAND_IN = "#!/bin/sh\nexit 1\n"
 
@@ -17,23 +18,14 @@ STAND_IN = "#!/bin/sh\nexit 1\n"
 def captured(folder: Path, *, with_trace: bool = True) -> Path:
     """A folder as a capture below nsys leaves it, with a profile that no one can read."""
     name = "trace-ML.json.gz" if with_trace else None
-    manifest = Manifest(
-        tracekit_version="0",
+    written = manifest(
         workload="cnn",
         options=CaptureOptions(steps=2, warmup=1),
-        config={},
-        parameters=7,
-        layers=1,
         device="cuda",
-        device_name="a GPU",
-        platform="",
-        cpu_threads=1,
-        versions={},
-        layer_ranges="plain",
         runs=[Run(level="ML", step_times_ns=[1], trace=name)],
         nsys="profile.nsys-rep",
     )
-    (folder / "manifest.json").write_bytes(manifest.to_json())
+    (folder / "manifest.json").write_bytes(written.to_json())
     (folder / "profile.nsys-rep").write_bytes(b"opaque")
     return folder
 

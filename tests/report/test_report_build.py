@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit.analyses import rules
@@ -23,8 +24,8 @@ from tracekit.findings import Finding
 from tracekit.report import build
 from tracekit.report._advice import Owned
 from tracekit.report.build import build_report, build_section
-from tracekit.report.columns import TABLES
 from tracekit.report.model import BOUNDS, UNITS
+from tracekit.report.views import TABLES
 from tracekit.trace import Trace
 
 
@@ -267,9 +268,32 @@ def test_python_leads_when_most_time_passes_outside_operators(tmp_path: Path) ->
     script.host("aten::mm", 0, 100)
     script.host("aten::mm", 900, 100)
     verdict = build_report(script.read(tmp_path)).verdict
-    assert "80.0 % passed in Python or host code" in verdict.headline
+    assert "80.0 % passed in Python outside any operator" in verdict.headline
     assert "with_stack=True" in verdict.advice[0].advice
     assert verdict.advice[0].ns_at_stake == 800_000
+
+
+def test_a_program_without_python_is_told_of_host_code(tmp_path: Path) -> None:
+    planted = Program()
+    planted.domain(3, "MPI", 0, tid=7)
+    for start in (1_000, 9_000):
+        planted.push_pop("MPI_Send", start, start + 1_000, tid=7, domain=3)
+    verdict = build_report(tracekit.read(write_sqlite(planted, tmp_path / "t.sqlite"))).verdict
+    assert verdict.bound == "cpu"
+    assert "77.8 % passed in host code outside any operator; " in verdict.headline
+    assert (verdict.costs[0].label, verdict.costs[0].ns) == ("host code outside any operator", 7_000)
+    assert not any("Python" in advice.title + advice.advice for advice in verdict.advice)
+
+
+def test_time_outside_operators_that_was_no_python_is_not_called_so(tmp_path: Path) -> None:
+    script = small_traces.Script()
+    script.host("aten::mm", 0, 100)
+    script.host("/lib/torch/profiler/profiler.py(1): step", 100, 700, "python_function")
+    script.host("aten::mm", 900, 100)
+    verdict = build_report(script.read(tmp_path)).verdict
+    assert "80.0 % passed outside any operator; " in verdict.headline
+    assert verdict.costs[0].label == "outside any operator"
+    assert not any("Python code between" in advice.title for advice in verdict.advice)
 
 
 def test_a_long_lead_in_is_what_the_advice_is_about(tmp_path: Path) -> None:

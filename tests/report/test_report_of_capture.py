@@ -7,37 +7,24 @@ from pathlib import Path
 
 import pytest
 import small_traces
+from manifests import manifest
 
 from tracekit.facts.capture_names import LAYER_PREFIX
-from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
+from tracekit.manifest import Run, Settings
 from tracekit.report import _capture_flags
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
 
 
-def manifest(trace: Trace, level: str, settings: Settings | None) -> Manifest:
-    return Manifest(
-        tracekit_version="0",
-        workload="mine",
-        settings=settings,
-        options=CaptureOptions(),
-        config={},
-        parameters=1,
-        layers=1,
-        device="cpu",
-        device_name="",
-        platform="",
-        cpu_threads=1,
-        versions={},
-        layer_ranges="plain",
-        runs=[Run(level=level, trace=Path(trace.meta.path).name, step_times_ns=[1])],  # type: ignore[arg-type]
-    )
+def recorded(trace: Trace, level: str, settings: Settings | None) -> Trace:
+    """The trace as that of a capture's run."""
+    run = Run(level=level, trace=Path(trace.meta.path).name, step_times_ns=[1])  # type: ignore[arg-type]
+    return dataclasses.replace(trace, manifest=manifest(settings=settings, runs=[run]))
 
 
 def advices(trace: Trace, settings: Settings | None) -> list[str]:
     """The first advice of the verdict, and those of all findings."""
-    recorded = dataclasses.replace(trace, manifest=manifest(trace, "MLG", settings))
-    report = build_report(recorded)
+    report = build_report(recorded(trace, "MLG", settings))
     found = [finding.advice for section in report.sections for finding in section.findings]
     return [report.verdict.advice[0].advice, *found]
 
@@ -74,7 +61,7 @@ def test_every_flag_is_one_of_capture() -> None:
 def test_layers_alone_are_not_nothing(tmp_path: Path, known: bool) -> None:
     trace = small_traces.ranges_only(tmp_path)
     if known:
-        trace = dataclasses.replace(trace, manifest=manifest(trace, "ML", Settings()))
+        trace = recorded(trace, "ML", Settings())
     report = build_report(trace)
     assert report.verdict.bound == "ranges only"
     level = " (level ML)" if known else ""

@@ -401,6 +401,8 @@ def write_parquetdir(program: Program, folder: Path, version: str = NEWEST) -> P
     folder.mkdir()
     for table, (columns, rows) in tables_of(program, version).items():
         wanted = {column.name: _DTYPES[column.type] for column in columns}
+        if "binaryData" in wanted:
+            wanted["binaryData"] = pl.Binary
         pl.DataFrame(rows, schema=wanted, orient="row").write_parquet(folder / f"{table}.parquet")
     return folder
 

@@ -64,6 +64,12 @@ _TABLES = {
     ),
     "GPU_METRICS": "timestamp@2 typeId!@2 metricId!@2 value!@2",
     "TARGET_INFO_GPU_METRICS": "typeId!@2 sourceId!@2 typeName!:T@2 metricId!@2 metricName!:T@2",
+    "NVTX_PAYLOAD_SCHEMAS": (
+        "domainId@3 schemaId@3 name:T@3 type@3 flags@3 numEntries@3 payloadSize@3 alignTo@3"
+    ),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": (
+        "domainId!@3 schemaId!@3 idx!@3 flags@3 type@3 name:T@3 description:T@3 arrayOrUnionDetail@3 offset@3"
+    ),
     "TARGET_INFO_GPU": (
         "vmId!@2 id!@2 name:T@2 busLocation:T@2 isDiscrete@2 l2CacheSize@2 totalMemory@2 memoryBandwidth@2"
         " clockRate@2 smCount@2 uuid:T@2 chipName:T@2 cuDevice@2 maxRegistersPerSm@2 threadsPerWarp@2"

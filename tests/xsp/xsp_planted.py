@@ -10,9 +10,10 @@ import json
 import random
 from dataclasses import dataclass, field
 
+from manifests import manifest
 from planted import Planted
 
-from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
+from tracekit.manifest import Manifest, Run, Settings
 from tracekit.trace import DeviceInfo, Trace
 
 H100 = DeviceInfo(0, "NVIDIA H100 80GB HBM3", (9, 0), 132, 85_000_000_000, 2048, 32)
@@ -349,21 +350,13 @@ def _manifest(rng: random.Random, steps: int) -> Manifest:
         Run(level=level, step_times_ns=[rng.randint(1_000, 9_000) for _ in range(steps)])
         for level in ("M", "ML", "MLG", "metrics")
     ]
-    return Manifest(
-        tracekit_version="0",
-        workload="m",
+    return manifest(
         settings=Settings(batch=4, precision="fp32"),
-        options=CaptureOptions(),
-        config={},
         parameters=11,
-        layers=1,
         samples_per_step=4,
         flops_per_step=123,
         device="cuda",
         device_name=H100.name,
-        platform="",
-        cpu_threads=1,
-        versions={},
         layer_ranges="structured",
         runs=runs,
     )

@@ -9,46 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import capture_options as flags
+from tracekit.cli.asked import with_flags
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.output import terminal_width
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
-    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = ["capture"]
 
 
+@with_flags
 def capture(
     context: typer.Context,
     workload: flags.WorkloadName = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
     ] = None,
-    data: flags.Data = None,
-    device: flags.Device = "cpu",
-    batch: flags.Batch = None,
-    size: flags.Size = None,
-    tiny: flags.Tiny = False,
-    max_rows: flags.MaxRows = None,
-    precision: flags.PrecisionFlag = flags.PrecisionName.fp32,
-    compile_: flags.Compile = False,
-    channels_last: flags.ChannelsLast = False,
-    accumulate: flags.Accumulate = 1,
-    checkpoint_activations: flags.Checkpoint = False,
-    workers: flags.Workers = 0,
-    pin_memory: flags.PinMemory = None,
-    threads: flags.Threads = None,
-    ranks: flags.Ranks = 1,
-    parallel: flags.ParallelFlag = flags.ParallelName.ddp,
-    seed: flags.Seed = 0,
-    levels: flags.Levels = "M,MLG,metrics",
-    steps: flags.Steps = 3,
-    warmup: flags.Warmup = 1,
-    shapes: flags.Shapes = True,
-    memory: flags.MemoryFlag = True,
-    stack: flags.Stack = False,
+    *,
+    training: flags.Training,
+    recording: flags.Recording,
     nsys: flags.Nsys = False,
     list_: flags.ListFlag = False,
 ) -> None:
@@ -63,58 +44,29 @@ def capture(
         from tracekit.cli.capture_nsys import capture_under_nsys
 
         with ended_by_signals():
-            capture_under_nsys(context, folder, flags.levels_of(levels), device)
+            capture_under_nsys(context, folder, flags.levels_of(recording.levels), training.device)
         return
-    from tracekit.manifest import CaptureOptions, Settings
-
-    settings = Settings(
-        device=device,
-        batch=batch,
-        size=size,
-        precision=precision.value,
-        compile=compile_,
-        channels_last=channels_last,
-        workers=workers,
-        pin_memory=pin_memory,
-        accumulate=accumulate,
-        checkpoint_activations=checkpoint_activations,
-        tiny=tiny,
-        max_rows=max_rows,
-        threads=threads,
-        ranks=ranks,
-        parallel=parallel.value,
-        seed=seed,
-    )
-    options = CaptureOptions(
-        steps=steps, warmup=warmup, record_shapes=shapes, profile_memory=memory, with_stack=stack
-    )
     with ended_by_signals():
-        result = _run(workload, folder, settings, options, flags.levels_of(levels), data)
+        result = _run(workload, folder, training, recording)
     _print_result(result)
 
 
-def _run(
-    workload: str,
-    folder: Path,
-    settings: Settings,
-    options: CaptureOptions,
-    levels: tuple[Level, ...],
-    data: Path | None,
-) -> CaptureResult:
+def _run(workload: str, folder: Path, training: flags.Training, recording: flags.Recording) -> CaptureResult:
     from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
 
+    levels = flags.levels_of(recording.levels)
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
             return run(
                 workload,
                 folder,
-                settings=settings,
-                options=options,
+                settings=training.settings,
+                options=recording.options,
                 levels=levels,
-                data=data,
+                data=training.data,
                 progress=_tell,
             )
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,7 +12,7 @@ import typer
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.manifest import Level
+    from tracekit.manifest import CaptureOptions, Level, Settings
 
 __all__ = [
     "Accumulate",
@@ -32,6 +33,7 @@ __all__ = [
     "PrecisionFlag",
     "PrecisionName",
     "Ranks",
+    "Recording",
     "Seed",
     "Shapes",
     "Size",
@@ -39,6 +41,7 @@ __all__ = [
     "Steps",
     "Threads",
     "Tiny",
+    "Training",
     "Warmup",
     "Workers",
     "WorkloadName",
@@ -153,3 +156,75 @@ ListFlag = Annotated[
     bool,
     typer.Option("--list", help="List the workloads, with parameters and FLOPs.", rich_help_panel=_RECORD),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model is trained."""
+
+    data: Data = None
+    device: Device = "cpu"
+    batch: Batch = None
+    size: Size = None
+    tiny: Tiny = False
+    max_rows: MaxRows = None
+    precision: PrecisionFlag = PrecisionName.fp32
+    compile_: Compile = False
+    channels_last: ChannelsLast = False
+    accumulate: Accumulate = 1
+    checkpoint_activations: Checkpoint = False
+    workers: Workers = 0
+    pin_memory: PinMemory = None
+    threads: Threads = None
+    ranks: Ranks = 1
+    parallel: ParallelFlag = ParallelName.ddp
+    seed: Seed = 0
+
+    @property
+    def settings(self) -> Settings:
+        """The same for the capture, all but the data."""
+        from tracekit.manifest import Settings
+
+        return Settings(
+            device=self.device,
+            batch=self.batch,
+            size=self.size,
+            precision=self.precision.value,
+            compile=self.compile_,
+            channels_last=self.channels_last,
+            workers=self.workers,
+            pin_memory=self.pin_memory,
+            accumulate=self.accumulate,
+            checkpoint_activations=self.checkpoint_activations,
+            tiny=self.tiny,
+            max_rows=self.max_rows,
+            threads=self.threads,
+            ranks=self.ranks,
+            parallel=self.parallel.value,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What of a training is recorded."""
+
+    levels: Levels = "M,MLG,metrics"
+    steps: Steps = 3
+    warmup: Warmup = 1
+    shapes: Shapes = True
+    memory: MemoryFlag = True
+    stack: Stack = False
+
+    @property
+    def options(self) -> CaptureOptions:
+        """How the profiler is set."""
+        from tracekit.manifest import CaptureOptions
+
+        return CaptureOptions(
+            steps=self.steps,
+            warmup=self.warmup,
+            record_shapes=self.shapes,
+            profile_memory=self.memory,
+            with_stack=self.stack,
+        )

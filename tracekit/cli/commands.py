@@ -11,12 +11,14 @@ import typer
 from tracekit.analyses.registry import BUILT_IN, Analysis, View
 from tracekit.cli import options as flags
 from tracekit.cli import stack_commands
-from tracekit.cli.asked import Asked, with_flags
+from tracekit.cli.analysis import run_analysis
+from tracekit.cli.asked import Asked, Which, with_flags
 from tracekit.cli.capture import capture
+from tracekit.cli.export import export
 from tracekit.cli.inspect_ import doctor, info
 from tracekit.cli.nsys_stats import nsys_stats
 from tracekit.cli.refine import Refine
-from tracekit.cli.report import export, report, run_analysis
+from tracekit.cli.report import report
 from tracekit.cli.scrub import scrub
 from tracekit.cli.sweep import characterize, sweep
 from tracekit.cli.view import view
@@ -64,7 +66,7 @@ def third_party(
     """Run an analysis that another package registered (entry-point group tracekit.analyses)."""
     if not traces:
         raise UsageError("no trace is given", remedy="give a trace file behind the name of the analysis")
-    run_analysis(name, Asked(traces, step=step, window=window, format_=format_, output=output))
+    run_analysis(name, Asked(traces, Which(step=step, window=window), format_=format_, output=output))
 
 
 def _help(analysis: Analysis) -> str:
@@ -77,7 +79,7 @@ def _command(analysis: Analysis) -> Callable[..., None]:
         run_analysis(analysis.name, asked, Refine(tuple(shown)) if shown else None)
 
     command.__name__ = analysis.name
-    first = inspect.Parameter("asked", inspect.Parameter.POSITIONAL_ONLY)
+    first = inspect.Parameter("asked", inspect.Parameter.KEYWORD_ONLY, annotation=Asked)
     own = inspect.Signature([first, *map(_view_flag, analysis.views)])
     command.__signature__ = own  # type: ignore[attr-defined]
     return with_flags(command)

@@ -78,16 +78,7 @@ def _json(listing: Listing) -> str:
 
 
 def _page(listing: Listing, chosen: Format) -> str:
-    section = _section(listing)
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render_section(section, top=max(listing.frame.height, 1))
-    from tracekit.report import terminal
-
-    return terminal.render_section(
-        section, width=out.terminal_width(), color=out.use_color(), top=max(listing.frame.height, 1)
-    )
+    return out.render_section(_section(listing), chosen, max(listing.frame.height, 1))
 
 
 def _section(listing: Listing) -> Section:

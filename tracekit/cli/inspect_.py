@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, limits_of, load
+from tracekit.cli.asked import Reading, with_flags
 from tracekit.cli.options import Format
+from tracekit.cli.sources import read_one
 from tracekit.errors import UsageError
 from tracekit.facts.capture_flags import flag_for
 
@@ -36,19 +37,17 @@ CAPTURED: Final = (
 """What a trace may hold, in the order in which what it lacks is listed."""
 
 
+@with_flags
 def info(
     trace: flags.TraceFile,
     process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
-    digest = digests_of([trace], no_cache=no_cache)[0]
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(trace, digest=digest, limits=limits, process=process)
+    read = read_one(trace, process, reading)
     facts = _facts(read)
     chosen = out.choose_format(format_, output)
     if chosen is Format.json:
@@ -138,21 +137,19 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@with_flags
 def doctor(
     trace: flags.TraceFile,
     process: flags.Process = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
     from tracekit.report.text import clean_frame
 
-    digest = digests_of([trace], no_cache=no_cache)[0]
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(trace, digest=digest, limits=limits, process=process)
+    read = read_one(trace, process, reading)
     rows = clean_frame(read.health).to_dicts()
     laws = _conservation(read)
     chosen = out.choose_format(format_, output)

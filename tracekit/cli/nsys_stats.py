@@ -6,14 +6,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import digests_of, expanded, limits_of, load_all
+from tracekit.cli.asked import Reading, Which, with_flags
+from tracekit.cli.catalogue import as_json, as_pages, format_for
+from tracekit.cli.loading import expanded
 from tracekit.cli.options import Format
+from tracekit.cli.sources import Sources
 from tracekit.errors import InconclusiveError, UsageError
 
 if TYPE_CHECKING:
@@ -25,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["nsys_stats"]
 
-_FILES: Final = (Format.csv, Format.parquet)
-_ROWS: Final = 10
-"""Rows of each table when several are shown to a reader."""
 _NUMBERS: Final = frozenset(
     {
         "PID",
@@ -95,6 +95,7 @@ _Chunks = Annotated[
 ]
 
 
+@with_flags
 def nsys_stats(
     traces: flags.TraceFiles,
     report: _Report = None,
@@ -108,24 +109,16 @@ def nsys_stats(
     timeunit: _Unit = TimeUnit.ns,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """The reports of `nsys stats` and rules of `nsys analyze`, of exports of Nsight Systems and PyTorch traces alike."""
     from tracekit.analyses.nsys_stats.tables import Options, table
 
     names = _names(report)
-    chosen = _format(names, format_, output)
+    chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
     options = Options(rows=rows, gap_ms=gap, threshold=threshold, chunks=chunks)
-    files = expanded(traces)
-    found = load_all(
-        files,
-        digests=digests_of(files, no_cache=no_cache),
-        rank=rank,
-        process=process,
-        limits=limits_of(no_size_limit=no_size_limit, max_events=max_events),
-    )
+    found, _ = Sources(expanded(traces), Which(rank, process), reading).read()
     _tell_excerpts(found)
     tables = {name: table(found, name, options) for name in names}
     _write(tables, chosen, output, top, timeunit.value)
@@ -155,32 +148,21 @@ def _names(asked: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _format(names: Sequence[str], given: Format | None, output: Path | None) -> Format:
-    several = len(names) > 1
-    chosen = given if given in _FILES and several else out.choose_format(given, output)
-    if chosen is Format.html:
-        raise UsageError("nsys-stats has no HTML", remedy="use --format table, json, csv, md or parquet")
-    if chosen in _FILES and several and (output is None or output.suffix):
-        raise UsageError(
-            f"these are {len(names)} {chosen.value} tables", remedy="give one --report, or -o FOLDER"
-        )
-    return Format(chosen)
-
-
 def _write(
     tables: Mapping[str, StatsTable], chosen: Format, output: Path | None, top: int | None, unit: str
 ) -> None:
+    from tracekit.analyses.nsys_stats.catalogue import CATALOGUE
     from tracekit.analyses.nsys_stats.tables import in_unit
 
     frames = {name: in_unit(table.frame, unit) for name, table in tables.items()}
-    if chosen in _FILES:
+    if chosen in out.TABLE_FILES:
         _write_files(tables, frames, chosen, output)
     elif chosen is Format.json:
-        out.emit(_json(tables, frames, top), output)
+        shown = {name: (CATALOGUE[name], table, frames[name]) for name, table in tables.items()}
+        out.emit(as_json("nsys_stats", shown, top=top), output)
     else:
-        rows = top or (_ROWS if len(tables) > 1 else None)
-        texts = [_page(_section(table, frames[name], unit), chosen, rows) for name, table in tables.items()]
-        out.emit("\n".join(texts), output)
+        sections = [_section(table, frames[name], unit) for name, table in tables.items()]
+        out.emit(as_pages(sections, chosen, top=top), output)
 
 
 def _write_files(
@@ -201,39 +183,6 @@ def _write_files(
             out.emit_frame(frames[name], chosen, folder / f"{name}.{chosen.value}")
         else:
             sys.stderr.write(f"tracekit: {name} is not captured; record {table.not_captured}\n")
-
-
-def _json(tables: Mapping[str, StatsTable], frames: Mapping[str, pl.DataFrame], top: int | None) -> str:
-    """One object with a key per report; each row on a line of its own."""
-    import msgspec
-
-    from tracekit.analyses.nsys_stats.catalogue import CATALOGUE
-
-    parts = []
-    for name, table in tables.items():
-        entry = CATALOGUE[name]
-        about: dict[str, Any] = {
-            "title": entry.title,
-            "question": entry.question,
-            "answer": table.answer,
-            "not_captured": table.not_captured,
-        }
-        head = msgspec.json.encode(about).decode().removesuffix("}")
-        frame = frames[name].head(top) if top else frames[name]
-        rows = ",\n   ".join(msgspec.json.encode(row).decode() for row in frame.iter_rows(named=True))
-        parts.append(f'  "{name}": {head}, "rows": [\n   {rows}\n  ]}}')
-    body = ",\n".join(parts)
-    return f'{{"schema_version": "1.0", "nsys_stats": {{\n{body}\n}}}}\n'
-
-
-def _page(section: Section, chosen: Format, top: int | None) -> str:
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render_section(section, top=top)
-    from tracekit.report import terminal
-
-    return terminal.render_section(section, width=out.terminal_width(), color=out.use_color(), top=top)
 
 
 def _section(table: StatsTable, frame: pl.DataFrame, unit: str) -> Section:

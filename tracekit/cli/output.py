@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,22 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["choose_format", "emit", "emit_frame", "terminal_width", "use_color"]
+    from tracekit.report.model import Section, TraceInfo
+
+__all__ = [
+    "TABLE_FILES",
+    "choose_format",
+    "emit",
+    "emit_frame",
+    "headed",
+    "looks_of",
+    "render_section",
+    "terminal_width",
+    "use_color",
+]
+
+TABLE_FILES: Final = (Format.csv, Format.parquet)
+"""The formats of one table a file: several tables are a folder."""
 
 _SUFFIXES: Final = {
     ".html": Format.html,
@@ -93,3 +109,37 @@ def emit_frame(frame: pl.DataFrame, format_: Format, output: Path | None) -> Non
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     write_bytes(output, buffer.getvalue())
+
+
+def looks_of(chosen: Format) -> tuple[object, ...]:
+    """The format, and what else the same report's text depends on."""
+    return (chosen, terminal_width(), use_color()) if chosen is Format.table else (chosen,)
+
+
+def headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
+    """Of several reports each with a line above it that says which trace, and which rank, it is of."""
+    if len(texts) == 1 or chosen not in (Format.table, Format.md):
+        return texts
+    from tracekit.report.format import format_source
+    from tracekit.report.markdown import escape
+
+    sources = [format_source(trace) for trace in traces]
+    if chosen is Format.md:
+        return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
+    from rich.cells import cell_len, set_cell_size
+
+    width = terminal_width()
+    heads = [f"══ {source} " for source in sources]
+    lines = [set_cell_size(head + "═" * (width - cell_len(head)), width) for head in heads]
+    return [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
+
+
+def render_section(section: Section, chosen: Format, top: int | None) -> str:
+    """The section as Markdown, or for a terminal as wide as this one, `top` rows of each table."""
+    if chosen is Format.md:
+        from tracekit.report import markdown
+
+        return markdown.render_section(section, top=top)
+    from tracekit.report import terminal
+
+    return terminal.render_section(section, width=terminal_width(), color=use_color(), top=top)

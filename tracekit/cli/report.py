@@ -1,53 +1,30 @@
-"""`tracekit report`, `tracekit export`, and the commands of single analyses."""
+"""`tracekit report`: the whole report, in every format."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
-
-import typer
+from typing import TYPE_CHECKING, Literal
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.answers import Question
-from tracekit.cli.asked import Asked
-from tracekit.cli.loading import (
-    attached,
-    digests_of,
-    expanded,
-    limits_of,
-    load,
-    load_all,
-    manifest_digests,
-    read_reports,
-)
-from tracekit.cli.options import ExportKind, FigureKind, Format, WindowKind
-from tracekit.cli.refine import Refine
+from tracekit.cli.asked import Reading, Which, with_flags
+from tracekit.cli.loading import expanded
+from tracekit.cli.options import FigureKind, Format
+from tracekit.cli.sources import Sources
 from tracekit.errors import UsageError
-from tracekit.ranges import range_filter
 
 if TYPE_CHECKING:
-    from tracekit.report.model import Report, Section, TraceInfo
+    from tracekit.report.model import Report
     from tracekit.trace import Trace
 
-__all__ = ["export", "report", "run_analysis"]
-
-_FOLDERS: Final = (Format.csv, Format.parquet)
-"""The formats in which a report is a folder of tables."""
+__all__ = ["report"]
 
 
+@with_flags
 def report(
     traces: flags.TraceFiles,
-    rank: flags.Rank = None,
-    process: flags.Process = None,
-    step: flags.Step = None,
-    window: flags.WindowFlag = WindowKind.steps,
-    comm_pattern: flags.CommPatterns = None,
-    nvtx_depth: flags.NvtxDepth = None,
-    nvtx_include: flags.NvtxInclude = None,
-    nvtx_exclude: flags.NvtxExclude = None,
-    nvtx_domain: flags.NvtxDomain = None,
+    which: Which,
     only: flags.Only = None,
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
@@ -55,66 +32,36 @@ def report(
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
     ncu: flags.Ncu = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    reading: Reading,
 ) -> None:
     """What bounds this run, what costs most, and what to try: verdict first."""
     chosen = out.choose_format(format_, output)
-    traces = expanded(traces)
-    if rank is None and process is None:  # whatever the files hold, it is one trace each at least
-        _check_one_page(len(traces), chosen)
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    digests = digests_of(traces, no_cache=no_cache)
-    names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
-    asked = (names, rank, process, step, window, comm_pattern, ranges, only, top, limits, _looks_of(chosen))
-    metrics, keep = _metrics_of(ncu, no_cache=no_cache)
-    question = (
-        None
-        if figures or chosen in _FOLDERS
-        else Question(digests if keep else [], "report", *asked, metrics)
-    )
+    paths = expanded(traces)
+    if which.rank is None and which.process is None:  # whatever the files hold, it is one trace each at least
+        _check_one_page(len(paths), chosen)
+    sources = Sources(paths, which, reading, ncu)
+    as_text = figures is None and chosen not in out.TABLE_FILES
+    question = sources.question("report", only, top, out.looks_of(chosen)) if as_text else None
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
-    reports = read_reports(ncu)
-    loaded = load_all(
-        traces,
-        digests=digests,
-        rank=rank,
-        process=process,
-        limits=limits,
-        comm_patterns=comm_pattern,
-        ranges=ranges,
-    )
-    _check_one_page(len(loaded), chosen)
-    fitted = [attached(trace, reports) for trace in loaded]
-    read = [trace for trace, _ in fitted]
+    read, fits = sources.read()
+    _check_one_page(len(read), chosen)
     from tracekit.report.build import build_report
 
-    made = [(build_report(t, window=window.value, step=step, only=only, top=top), t) for t in read]
-    for result, trace in made:
-        if figures is not None:
-            from tracekit.report import figures as drawing
-
-            drawing.write(
-                result, figures if len(made) == 1 else figures / trace.meta.name, figure_format.value
-            )
-    if chosen in _FOLDERS:
+    made = [
+        (build_report(t, window=which.window.value, step=which.step, only=only, top=top), t) for t in read
+    ]
+    if figures is not None:
+        _draw(made, figures, figure_format)
+    if chosen in out.TABLE_FILES:
         _write_folders(made, chosen, output)
         return
-    rendered = [_render(result, trace, chosen) for result, trace in made]
-    text = _joined(_headed(rendered, [result.trace for result, _ in made], chosen), chosen)
-    if question and all(fits for _, fits in fitted):  # a warning is to be seen every time
+    text = _text(made, chosen)
+    if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
-
-
-def _metrics_of(ncu: Sequence[Path] | None, *, no_cache: bool) -> tuple[list[str | None], bool]:
-    """The digests of the tables of Nsight Compute, and whether an answer that depends on them can be kept."""
-    digests = digests_of(ncu or [], no_cache=no_cache)
-    return digests, None not in digests
 
 
 def _check_one_page(traces: int, chosen: Format) -> None:
@@ -125,9 +72,11 @@ def _check_one_page(traces: int, chosen: Format) -> None:
         )
 
 
-def _looks_of(chosen: Format) -> tuple[object, ...]:
-    """The format, and what else the same report's text depends on."""
-    return (chosen, out.terminal_width(), out.use_color()) if chosen is Format.table else (chosen,)
+def _draw(made: Sequence[tuple[Report, Trace]], folder: Path, kind: FigureKind) -> None:
+    from tracekit.report import figures
+
+    for result, trace in made:
+        figures.write(result, folder if len(made) == 1 else folder / trace.meta.name, kind.value)
 
 
 def _write_folders(made: Sequence[tuple[Report, Trace]], chosen: Format, output: Path | None) -> None:
@@ -140,28 +89,11 @@ def _write_folders(made: Sequence[tuple[Report, Trace]], chosen: Format, output:
         tables.write(result, output if len(made) == 1 else output / trace.meta.name, kind)
 
 
-def _joined(texts: Sequence[str], chosen: Format) -> str:
+def _text(made: Sequence[tuple[Report, Trace]], chosen: Format) -> str:
+    texts = [_render(result, trace, chosen) for result, trace in made]
     if chosen is Format.json and len(texts) > 1:
         return '{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}"
-    return "\n".join(texts)
-
-
-def _headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
-    """Of several reports each with a line above it that says which trace, and which rank, it is of."""
-    if len(texts) == 1 or chosen not in (Format.table, Format.md):
-        return texts
-    from tracekit.report.format import format_source
-    from tracekit.report.markdown import escape
-
-    sources = [format_source(trace) for trace in traces]
-    if chosen is Format.md:
-        return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
-    from rich.cells import cell_len, set_cell_size
-
-    width = out.terminal_width()
-    heads = [f"══ {source} " for source in sources]
-    lines = [set_cell_size(head + "═" * (width - cell_len(head)), width) for head in heads]
-    return [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
+    return "\n".join(out.headed(texts, [result.trace for result, _ in made], chosen))
 
 
 def _render(result: Report, trace: Trace, chosen: Format) -> str:
@@ -180,168 +112,3 @@ def _render(result: Report, trace: Trace, chosen: Format) -> str:
     from tracekit.report import terminal
 
     return terminal.render(result, width=out.terminal_width(), color=out.use_color())
-
-
-def run_analysis(
-    name: str, asked: Asked, refine: Refine | None = None, *, ncu: Sequence[Path] | None = None
-) -> None:
-    """Run one analysis on each trace and write its result, or what `refine` keeps of it.
-
-    `ncu` are tables of Nsight Compute, whose metrics are joined to the kernels.
-
-    Raises UsageError for an unknown table, column or format.
-    """
-    chosen = out.choose_format(asked.format_, asked.output)
-    if chosen is Format.html:
-        raise UsageError(
-            "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
-        )
-    traces = expanded(asked.traces)
-    limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
-    digests = digests_of(traces, no_cache=asked.no_cache)
-    names = [(path.name, about) for path, about in zip(traces, manifest_digests(traces), strict=True)]
-    ranges = asked.ranges
-    selection = (
-        *(asked.rank, asked.process, asked.step, asked.window, asked.comm_pattern, ranges),
-        *(asked.table, asked.top, asked.sort),
-    )
-    metrics, keep = _metrics_of(ncu, no_cache=asked.no_cache)
-    looks = (limits, refine, _looks_of(chosen), metrics)
-    question = Question(digests if keep else [], name, names, *selection, *looks)
-    if chosen not in _FOLDERS and (known := question.answer()) is not None:
-        out.emit(known, asked.output)
-        return
-    reports = read_reports(ncu)
-    loaded = load_all(
-        traces,
-        digests=digests,
-        rank=asked.rank,
-        process=asked.process,
-        limits=limits,
-        comm_patterns=asked.comm_pattern,
-        ranges=ranges,
-    )
-    fitted = [attached(trace, reports) for trace in loaded]
-    read = [trace for trace, _ in fitted]
-    if chosen is Format.json:
-        text = _json_of(name, asked, refine, read)
-    else:
-        from tracekit.analyses.scope import select
-        from tracekit.report.build import build_section, trace_info
-
-        scopes = [select(trace, window=asked.window.value, step=asked.step) for trace in read]
-        whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
-        sections = [
-            _narrow(section, one, refine, asked.table, asked.sort)
-            for section, one in zip(whole, read, strict=True)
-        ]
-        if chosen in _FOLDERS:
-            _write_table(sections, chosen, asked)
-            return
-        texts = [_render_section(section, chosen, asked.top) for section in sections]
-        text = "\n".join(_headed(texts, [trace_info(trace) for trace in read], chosen))
-    if all(fits for _, fits in fitted):  # a warning is to be seen every time
-        question.keep(text)
-    out.emit(text, asked.output)
-
-
-def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trace]) -> str:
-    """Reports with the one section, and with the verdict, which other analyses have a part in."""
-    from dataclasses import replace
-
-    from tracekit.report import json_
-    from tracekit.report.build import build_report
-
-    texts = []
-    for trace in read:
-        made = build_report(trace, window=asked.window.value, step=asked.step, only=[name])
-        section = _narrow(made.sections[0], trace, refine, asked.table, asked.sort)
-        texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
-    return "\n".join(texts)
-
-
-def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
-    if len(sections) > 1:
-        raise UsageError(
-            f"one {chosen.value} file holds the table of one trace", remedy="use --rank or --process"
-        )
-    from tracekit.report._tree import costliest
-
-    table = sections[0].tables[0]
-    out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
-
-
-def _narrow(
-    section: Section, trace: Trace, refine: Refine | None, table: str | None, sort: str | None
-) -> Section:
-    """The section with only what is asked for, sorted as asked for."""
-    from dataclasses import replace
-
-    section = section if refine is None else refine(section, trace.meta.format)
-    tables = section.tables
-    if table is not None:
-        tables = tuple(t for t in tables if t.name == table)
-        if not tables:
-            known = ", ".join(t.name for t in section.tables) or "none"
-            raise UsageError(f"{section.name} has no table {table!r}", remedy=f"its tables are {known}")
-    if sort is not None:
-        if not any(sort in t.frame.columns for t in tables):
-            known = ", ".join(dict.fromkeys(c for t in tables for c in t.frame.columns))
-            raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {known}")
-        from tracekit.report.terminal import sort_table
-
-        tables = tuple(sort_table(t, sort) if sort in t.frame.columns else t for t in tables)
-    return replace(section, tables=tables)
-
-
-def _render_section(section: Section, chosen: Format, top: int | None) -> str:
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render_section(section, top=top)
-    from tracekit.report import terminal
-
-    return terminal.render_section(section, width=out.terminal_width(), color=out.use_color(), top=top)
-
-
-def export(
-    trace: flags.TraceFile,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PATH", help="The folder, or with --to chrome the file, to write."
-        ),
-    ],
-    to: flags.ExportTo = ExportKind.frames,
-    nvtx_depth: flags.NvtxDepth = None,
-    nvtx_include: flags.NvtxInclude = None,
-    nvtx_exclude: flags.NvtxExclude = None,
-    nvtx_domain: flags.NvtxDomain = None,
-    process: flags.Process = None,
-    format_: flags.FormatFlag = None,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
-) -> None:
-    """Write the trace's own frames as Parquet or CSV files, or the trace with tracks of layers and idle time."""
-    chosen = format_ or Format.parquet
-    if to is ExportKind.chrome and format_ is not None:
-        raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
-    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
-    if ranges is not None and to is ExportKind.frames:
-        raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
-    if chosen not in (Format.parquet, Format.csv):
-        raise UsageError(f"export writes parquet or csv, not {chosen.value}")
-    digest = digests_of([trace], no_cache=no_cache)[0]
-    # A copy of the trace is one of all of it.
-    limits = limits_of(no_size_limit=no_size_limit, max_events=0)
-    read = load(trace, digest=digest, limits=limits, process=process, ranges=ranges)
-    if to is ExportKind.chrome:
-        from tracekit.report import chrome
-
-        added = chrome.write(read, output, limits=limits)
-        typer.echo(f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in added.items()) + " added")
-        return
-    from tracekit.report.tables import write_trace
-
-    for name in write_trace(read, output, chosen.value):
-        typer.echo(name)

@@ -11,11 +11,12 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
+from tracekit.cli.analysis import run_analysis
 from tracekit.cli.asked import Asked, with_flags
-from tracekit.cli.loading import digests_of, expanded, limits_of, load_all
+from tracekit.cli.loading import expanded
 from tracekit.cli.options import Format
 from tracekit.cli.refine import Refine
-from tracekit.cli.report import run_analysis
+from tracekit.cli.sources import Sources
 from tracekit.errors import UsageError
 from tracekit.facts.stack_names import PHASES
 
@@ -63,42 +64,48 @@ _SUFFIXES: Final = {
     ".speedscope": LayersFormat.speedscope,
 }
 
+_LayersBy = Annotated[
+    LayersBy,
+    typer.Option(
+        help="The tree, all layers of a type as one, or repeated layers (layer.*.attention) as one.",
+        rich_help_panel="Selection",
+    ),
+]
+_Depth = Annotated[
+    int | None, typer.Option(min=1, help="So many levels of the tree.", rich_help_panel="Selection")
+]
+_Phase = Annotated[
+    PhaseKind | None,
+    typer.Option(help="Layers with time in this phase, the most first.", rich_help_panel="Selection"),
+]
+_LayersSort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Sort by this column; `execution` is the order in which layers ran.",
+        rich_help_panel="Selection",
+    ),
+]
+_LayersFormat = Annotated[
+    LayersFormat | None,
+    typer.Option(
+        "--format",
+        "-f",
+        help="Default: from the suffix of -o, else a table for reading. collapsed (.collapsed) and speedscope "
+        "(.speedscope.json) are stacks for flame graphs.",
+        rich_help_panel="Output",
+    ),
+]
+
 
 @with_flags
 def layers(
     asked: Asked,
-    by: Annotated[
-        LayersBy,
-        typer.Option(
-            help="The tree, all layers of a type as one, or repeated layers (layer.*.attention) as one.",
-            rich_help_panel="Selection",
-        ),
-    ] = LayersBy.tree,
-    depth: Annotated[
-        int | None, typer.Option(min=1, help="So many levels of the tree.", rich_help_panel="Selection")
-    ] = None,
-    phase: Annotated[
-        PhaseKind | None,
-        typer.Option(help="Layers with time in this phase, the most first.", rich_help_panel="Selection"),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Sort by this column; `execution` is the order in which layers ran.",
-            rich_help_panel="Selection",
-        ),
-    ] = None,
-    format_: Annotated[
-        LayersFormat | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="Default: from the suffix of -o, else a table for reading. collapsed (.collapsed) and speedscope "
-            "(.speedscope.json) are stacks for flame graphs.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
+    by: _LayersBy = LayersBy.tree,
+    depth: _Depth = None,
+    phase: _Phase = None,
+    sort: _LayersSort = None,
+    format_: _LayersFormat = None,
 ) -> None:
     """Run `layers`, or write the stacks of layers, operators and kernels for a flame graph."""
     chosen = format_ or _stack_format(asked.output)
@@ -130,18 +137,8 @@ def _goes_to_json(given: LayersFormat | None, output: Path | None) -> bool:
 
 
 def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None:
-    paths = expanded(asked.traces)
-    digests = digests_of(paths, no_cache=asked.no_cache)
-    limits = limits_of(no_size_limit=asked.no_size_limit, max_events=asked.max_events)
-    read = load_all(
-        paths,
-        digests=digests,
-        rank=asked.rank,
-        process=asked.process,
-        limits=limits,
-        comm_patterns=asked.comm_pattern,
-        ranges=asked.ranges,
-    )
+    which = asked.which
+    read, _ = Sources(expanded(asked.traces), which, asked.reading).read()
     if len(read) > 1:
         raise UsageError(
             f"one {chosen.value} file holds the stacks of one trace", remedy="use --rank or --process"
@@ -151,7 +148,7 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
     from tracekit.report import stacks
 
     (trace,) = read
-    rows = layer_stacks(trace, scope=select(trace, window=asked.window.value, step=asked.step), phase=phase)
+    rows = layer_stacks(trace, scope=select(trace, window=which.window.value, step=which.step), phase=phase)
     if chosen is LayersFormat.collapsed:
         out.emit(stacks.collapsed(rows), asked.output)
     else:

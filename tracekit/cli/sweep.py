@@ -12,6 +12,7 @@ import typer
 from tracekit.cli import capture_options as flags
 from tracekit.cli import options as shared
 from tracekit.cli import sweep_options as lists
+from tracekit.cli.asked import with_flags
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.frames import Listing, check_format, emit_listing, sorted_by
 from tracekit.cli.output import choose_format
@@ -43,18 +44,12 @@ _MODEL_TITLES: Final = {
 _UNSHOWN: Final = frozenset({"key", "series", "workload", "batch"})
 
 
+@with_flags
 def sweep(
     workload: lists.WorkloadNames,
     output: lists.SweepFolder = Path("runs/sweep"),
-    batch: lists.BatchList = "",
-    size: lists.SizeList = "",
-    precision: lists.PrecisionList = "fp32",
-    threads: lists.ThreadsList = "",
-    compile_: lists.CompileList = "no",
-    channels_last: lists.ChannelsLastList = "no",
-    checkpoint_activations: lists.CheckpointList = "no",
-    workers: lists.WorkersList = "0",
-    accumulate: lists.AccumulateList = "1",
+    *,
+    varied: lists.GridFlags,
     data: flags.Data = None,
     device: flags.Device = "cpu",
     tiny: flags.Tiny = False,
@@ -71,21 +66,9 @@ def sweep(
     """Capture every combination of a few settings, each in a fresh process; goes on where it was interrupted."""
     chosen = shared.Format(format_.value)
     check_format(chosen, None)
-    from tracekit.capture.sweep import Grid
+    grid = varied.of(workload)
     from tracekit.manifest import CaptureOptions, Settings
 
-    grid = Grid(
-        workloads=workload,
-        size=_numbers("--size", size),
-        precision=lists.precisions_of("--precision", precision),
-        compile=lists.flags_of("--compile", compile_),
-        channels_last=lists.flags_of("--channels-last", channels_last),
-        checkpoint_activations=lists.flags_of("--checkpoint-activations", checkpoint_activations),
-        accumulate=lists.numbers_of("--accumulate", accumulate),
-        workers=lists.numbers_of("--workers", workers),
-        threads=_numbers("--threads", threads),
-        batch=_numbers("--batch", batch),
-    )
     settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
     options = CaptureOptions(steps=steps, warmup=warmup)
     chosen_levels = flags.levels_of(levels)
@@ -93,10 +76,6 @@ def sweep(
         rows = _sweep(grid, output, settings, options, chosen_levels, data, retry=retry, timeout=timeout)
     emit_listing(_runs(rows, output), chosen)
     _say_what_failed(rows)
-
-
-def _numbers(flag: str, text: str) -> Sequence[int | None]:
-    return lists.numbers_of(flag, text) if text else ()
 
 
 def _sweep(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
@@ -13,6 +14,7 @@ from tracekit.cli.capture_options import PrecisionName
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    from tracekit.capture.sweep import Grid
     from tracekit.manifest import Precision
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "CheckpointList",
     "CompileList",
     "FormatFlag",
+    "GridFlags",
     "PrecisionList",
     "Retry",
     "SizeList",
@@ -31,9 +34,6 @@ __all__ = [
     "Timeout",
     "WorkersList",
     "WorkloadNames",
-    "flags_of",
-    "numbers_of",
-    "precisions_of",
 ]
 
 
@@ -128,10 +128,46 @@ FormatFlag = Annotated[
 ]
 
 
-def numbers_of(flag: str, text: str) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class GridFlags:
+    """The settings that a sweep varies, each a list."""
+
+    batch: BatchList = ""
+    size: SizeList = ""
+    precision: PrecisionList = "fp32"
+    threads: ThreadsList = ""
+    compile_: CompileList = "no"
+    channels_last: ChannelsLastList = "no"
+    checkpoint_activations: CheckpointList = "no"
+    workers: WorkersList = "0"
+    accumulate: AccumulateList = "1"
+
+    def of(self, workloads: Sequence[str]) -> Grid:
+        """All combinations, of these workloads. Raises UsageError for a value that is none."""
+        from tracekit.capture.sweep import Grid
+
+        return Grid(
+            workloads=workloads,
+            size=_numbers_or_none("--size", self.size),
+            precision=_precisions_of("--precision", self.precision),
+            compile=_flags_of("--compile", self.compile_),
+            channels_last=_flags_of("--channels-last", self.channels_last),
+            checkpoint_activations=_flags_of("--checkpoint-activations", self.checkpoint_activations),
+            accumulate=_numbers_of("--accumulate", self.accumulate),
+            workers=_numbers_of("--workers", self.workers),
+            threads=_numbers_or_none("--threads", self.threads),
+            batch=_numbers_or_none("--batch", self.batch),
+        )
+
+
+def _numbers_or_none(flag: str, text: str) -> Sequence[int | None]:
+    return _numbers_of(flag, text) if text else ()
+
+
+def _numbers_of(flag: str, text: str) -> list[int]:
     """The whole numbers in a list with commas. Raises UsageError for what is none.
 
-    >>> numbers_of("--batch", "1,2, 4")
+    >>> _numbers_of("--batch", "1,2, 4")
     [1, 2, 4]
     """
 
@@ -141,12 +177,12 @@ def numbers_of(flag: str, text: str) -> list[int]:
     return _parsed(flag, text, number, "give whole numbers with commas, as in 1,2,4")
 
 
-def flags_of(flag: str, text: str) -> list[bool]:
+def _flags_of(flag: str, text: str) -> list[bool]:
     """The `no` and `yes` in a list with commas. Raises UsageError for anything else."""
     return _parsed(flag, text, _FLAGS.get, "use no, yes or no,yes")
 
 
-def precisions_of(flag: str, text: str) -> list[Precision]:
+def _precisions_of(flag: str, text: str) -> list[Precision]:
     """The precisions in a list with commas. Raises UsageError for one that is none."""
     known: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
     return _parsed(flag, text, known.get, f"choose from {','.join(known)}")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import options as flags
-from tracekit.cli.loading import digests_of, expanded, limits_of, load
+from tracekit.cli.asked import NamedRanges, Reading, with_flags
+from tracekit.cli.loading import expanded
+from tracekit.cli.sources import read_one
 from tracekit.errors import UsageError
-from tracekit.ranges import RangeFilter, range_filter
 
 if TYPE_CHECKING:
     from tracekit.serve import Document, Server
+    from tracekit.trace import Trace
 
 __all__ = ["view"]
 
@@ -21,6 +23,7 @@ PERFETTO_PORT: Final = 9001
 """The only one that the Perfetto UI may load from."""
 
 
+@with_flags
 def view(
     trace: flags.TraceFile,
     html: Annotated[
@@ -37,17 +40,11 @@ def view(
     process: flags.Process = None,
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,
-    nvtx_depth: flags.NvtxDepth = None,
-    nvtx_include: flags.NvtxInclude = None,
-    nvtx_exclude: flags.NvtxExclude = None,
-    nvtx_domain: flags.NvtxDomain = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    *,
+    ranges: NamedRanges,
+    reading: Reading,
 ) -> None:
     """Open a trace in Perfetto (ui.perfetto.dev), or its report: served from this machine to your browser only."""
-    import webbrowser
-
     from tracekit.serve import Document, Server
 
     paths = expanded([trace])
@@ -55,22 +52,18 @@ def view(
         raise UsageError(
             "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
         )
-    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
+    layers = ranges.filter
     if html:
-        document = _report(
-            paths[0],
-            process,
-            step,
-            window,
-            ranges,
-            max_events,
-            no_cache=no_cache,
-            no_size_limit=no_size_limit,
-        )
+        document = _report(read_one(paths[0], process, reading, layers), step, window)
     else:
         _for_perfetto(paths[0])
         document = Document.of_trace(paths[0])
-    server = Server(document, port)
+    _serve(Server(document, port), browser=browser, once=once)
+
+
+def _serve(server: Server, *, browser: bool, once: bool) -> None:
+    import webbrowser
+
     server.start()
     try:
         typer.echo(server.link)
@@ -105,21 +98,7 @@ def _wait(server: Server, *, once: bool) -> None:
         typer.echo("", err=True)
 
 
-def _report(
-    path: Path,
-    process: int | None,
-    step: str | None,
-    window: flags.WindowKind,
-    ranges: RangeFilter | None,
-    max_events: int,
-    *,
-    no_cache: bool,
-    no_size_limit: bool,
-) -> Document:
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    read = load(
-        path, process=process, digest=digests_of([path], no_cache=no_cache)[0], limits=limits, ranges=ranges
-    )
+def _report(read: Trace, step: str | None, window: flags.WindowKind) -> Document:
     from tracekit.report import html
     from tracekit.report.build import build_report
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.loading import attached, digests_of, limits_of, load, read_reports
+from tracekit.cli.asked import NamedRanges, Reading, with_flags
+from tracekit.cli.catalogue import as_json, as_pages, format_for
+from tracekit.cli.loading import attached, read_reports
 from tracekit.cli.options import FigureKind, Format
+from tracekit.cli.sources import read_one
 from tracekit.errors import UsageError
-from tracekit.ranges import range_filter
 
 if TYPE_CHECKING:
     from tracekit.analyses.xsp._result import XspTable
@@ -23,84 +25,73 @@ if TYPE_CHECKING:
 
 __all__ = ["xsp"]
 
-_FILES: Final = (Format.csv, Format.parquet)
 _TITLES: Final = {
     "duration_ns": "duration",
     "self_ns": "own time",
     "gpu_ns": "on device",
     "non_gpu_ns": "not on device",
 }
-_ROWS: Final = 10
-"""Rows of each table when several are shown to a reader."""
+
+_Traces = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help="Folders of captures or sweeps, or trace files; several differ in the batch.",
+    ),
+]
+_Analysis = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A1…A15", help="Only this analysis, or overhead; repeatable.", rich_help_panel="Selection"
+    ),
+]
+_Metrics = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="TRACE",
+        help="A trace of the same steps with hardware counters (CUPTI); its times are not used.",
+        rich_help_panel="Selection",
+    ),
+]
+_Batch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
+        rich_help_panel="Selection",
+    ),
+]
 
 
+@with_flags
 def xsp(
-    traces: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="TRACE...",
-            help="Folders of captures or sweeps, or trace files; several differ in the batch.",
-        ),
-    ],
-    analysis: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A1…A15", help="Only this analysis, or overhead; repeatable.", rich_help_panel="Selection"
-        ),
-    ] = None,
-    metrics: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRACE",
-            help="A trace of the same steps with hardware counters (CUPTI); its times are not used.",
-            rich_help_panel="Selection",
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
-            rich_help_panel="Selection",
-        ),
-    ] = None,
+    traces: _Traces,
+    analysis: _Analysis = None,
+    metrics: _Metrics = None,
+    batch: _Batch = None,
     rank: flags.Rank = None,
     process: flags.Process = None,
     step: flags.Step = None,
-    nvtx_depth: flags.NvtxDepth = None,
-    nvtx_include: flags.NvtxInclude = None,
-    nvtx_exclude: flags.NvtxExclude = None,
-    nvtx_domain: flags.NvtxDomain = None,
+    *,
+    ranges: NamedRanges,
     top: flags.Top = None,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = FigureKind.svg,
     ncu: flags.Ncu = None,
-    max_events: flags.MaxEvents = flags.MAX_EVENTS,
-    no_cache: flags.NoCache = False,
-    no_size_limit: flags.NoSizeLimit = False,
+    reading: Reading,
 ) -> None:
     """XSP's analyses A1 to A15 of model, layers and kernels, each from the level at which it counts."""
     from tracekit.analyses.xsp.catalogue import CATALOGUE
 
     keys = _keys(analysis, CATALOGUE)
-    folder_wanted = format_ in _FILES and len(keys) > 1
-    chosen = Format(format_) if format_ in _FILES and folder_wanted else out.choose_format(format_, output)
-    if chosen is Format.html:
-        raise UsageError("xsp has no HTML", remedy="use --format table, json, csv, md or parquet")
-    if chosen in _FILES and len(keys) > 1 and (output is None or output.suffix):
-        raise UsageError(
-            f"these are {len(keys)} {chosen.value} tables", remedy="give --analysis, or -o FOLDER"
-        )
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    ranges = range_filter(nvtx_depth, nvtx_include, nvtx_exclude, nvtx_domain)
-
+    chosen = format_for("xsp", len(keys), format_, output, one="--analysis")
+    layers = ranges.filter
     reports = read_reports(ncu)
 
     def read(path: Path) -> Trace:
-        digest = digests_of([path], no_cache=no_cache)[0]
-        trace = load(path, limits=limits, digest=digest, process=process, ranges=ranges)
+        trace = read_one(path, process, reading, layers)
         # The trace of another level may hold no kernel, which is no fault.
         return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 
@@ -127,7 +118,7 @@ def _keys(asked: Sequence[str] | None, known: Mapping[str, object]) -> list[str]
 
 
 def _write(tables: Mapping[str, XspTable], chosen: Format, output: Path | None, top: int | None) -> None:
-    if chosen in _FILES:
+    if chosen in out.TABLE_FILES:
         if len(tables) == 1:
             (table,) = tables.values()
             out.emit_frame(table.frame.head(top) if top else table.frame, chosen, output)
@@ -135,11 +126,12 @@ def _write(tables: Mapping[str, XspTable], chosen: Format, output: Path | None, 
         _write_folder(tables, chosen, output)
         return
     if chosen is Format.json:
-        out.emit(_json(tables, top), output)
+        from tracekit.analyses.xsp.catalogue import CATALOGUE
+
+        shown = {key: (CATALOGUE[key], table, table.frame) for key, table in tables.items()}
+        out.emit(as_json("xsp", shown, top=top), output)
         return
-    rows = top or (_ROWS if len(tables) > 1 else None)
-    texts = [_page(_section(table), chosen, rows) for table in tables.values()]
-    out.emit("\n".join(texts), output)
+    out.emit(as_pages([_section(table) for table in tables.values()], chosen, top=top), output)
 
 
 def _write_folder(tables: Mapping[str, XspTable], chosen: Format, output: Path | None) -> None:
@@ -149,38 +141,6 @@ def _write_folder(tables: Mapping[str, XspTable], chosen: Format, output: Path |
     for key, table in tables.items():
         if table.frame.height:
             out.emit_frame(table.frame, chosen, folder / f"{key}.{chosen.value}")
-
-
-def _json(tables: Mapping[str, XspTable], top: int | None) -> str:
-    """One object with a key per analysis; each row on a line of its own."""
-    import msgspec
-
-    from tracekit.analyses.xsp.catalogue import CATALOGUE
-
-    parts = []
-    for key, table in tables.items():
-        about: dict[str, Any] = {
-            "title": CATALOGUE[key].title,
-            "question": CATALOGUE[key].question,
-            "answer": table.answer,
-            "not_captured": table.not_captured,
-        }
-        head = msgspec.json.encode(about).decode().removesuffix("}")
-        frame = table.frame.head(top) if top else table.frame
-        rows = ",\n   ".join(msgspec.json.encode(row).decode() for row in frame.iter_rows(named=True))
-        parts.append(f'  "{key}": {head}, "rows": [\n   {rows}\n  ]}}')
-    body = ",\n".join(parts)
-    return f'{{"schema_version": "1.0", "xsp": {{\n{body}\n}}}}\n'
-
-
-def _page(section: Section, chosen: Format, top: int | None) -> str:
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render_section(section, top=top)
-    from tracekit.report import terminal
-
-    return terminal.render_section(section, width=out.terminal_width(), color=out.use_color(), top=top)
 
 
 def _section(table: XspTable) -> Section:

@@ -18,6 +18,8 @@ UNNAMED: Final = "<unnamed>"
 _PID_BITS, _TID_BITS = 24, 24
 _MOST_CODES: Final = 1 << 10
 _LONGEST_LABEL: Final = 64
+_MANY_STRINGS: Final = 1 << 19
+_SHORT: Final = pl.format("{}… #{}", pl.col("text").str.slice(0, LONGEST_NAME // 2), "id")
 _MOST_BYTES: Final = 1 << 28
 """So many bytes the names of a table's rows may have, however long they are on average."""
 
@@ -41,7 +43,8 @@ def labels_of(tables: Tables, table: str) -> dict[int, str]:
 class Texts:
     """The strings that a column of a table refers to; looked up when the first of its ids comes.
 
-    With `without` (a regular expression), what it matches is left out of each.
+    With `without` (a regular expression), what it matches is left out of each. Of very many strings, as where each range
+    has a text of its own, only those of a page are held.
     """
 
     def __init__(self, tables: Tables, table: str, column: str, *, without: str | None = None) -> None:
@@ -51,19 +54,40 @@ class Texts:
 
     def of(self, ids: pl.Series) -> pl.Series:
         """The strings with these ids as a categorical column, null where there is none."""
+        return self._found(ids, pl.Categorical())
+
+    def strings(self, ids: pl.Series) -> pl.Series:
+        """The same as texts: each may be another one."""
+        return self._found(ids, pl.String())
+
+    def _found(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
         if ids.null_count() == ids.len():
-            return pl.Series([None], dtype=pl.Categorical()).new_from_index(0, ids.len())
-        joined = ids.alias("id").to_frame().join(self._all(), on="id", how="left", maintain_order="left")
-        return joined["text"]
+            return pl.Series([None], dtype=dtype).new_from_index(0, ids.len())
+        known = self._of_page(ids) if self._known is None else self._known
+        if known is None:
+            self._known = known = self._all()
+        joined = ids.alias("id").to_frame().join(known, on="id", how="left", maintain_order="left")
+        return joined["text"].cast(dtype)
+
+    def _of_page(self, ids: pl.Series) -> pl.DataFrame | None:
+        """The strings of these ids where there are very many; the long ones cut, with their number behind."""
+        if self._tables.count("StringIds") <= _MANY_STRINGS:
+            return None
+        found = self._tables.texts_by_id(ids)
+        if found is None:
+            return None
+        text, size = pl.col("text"), pl.col("text").str.len_bytes()
+        found = found.with_columns(pl.when(size > LONGEST_NAME).then(_SHORT).otherwise(text).alias("text"))
+        return self._stripped(found)
 
     def _all(self) -> pl.DataFrame:
-        if self._known is None:
-            found = self._short(self._tables.texts(self._table, self._column))
-            text = pl.col("text")
-            if self._without is not None:
-                text = text.str.replace(self._without, "")
-            self._known = found.with_columns(text.cast(pl.Categorical()))
-        return self._known
+        found = self._short(self._tables.texts(self._table, self._column))
+        return self._stripped(found).with_columns(pl.col("text").cast(pl.Categorical()))
+
+    def _stripped(self, found: pl.DataFrame) -> pl.DataFrame:
+        if self._without is None:
+            return found
+        return found.with_columns(pl.col("text").str.replace(self._without, ""))
 
     def _short(self, found: pl.DataFrame) -> pl.DataFrame:
         """The same strings; the long ones cut, with their number behind, where rows would tell more than their names can be.
@@ -80,7 +104,6 @@ class Texts:
         told = found.join(uses, on="id", how="inner").select((size * pl.col("rows").cast(pl.Int64)).sum())
         if told.item() <= max(_MOST_BYTES, LONGEST_NAME * rows):
             return found
-        short = pl.format("{}… #{}", pl.col("text").str.slice(0, LONGEST_NAME // 2), "id")
         return found.with_columns(
-            pl.when(size > LONGEST_NAME // 2).then(short).otherwise("text").alias("text")
+            pl.when(size > LONGEST_NAME // 2).then(_SHORT).otherwise("text").alias("text")
         )

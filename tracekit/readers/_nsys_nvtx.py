@@ -9,9 +9,12 @@ from typing import Final
 import polars as pl
 
 from tracekit.facts import nsys as facts
+from tracekit.health import HealthLog
+from tracekit.readers._nsys_collectives import collectives_in
 from tracekit.readers._nsys_ids import UNNAMED, Texts, process_of, thread_of
 from tracekit.readers._nsys_names import interpreted
 from tracekit.readers._nsys_pages import ColumnKind
+from tracekit.readers._nsys_payloads import Payloads
 from tracekit.readers._nsys_tables import Tables
 
 __all__ = ["NvtxNames", "nvtx_names", "ranges"]
@@ -59,7 +62,7 @@ def nvtx_names(tables: Tables) -> NvtxNames:
     only = ("eventType", (facts.NAMED_THREAD, facts.DOMAIN_CREATED))
     schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in wanted.items()}
     rows = pl.concat([*tables.pages(_TABLE, wanted, only=only), pl.DataFrame(schema=schema)])
-    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").of(rows["textId"]).cast(pl.String))
+    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").strings(rows["textId"]))
     rows = rows.with_columns(name.alias("name"), process_of("globalTid"), thread_of("globalTid"))
     kind = pl.col("eventType")
     domains = rows.filter(kind == facts.DOMAIN_CREATED).select(
@@ -74,20 +77,25 @@ def nvtx_names(tables: Tables) -> NvtxNames:
     )
 
 
-def ranges(tables: Tables, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
+def ranges(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
     """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
+    binary = Payloads(tables)
     for table in facts.NVTX_TABLES:
-        yield from _ranges_of(tables, table, names)
+        yield from _ranges_of(tables, table, names, binary)
+    health.count("unread_payload", binary.unread, "of NVTX ranges")
 
 
-def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[str, pl.DataFrame]]:
+def _ranges_of(
+    tables: Tables, table: str, names: NvtxNames, binary: Payloads
+) -> Iterator[tuple[str, pl.DataFrame]]:
     texts, payloads = Texts(tables, table, "textId"), Texts(tables, table, "jsonTextId")
     there = tables.columns(table)
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
     # Old exports know no null, and write 0 or an empty text.
     ended, written = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
-    for page in tables.pages(table, {**_COLUMNS, **{name: _NUMBERS[name] for name in numbers}}):
+    wanted = {**_COLUMNS, **binary.columns, **{name: _NUMBERS[name] for name in numbers}}
+    for page in tables.pages(table, wanted):
         rows = page.filter(kind.is_in(_USED))
         if not rows.height:
             continue
@@ -98,9 +106,9 @@ def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[s
             (ended - pl.col("start")).alias("duration"),
             process_of("globalTid"),
             thread_of("globalTid"),
-            pl.coalesce(written, texts.of(rows["textId"]).cast(pl.String), pl.lit(UNNAMED)).alias("text"),
+            pl.coalesce(written, texts.strings(rows["textId"]), pl.lit(UNNAMED)).alias("text"),
             _domain(rows, names.domains).alias("domain"),
-            _payload(rows, payloads, numbers).alias("payload"),
+            _payload(rows, payloads, numbers, binary).alias("payload"),
         )
         nested = rows.filter(kind.is_in(facts.NESTED_RANGES))
         if nested.height:
@@ -108,7 +116,7 @@ def _ranges_of(tables: Tables, table: str, names: NvtxNames) -> Iterator[tuple[s
             told = interpreted(nested.select("text", "domain"))
             host = pl.concat([told, nested.select(place)], how="horizontal")
             yield "host", host
-            talk = _collectives(host)
+            talk = collectives_in(host)
             if talk.height:
                 yield "collectives", talk
         others = rows.filter(~kind.is_in(facts.NESTED_RANGES))
@@ -128,11 +136,13 @@ def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
     return used.join(known, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
 
 
-def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str]) -> pl.Series:
-    """What a range carries: text of JSON, else its number."""
+def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str], binary: Payloads) -> pl.Series:
+    """What a range carries: text of JSON, else the numbers of its bytes, else its number."""
     asked = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
     written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in asked]
-    return rows.select(pl.coalesce(texts.of(rows["jsonTextId"]), *written).alias("payload")).to_series()
+    json = written.pop(0) if "jsonText" in asked else pl.lit(None, pl.Categorical())
+    told = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
+    return rows.select(told.alias("payload")).to_series()
 
 
 def _spanning(rows: pl.DataFrame) -> pl.DataFrame:
@@ -148,25 +158,4 @@ def _spanning(rows: pl.DataFrame) -> pl.DataFrame:
         pl.when(~mark).then(ended).alias("end_thread_id"),
         "start",
         pl.when(~mark).then("duration").alias("duration"),
-    )
-
-
-def _collectives(host: pl.DataFrame) -> pl.DataFrame:
-    name, payload = pl.col("name").cast(pl.String), pl.col("payload").cast(pl.String)
-    chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
-    rows = host.join(chosen, on="name", how="semi", maintain_order="left")
-
-    def field(title: str, value: str) -> pl.Expr:
-        """A value of the payload; some versions write it as text with commas between thousands."""
-        found = payload.str.extract(rf'"{title}"\s*:\s*"?({value})', 1)
-        return found.str.replace_all(",", "", literal=True)
-
-    number = r"\d{1,3}(?:,\d{3})+|\d{1,18}"
-    return rows.select(
-        name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
-        field("NCCL communicator ID", r"[\w,]*\w").alias("group"),
-        field(r"No\. of ranks", number).cast(pl.Int64, strict=False).alias("group_size"),
-        field(r"Message size \[bytes\]", number).cast(pl.Int64, strict=False).alias("elements_in"),
-        pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
-        *("process_id", "thread_id", "start", "duration"),
     )

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import polars as pl
 
-__all__ = ["DTYPES", "LONGEST_TEXT", "PAGE_ROWS", "ColumnKind", "Only", "clocked", "decoded"]
+__all__ = [
+    "DTYPES",
+    "LONGEST_PAYLOAD",
+    "LONGEST_TEXT",
+    "PAGE_ROWS",
+    "ColumnKind",
+    "Only",
+    "clocked",
+    "decoded",
+]
 
-ColumnKind = Literal["int", "float", "text"]
+ColumnKind = Literal["int", "float", "text", "bytes"]
 Only = tuple[str, tuple[int, ...]]
-DTYPES: Final[dict[str, pl.DataType]] = {"int": pl.Int64(), "float": pl.Float64(), "text": pl.String()}
+DTYPES: Final[dict[str, pl.DataType]] = {
+    "int": pl.Int64(),
+    "float": pl.Float64(),
+    "text": pl.String(),
+    "bytes": pl.Binary(),
+}
 
 PAGE_ROWS: Final = 1 << 17
 LONGEST_TEXT: Final = 1 << 14
 """Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
 
+LONGEST_PAYLOAD: Final = 1 << 10
+"""Bytes of a binary value that are read."""
+
+_MOST_IDS: Final = 1 << 13
+"""So many ids stand in one condition."""
+_MOST_BETWEEN: Final = 4
+"""So many rows are read for each that is wanted, rather than to look for each."""
+
 _TIMES: Final = ("start", "end", "timestamp")
 _LATEST_NS: Final = 3 * 10**18
 """95 years; the difference of two such times, with such a duration added, is still an Int64."""
+
+
+def asked_for(column: str, ids: pl.Series) -> Iterator[str]:
+    """Conditions of SQL that these ids fulfil together, some thousands in each: what lies between their ends, where that is not much more."""
+    rising = ids.drop_nulls().unique().sort()
+    for chunk in rising.to_frame().iter_slices(_MOST_IDS):
+        some = chunk.to_series().to_list()
+        if some[-1] - some[0] < _MOST_BETWEEN * len(some):
+            yield f"{column} between {some[0]} and {some[-1]}"
+        else:
+            yield f"{column} in ({', '.join(map(str, some))})"
 
 
 def clocked(page: pl.DataFrame) -> pl.DataFrame:

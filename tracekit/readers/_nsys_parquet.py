@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,17 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import LONGEST_NAME
-from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+from tracekit.readers._nsys_pages import (
+    DTYPES,
+    LONGEST_PAYLOAD,
+    LONGEST_TEXT,
+    PAGE_ROWS,
+    ColumnKind,
+    Only,
+    clocked,
+    decoded,
+)
+from tracekit.readers._parquet_texts import with_texts_as_bytes
 
 __all__ = ["ParquetTables"]
 
@@ -27,6 +38,7 @@ class ParquetTables:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.replaced_texts = 0
+        self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._files = {file.stem: file for file in sorted(path.glob("*.parquet")) if file.is_file()}
         self._schemas: dict[str, dict[str, pl.DataType]] = {}
         table = ""
@@ -50,7 +62,7 @@ class ParquetTables:
         if table not in self._files:
             return 0
         file = self._files[table]
-        rows = int(self._collected(pl.scan_parquet(file).select(pl.len()), table).item())
+        rows = int(self._collected(table, lambda scan: scan.select(pl.len())).item())
         if rows > max(_FREE_ROWS, file.stat().st_size):
             fault = (
                 f"its table {table} has {rows:,} rows in {file.stat().st_size:,} bytes, as no recording has"
@@ -69,12 +81,11 @@ class ParquetTables:
             return
         schema = self._schemas[table]
         rows = self.count(table)
-        scan = pl.scan_parquet(self._files[table])
         asked: dict[str, ColumnKind] = {**wanted, **({only[0]: "int"} if only else {})}
         there = [name for name in schema if name in asked and _holds(schema[name], asked[name])]
         for at in range(0, rows, PAGE_ROWS):
             height = min(PAGE_ROWS, rows - at)
-            page = self._collected(scan.select(there).slice(at, height), table) if there else pl.DataFrame()
+            page = self._page(table, there, at, height) if there else pl.DataFrame()
             typed = pl.DataFrame([self._typed(page, name, kind, height) for name, kind in asked.items()])
             if only:
                 typed = typed.filter(pl.col(only[0]).is_in(only[1]))
@@ -92,41 +103,88 @@ class ParquetTables:
         asked = pl.scan_parquet(self._files[table]).select(
             pl.col(column).cast(pl.Int64, strict=False).alias("id")
         )
-        known = pl.scan_parquet(self._files["StringIds"]).select(
-            pl.col("id").cast(pl.Int64, strict=False), "value"
-        )
-        found = self._collected(known.join(asked.unique(), on="id", how="semi"), "StringIds")
+        wanted = asked.unique()
+
+        def named(strings: pl.LazyFrame) -> pl.LazyFrame:
+            known = strings.select(pl.col("id").cast(pl.Int64, strict=False), "value")
+            return known.join(wanted, on="id", how="semi")
+
+        found = self._collected("StringIds", named)
+        text = self._typed(found, "value", "text", found.height).alias("text")
+        return found.select("id", text).unique("id", keep="first", maintain_order=True)
+
+    def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
+        """`id` and `text` of the strings with these ids, each once; of a group of rows only what lies between them is read."""
+        strings = self._schemas.get("StringIds", {})
+        if not {"id", "value"} <= strings.keys() or not strings["id"].is_integer():
+            return None
+        if not _holds(strings["value"], "text"):
+            return None
+        wanted = ids.drop_nulls().unique().alias("id")
+
+        def named(scan: pl.LazyFrame) -> pl.LazyFrame:
+            between = pl.col("id").is_between(wanted.min(), wanted.max())
+            known = scan.filter(between).select(pl.col("id").cast(pl.Int64), "value")
+            return known.join(wanted.to_frame().lazy(), on="id", how="semi")
+
+        found = self._collected("StringIds", named)
         text = self._typed(found, "value", "text", found.height).alias("text")
         return found.select("id", text).unique("id", keep="first", maintain_order=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Delete what was copied."""
+        if self._copies is not None:
+            self._copies.cleanup()
+
+    def _page(self, table: str, columns: list[str], at: int, height: int) -> pl.DataFrame:
+        return self._collected(table, lambda scan: scan.select(columns).slice(at, height))
 
     def _typed(self, page: pl.DataFrame, name: str, kind: ColumnKind, height: int) -> pl.Series:
         dtype = DTYPES[kind]
         if name not in page.columns:
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, height)
         values = page[name]
-        if kind != "text":
-            return values.cast(dtype, strict=False)
+        if kind == "bytes":
+            return values.cast(dtype).bin.slice(0, LONGEST_PAYLOAD)
         if values.dtype == pl.Binary:
             values, replaced = decoded(values)
             self.replaced_texts += replaced
+        if kind != "text":
+            return values.cast(dtype, strict=False)
         values = values.cast(dtype).str.slice(0, LONGEST_TEXT)
         # A file holds a text once, for however many rows.
         much = (values.str.len_bytes().cast(pl.Int64).sum() or 0) > _MOST_BYTES
         return values.str.slice(0, LONGEST_NAME) if much else values
 
-    def _collected(self, frame: pl.LazyFrame, table: str) -> pl.DataFrame:
+    def _collected(self, table: str, asked: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         try:
-            return frame.collect()
-        except (pl.exceptions.PolarsError, OSError) as error:
+            try:
+                return asked(pl.scan_parquet(self._files[table])).collect()
+            except pl.exceptions.ComputeError as error:
+                if "UTF-8" not in str(error) or self._is_copy(table):
+                    raise
+                self._files[table] = self._with_texts_as_bytes(table)
+                return asked(pl.scan_parquet(self._files[table])).collect()
+        except (pl.exceptions.PolarsError, OSError, ValueError) as error:
             fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
+
+    def _is_copy(self, table: str) -> bool:
+        return self._copies is not None and self._files[table].is_relative_to(self._copies.name)
+
+    def _with_texts_as_bytes(self, table: str) -> Path:
+        """A copy of a table's file in which some text is no UTF-8; Polars reads no page with such a text."""
+        if self._copies is None:
+            self._copies = tempfile.TemporaryDirectory(prefix="tracekit-parquet-")
+        copy = Path(self._copies.name) / f"{len(list(Path(self._copies.name).iterdir()))}.parquet"
+        with_texts_as_bytes(self._files[table], copy)
+        return copy
 
 
 def _holds(dtype: pl.DataType, kind: ColumnKind) -> bool:
     """Whether a column of the file can be read as one of this kind: a number also stands in a text."""
+    if kind == "bytes":
+        return dtype in (pl.String, pl.Binary)
     if dtype in (pl.String, pl.Null):
         return True
     if kind == "text":

@@ -6,6 +6,7 @@ bytes and are decoded here; a column is what the file declares it to be, or null
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,17 @@ from tracekit.digest import changes_beside
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
 from tracekit.limits import SMALLEST_ROW
-from tracekit.readers._nsys_pages import DTYPES, LONGEST_TEXT, PAGE_ROWS, ColumnKind, Only, clocked, decoded
+from tracekit.readers._nsys_pages import (
+    DTYPES,
+    LONGEST_PAYLOAD,
+    LONGEST_TEXT,
+    PAGE_ROWS,
+    ColumnKind,
+    Only,
+    asked_for,
+    clocked,
+    decoded,
+)
 from tracekit.readers._nsys_parquet import ParquetTables
 from tracekit.readers._nsys_rows import TableRows
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
@@ -61,6 +72,10 @@ class Tables(Protocol):
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
+        ...
+
+    def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
+        """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
         ...
 
     def close(self) -> None:
@@ -184,6 +199,29 @@ class SqliteTables:
         found = pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
         return found.unique("id", keep="first", maintain_order=True)
 
+    def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
+        """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
+        if not self._string_keys:
+            return None
+        found = [pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})]
+        start = f"select id, {self._read_as('text', 'value')} as text from StringIds where "  # noqa: S608 - no name is in it
+        for condition in asked_for("id", ids):
+            page = self._query(start + condition)
+            columns = [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
+            found.append(pl.DataFrame(columns))
+        return pl.concat(found)
+
+    @functools.cached_property
+    def _string_keys(self) -> bool:
+        """Whether a string is found by its id without a search: the id is that of its row."""
+        if not {"id", "value"} <= self.columns("StringIds"):
+            return False
+        keys = self._query("select name, type from pragma_table_info('StringIds') where pk > 0")
+        return keys.height == 1 and [str(word).upper() for word in map(_plain, keys.row(0))] == [
+            "ID",
+            "INTEGER",
+        ]
+
     def _table(self, name: str) -> SqliteTable:
         if name not in self._described:
             there = name in self._names
@@ -202,6 +240,9 @@ class SqliteTables:
             # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
             read = column if self._utf16 else f"cast({column} as blob)"
             return f"case typeof({column}) when 'text' then substr({read}, 1, {LONGEST_TEXT}) end"
+        if kind == "bytes":
+            read = f"substr(cast({column} as blob), 1, {LONGEST_PAYLOAD})"
+            return f"case when typeof({column}) in ('blob', 'text') then {read} end"
         if kind == "int":
             return f"case typeof({column}) when 'integer' then {column} end"
         return (
@@ -215,7 +256,7 @@ class SqliteTables:
         if name not in page.columns:
             return pl.Series(name, [same.get(name)], dtype=dtype).new_from_index(0, page.height)
         values = page[name]
-        if values.dtype == pl.Binary:
+        if values.dtype == pl.Binary and kind != "bytes":
             text, replaced = decoded(values)
             self.replaced_texts += replaced
             return text
@@ -273,6 +314,10 @@ def _check_header(path: Path) -> None:
     if beside := changes_beside(path):
         fault = f"it is being written: {beside.name} lies beside it"
         raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
+
+
+def _plain(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _uri(path: Path) -> str:

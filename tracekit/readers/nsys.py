@@ -8,7 +8,7 @@ are the same numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.assemble import Assembled
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import nsys as facts
 from tracekit.health import HealthLog
@@ -32,6 +33,7 @@ from tracekit.readers._finish import (
     rank_in_name,
     side_frame,
 )
+from tracekit.readers._nsys_collectives import with_group_sizes
 from tracekit.readers._nsys_graphs import graph_nodes
 from tracekit.readers._nsys_meta import Machine, machine_of
 from tracekit.readers._nsys_nvtx import NvtxNames, nvtx_names, ranges
@@ -117,12 +119,7 @@ def read_nsys(
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
-        if not stores.rows:
-            raise UnreadableTraceError(
-                "it is an Nsight Systems export without events",
-                path=place,
-                remedy="profile with nsys profile --trace=cuda,nvtx",
-            )
+        _refuse_empty(stores, place)
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
         machine = machine_of(tables, names.ranks)
@@ -149,7 +146,7 @@ def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tupl
     yield from device_side.waits(tables)
     yield from device_side.allocations(tables)
     yield from host_side.api_calls(tables, health)
-    yield from ranges(tables, names)
+    yield from ranges(tables, names, health)
     yield from host_side.library_calls(tables)
     yield from host_side.overheads(tables)
     yield from host_side.os_calls(tables)
@@ -199,30 +196,15 @@ def _build(
     )
     side["counters"] = machine_rows
     frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
+    collectives = with_group_sizes(collectives, made.host)
     frames["collectives"] = collectives_of(collectives, made.host, origin)
     rank = _rank(part, machine)
     if rank is None:
         health.count("unknown_rank", 1, part.path.name)
     count_partial_overlaps(made.host, health)
-    processes = made.host["process_id"].unique().sort().to_list()
-    present = captured_kinds(made.host, made.device, frames)
-    meta = Meta(
-        path=str(part.path),
-        format="nsys",
-        format_version=machine.version,
-        size_bytes=part.size,
-        event_count=total,
-        producer=machine.producer,
-        rank=rank,
-        process_ids=tuple(processes) if part.process is None else (part.process,),
-        devices=_devices(machine, made.device),
-        origin_ns=origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
-        captured=frozenset(name for name, is_there in present.items() if is_there),
-        excerpt=None if excerpt is None else _since(excerpt, origin),
-        part=part.number,
-        parts=part.of,
-    )
+    meta = _meta(part, machine, made, frames, origin, rank)
+    since = None if excerpt is None else _since(excerpt, origin)
+    meta = replace(meta, event_count=total, excerpt=since)
     mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
     return Trace(
         meta=meta,
@@ -231,6 +213,33 @@ def _build(
         threads=mine,
         health=health.frame(),
         **frames,  # type: ignore[arg-type]  # one of them is no frame
+    )
+
+
+def _meta(
+    part: _Part,
+    machine: Machine,
+    made: Assembled,
+    frames: Mapping[str, pl.DataFrame | None],
+    origin: int,
+    rank: int | None,
+) -> Meta:
+    processes = made.host["process_id"].unique().sort().to_list()
+    present = captured_kinds(made.host, made.device, frames)
+    return Meta(
+        path=str(part.path),
+        format="nsys",
+        format_version=machine.version,
+        size_bytes=part.size,
+        producer=machine.producer,
+        rank=rank,
+        process_ids=tuple(processes) if part.process is None else (part.process,),
+        devices=_devices(machine, made.device),
+        origin_ns=origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        captured=frozenset(name for name, is_there in present.items() if is_there),
+        part=part.number,
+        parts=part.of,
     )
 
 
@@ -321,6 +330,15 @@ def _refuse_foreign(tables: Tables) -> None:
         path=tables.path,
         remedy="export one: nsys export --type sqlite FILE.nsys-rep",
     )
+
+
+def _refuse_empty(stores: ProcessStores, path: Path) -> None:
+    if not stores.rows:
+        raise UnreadableTraceError(
+            "it is an Nsight Systems export without events",
+            path=path,
+            remedy="profile with nsys profile --trace=cuda,nvtx",
+        )
 
 
 def _count_unread(tables: Tables, health: HealthLog) -> None:

@@ -12,14 +12,14 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.report._advice import Owned, choose, general, python_advice
-from tracekit.report._idle_words import where
+from tracekit.report._idle_words import MOSTLY, where
 from tracekit.report._names import category_name
 from tracekit.report.model import Cost, Verdict
 
 __all__ = ["on_cpu"]
 
 COSTS: Final = 3
-OUTSIDE: Final = "Python outside any operator"
+OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
 FELT: Final = 1.2
@@ -38,6 +38,9 @@ _PATTERNS: Final = {
 }
 """What the headline says instead of a finding's title."""
 
+_CODE: Final = {"python": "Python", "host_code": "host code"}
+"""What ran outside the operators, by the cause that `idle` gives to that time."""
+
 
 def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]) -> Verdict:
     """The verdict; all shares are of the window."""
@@ -53,14 +56,16 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
     ]
     loading = min(_loading(results), idle)
     outside = idle - loading
-    costs += [Cost(OUTSIDE, outside, outside / basis), Cost(LOADING, loading, loading / basis)]
+    ran = _ran_outside(results, outside)
+    label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
+    costs += [Cost(label, outside, outside / basis), Cost(LOADING, loading, loading / basis)]
     costs += [Cost(OTHERS, busy - selected, (busy - selected) / basis)]
     costs.sort(key=lambda cost: -cost.ns)
-    python = costs[0].label == OUTSIDE
+    python = ran == _CODE["python"] and costs[0].label == label
     format_ = scope.trace.meta.format
     return Verdict(
         bound="cpu",
-        headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, basis),
+        headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, label, basis),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
             findings,
@@ -78,6 +83,13 @@ def _loading(results: Mapping[str, Result]) -> int:
     """The time in which no operator ran and data was loaded, in ns."""
     causes = results["idle"].tables()["by_cause"]
     return int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
+
+
+def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
+    """What ran in most of the time outside operators, so far as the trace tells; else nothing."""
+    causes = results["idle"].tables()["by_cause"]
+    found = causes.filter(pl.col("cause").is_in(list(_CODE)) & (pl.col("total_ns") >= MOSTLY * outside))
+    return _CODE[found["cause"][0]] if found.height else ""
 
 
 def _pattern(
@@ -99,16 +111,18 @@ def _name(category: str) -> str:
     return category_name(category).replace("kernels", "operators")
 
 
-def _headline(costs: list[Cost], basis: int) -> str:
-    outside = next(cost for cost in costs if cost.label == OUTSIDE)
-    largest = next((cost for cost in costs if cost.label not in (OUTSIDE, LOADING, OTHERS)), None)
+def _headline(costs: list[Cost], label: str, basis: int) -> str:
+    """`label` is the cost of the time outside operators."""
+    outside = next(cost for cost in costs if cost.label == label)
+    largest = next((cost for cost in costs if cost.label not in (label, LOADING, OTHERS)), None)
     start = f"No device was captured. Of {format_ns(basis)} (the window) on the processors"
     own = f"{largest.label} {format_share(largest.share)}" if largest else ""
+    passed = f"{format_share(outside.share)} passed {'' if label == OUTSIDE else 'in '}{label}"
     if costs[0] is outside:
-        text = f"{start}, {format_share(outside.share)} passed in Python or host code outside any operator"
+        text = f"{start}, {passed}"
         return f"{text}; the largest part of the operators: {own}." if own else f"{text}."
     text = f"{start}, the largest part went to: {own}"
-    return f"{text}; {format_share(outside.share)} passed outside any operator." if outside.ns else f"{text}."
+    return f"{text}; {passed}." if outside.ns else f"{text}."
 
 
 def _recording(scope: Scope, idle: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tracekit.analyses.result import Result
 from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.report.text import shorten_name
 
-__all__ = ["in_long_gaps", "main_cause", "where"]
+__all__ = ["MOSTLY", "in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
 """A line, layer or operator is named when half of the cause's time lies there."""

@@ -18,7 +18,7 @@ from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
 from tracekit.report._capture_flags import section_with_flags, with_flags
 from tracekit.report._tree import costliest
-from tracekit.report.columns import TableView, column_of, view_of
+from tracekit.report.columns import column_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt
 from tracekit.report.model import (
@@ -35,6 +35,7 @@ from tracekit.report.model import (
 )
 from tracekit.report.text import clean, clean_frame
 from tracekit.report.verdict import VERDICT_NEEDS, decide
+from tracekit.report.views import TableView, view_of
 from tracekit.trace import Trace
 
 __all__ = ["build_report", "build_section", "trace_info"]

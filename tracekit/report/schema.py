@@ -9,8 +9,9 @@ from typing import Any, Final, Literal, Union
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.findings import Finding
-from tracekit.report.columns import TABLES, unit_of
+from tracekit.report.columns import unit_of
 from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
+from tracekit.report.views import TABLES
 
 __all__ = ["report_schema"]
 

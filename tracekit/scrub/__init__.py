@@ -72,33 +72,10 @@ def scrub(
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target)
-    for text in replace:
-        if len(text) < _SHORTEST or text.lower() in MARKER:
-            raise UsageError(
-                f"{text!r} cannot be replaced",
-                remedy=f"name {_SHORTEST} characters or more, and no part of {MARKER}",
-            )
+    _check_texts(replace)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
-        with closing(_opened(source, temporary)) as database:
-            copy = Copy(database, replace, keep, progress or (lambda _table: None))
-            if not copy.plans:
-                fault = "it is an SQLite database, but no export of Nsight Systems"
-                raise UnreadableTraceError(fault, path=source, remedy=_EXPORT_AGAIN)
-            copy.write()
-            held = held_by(temporary, copy.values.found)
-            # Among billions of numbers the bytes of a short value stand by chance, and what the user named may be the
-            # name of a column: of those, texts alone are asked.
-            unsure = [
-                value for value in held if len(value.encode()) < _CERTAIN or copy.values.is_asked_for(value)
-            ]
-            held = [value for value in held if value not in unsure] + copy.still_told(unsure)
-        if held:
-            raise TracekitError(
-                f"{len(held)} values that were removed still stand in the copy, which was not kept",
-                path=source,
-                remedy="report this",
-            )
+        copy = _copied(source, temporary, replace, keep, progress)
         _put(temporary, target)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message that quotes what is damaged
         raise _told(error, source, target) from error
@@ -116,6 +93,45 @@ def scrub(
         len(copy.values.found),
         {str(kind): count for kind, count in copy.values.common.items()},
     )
+
+
+def _copied(
+    source: Path,
+    temporary: Path,
+    replace: tuple[str, ...],
+    keep: Iterable[str],
+    progress: Callable[[str], None] | None,
+) -> Copy:
+    """The copy, of which is known that nothing in it tells what was removed."""
+    with closing(_opened(source, temporary)) as database:
+        copy = Copy(database, replace, keep, progress or (lambda _table: None))
+        if not copy.plans:
+            fault = "it is an SQLite database, but no export of Nsight Systems"
+            raise UnreadableTraceError(fault, path=source, remedy=_EXPORT_AGAIN)
+        copy.write()
+        held = held_by(temporary, copy.values.found)
+        # Among billions of numbers the bytes of a short value stand by chance, and what the user named may be the
+        # name of a column: of those, texts alone are asked.
+        unsure = [
+            value for value in held if len(value.encode()) < _CERTAIN or copy.values.is_asked_for(value)
+        ]
+        held = [value for value in held if value not in unsure] + copy.still_told(unsure)
+    if held:
+        raise TracekitError(
+            f"{len(held)} values that were removed still stand in the copy, which was not kept",
+            path=source,
+            remedy="report this",
+        )
+    return copy
+
+
+def _check_texts(replace: tuple[str, ...]) -> None:
+    for text in replace:
+        if len(text) < _SHORTEST or text.lower() in MARKER:
+            raise UsageError(
+                f"{text!r} cannot be replaced",
+                remedy=f"name {_SHORTEST} characters or more, and no part of {MARKER}",
+            )
 
 
 def _check(source: Path, target: Path) -> None:

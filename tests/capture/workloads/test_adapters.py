@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from losses import losses_on
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
@@ -66,15 +67,7 @@ def test_a_model_of_the_package_learns(package: str) -> None:
     assert recipe.model.how == {"name": "resnet18", "trained": False}
     assert (recipe.task, recipe.size, recipe.batch, recipe.synthetic) == ("image classification", 64, 2, True)
     batch = default_collate([recipe.dataset[index] for index in range(2)])
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for step in range(20):
-        optimizer.zero_grad()
-        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        recipe.after_update(recipe.model, step + 1)
-        losses.append(loss.item())
+    losses = losses_on(recipe, batch, 20)
     assert losses[-1] < 0.9 * losses[0]
 
 

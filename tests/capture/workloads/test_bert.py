@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from losses import losses_on
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.flop_counter import FlopCounterMode
@@ -65,16 +66,7 @@ def test_the_loss_is_the_one_transformers_computes() -> None:
 def test_the_loss_falls_on_one_batch() -> None:
     recipe = build()
     batch = default_collate([recipe.dataset[index] for index in range(recipe.batch)])
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for step in range(20):
-        optimizer.zero_grad()
-        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        assert recipe.after_update is not None
-        recipe.after_update(recipe.model, step + 1)
-        losses.append(loss.item())
+    losses = losses_on(recipe, batch, 20)
     assert losses[-1] < losses[0] / 2
     assert all(each < 10 for each in losses)
 

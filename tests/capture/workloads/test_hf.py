@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from losses import losses_on
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
@@ -128,19 +129,7 @@ def batch_of(recipe: Recipe, first: int = 0) -> Any:
 
 def train(recipe: Recipe, steps: int) -> list[float]:
     """The losses of steps on one batch."""
-    batch = batch_of(recipe)
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        assert recipe.after_update is not None
-        recipe.after_update(recipe.model, step + 1)
-        assert loss.shape == ()
-        losses.append(loss.item())
-    return losses
+    return losses_on(recipe, batch_of(recipe), steps)
 
 
 def parameters(model: torch.nn.Module) -> int:

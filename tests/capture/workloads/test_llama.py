@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from losses import losses_on
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,16 +28,7 @@ def test_the_loss_falls_on_one_batch() -> None:
     recipe = llama.build(WorkloadOptions(device=torch.device("cpu"), tiny=True))
     assert (recipe.batch, recipe.size, recipe.task) == (2, 32, "language modelling")
     batch = default_collate([recipe.dataset[index] for index in range(recipe.batch)])
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for step in range(20):
-        optimizer.zero_grad()
-        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        assert recipe.after_update is not None
-        recipe.after_update(recipe.model, step + 1)
-        losses.append(loss.item())
+    losses = losses_on(recipe, batch, 20)
     assert losses[-1] < losses[0] / 2
 
 
