@@ -78,9 +78,12 @@ _READ = "Reading"
 _SELECT = "Selection"
 _WRITE = "Output"
 
-TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file (.json or .json.gz).")]
+_FORMS = "of PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
+TraceFile = Annotated[
+    Path, typer.Argument(metavar="TRACE", help=f"A trace {_FORMS}, or the folder of a capture.")
+]
 TraceFiles = Annotated[
-    list[Path], typer.Argument(metavar="TRACE...", help="Trace files (.json or .json.gz).")
+    list[Path], typer.Argument(metavar="TRACE...", help=f"Traces {_FORMS}, or folders of captures.")
 ]
 
 Rank = Annotated[
@@ -183,6 +186,12 @@ Output = Annotated[
     Path | None,
     typer.Option(
         "--output", "-o", metavar="FILE", help="Write here instead of stdout.", rich_help_panel=_WRITE
+    ),
+]
+Every = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Of more than 8 traces, too, the full report of each.", rich_help_panel=_SELECT
     ),
 ]
 Figures = Annotated[

@@ -57,6 +57,10 @@ class Tables(Protocol):
         """The tables."""
         ...
 
+    def without_row_ids(self) -> list[str]:
+        """The tables that are there, but cannot be read page by page, since their rows have no ids."""
+        ...
+
     def count(self, table: str) -> int:
         """How many rows a table has."""
         ...
@@ -132,6 +136,10 @@ class SqliteTables:
     def names(self) -> list[str]:
         """The tables in order."""
         return sorted(self._names)
+
+    def without_row_ids(self) -> list[str]:
+        """The tables that cannot be read page by page: declared WITHOUT ROWID, as no version of nsys does."""
+        return [name for name in self.names() if not self._table(name).row_id]
 
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns; none of a table that is not there."""
