@@ -106,7 +106,12 @@ def test_what_stays_the_same_is_read_from_one_page(tmp_path: Path, monkeypatch: 
     tables = written(tmp_path / "t.sqlite", values(1))
     asked: list[str] = []
     query = tables._query
-    monkeypatch.setattr(tables, "_query", lambda sql: (asked.append(sql), query(sql))[1])
+
+    def noted(sql: str) -> pl.DataFrame:
+        asked.append(sql)
+        return query(sql)
+
+    monkeypatch.setattr(tables, "_query", noted)
     list(tables.pages("T", WANTED))
     pages = [sql for sql in asked if sql.startswith("select") and f"limit {PAGE}" in sql]
     assert len(pages) == 10

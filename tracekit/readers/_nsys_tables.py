@@ -215,7 +215,7 @@ class SqliteTables:
         start = f"select id, {self._read_as('text', 'value')} as text from StringIds where "  # noqa: S608 - no name is in it
         for condition in asked_for("id", ids):
             page = self._query(start + condition)
-            columns = [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
+            columns = [self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})]
             found.append(pl.DataFrame(columns))
         return pl.concat(found)
 
