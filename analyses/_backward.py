@@ -48,24 +48,27 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     of_node = (forward_thread.fill_null(0) > 0).to_numpy() | (forward_thread.is_null().to_numpy() & named)
     numbered = of_node & (stack.sequence >= 0)
     is_node = stack.of_kind("op") & (numbered | named)
-    forward = _forward_operators(trace, stack, is_node, numbered)
-    engine = _engine_threads(stack, is_node)
-    is_node |= _between_nodes(stack, is_node, engine)
+    node = stack.nesting.nearest_ancestor(is_node)
+    forward = _forward_operators(trace, stack, is_node, numbered, node)
+    engine = _engine_threads(stack, is_node, node)
+    between = _between_nodes(stack, is_node, engine)
+    if between.any():
+        is_node |= between
+        node = stack.nesting.nearest_ancestor(is_node)
     follows = is_node & ~numbered
-    source = _last_numbered(stack, is_node, numbered)
+    source = _last_numbered(stack, is_node, numbered, node)
     forward = np.where(follows, take(forward, source), forward)
-    return Backward(is_node, stack.nesting.nearest_ancestor(is_node), forward, follows, engine)
+    return Backward(is_node, node, forward, follows, engine)
 
 
-def _engine_threads(stack: HostStack, is_node: BoolArray) -> Int64Array:
+def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
     """Threads that run backward nodes and nothing of the user's: no step, no range, no forward operator."""
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
     )
     others = np.zeros(0, dtype=np.int64)
     if forwards.any():
-        inside = stack.nesting.nearest_ancestor(is_node)
-        others = np.unique(stack.thread[forwards & (inside < 0)])
+        others = np.unique(stack.thread[forwards & (node < 0)])
     found: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
     return found
 
@@ -78,7 +81,7 @@ def _between_nodes(stack: HostStack, is_node: BoolArray, engine: Int64Array) -> 
     return outermost & np.isin(stack.thread, engine) & ~is_node
 
 
-def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray) -> Int64Array:
+def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array) -> Int64Array:
     """For each node without a number the last one with a number before it, beside it on its thread.
 
     Where there is none beside it, the one around it; else −1.
@@ -88,7 +91,7 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray) ->
     if not rows.size:
         return source
     carrier = is_node & numbered
-    parent = take(stack.nesting.nearest_ancestor(is_node, include_self=False), rows)
+    parent = take(node, stack.nesting.parent[rows])
     frame = pl.DataFrame(
         {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
     ).with_columns(pl.when("carries").then("row").alias("row"))
@@ -98,7 +101,9 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray) ->
     return take(source, stack.nesting.nearest_ancestor(source >= 0))
 
 
-def _forward_operators(trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray) -> Int64Array:
+def _forward_operators(
+    trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array
+) -> Int64Array:
     forward = np.full(stack.size, -1, dtype=np.int64)
     asked = np.flatnonzero(is_node & numbered)
     offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
@@ -127,7 +132,13 @@ def _forward_operators(trace: Trace, stack: HostStack, is_node: BoolArray, numbe
         threads = _thread_of_number(trace, stack, told, ops)
         _match(forward, told.join(threads, on=["process", "number"], how="inner"), ops, "thread")
     if told.height < nodes.height:
-        _match_untold(forward, stack, is_node, nodes.filter(pl.col("number").is_null()), ops)
+        _match_untold(
+            forward,
+            stack,
+            is_node & (take(node, stack.nesting.parent) < 0),
+            nodes.filter(pl.col("number").is_null()),
+            ops,
+        )
     return forward
 
 
@@ -145,11 +156,10 @@ def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: s
 
 
 def _match_untold(
-    forward: Int64Array, stack: HostStack, is_node: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
+    forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
 ) -> None:
-    """The same for nodes whose forward thread is not told."""
-    above = stack.nesting.nearest_ancestor(is_node, include_self=False)
-    outermost = stack.nesting.nearest_ancestor(is_node & (above < 0))
+    """The same for nodes whose forward thread is not told; `in_none` marks the nodes that lie in no other."""
+    outermost = stack.nesting.nearest_ancestor(in_none)
     inside = outermost[ops["found"].to_numpy()] >= 0
     _match(forward, nodes, ops.filter(~inside), "process")
     around = outermost[nodes["row"].to_numpy()]

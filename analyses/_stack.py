@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.assemble import kept_nesting
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
@@ -21,9 +22,10 @@ class HostStack:
 
     frame: pl.DataFrame
     nesting: Nesting
-    kind: npt.NDArray[np.uint32]
+    kind: npt.NDArray[np.uint8]
     process: Int64Array
     sequence: Int64Array  # −1 where there is none
+    names: NameTable
 
     @property
     def thread(self) -> Int64Array:
@@ -51,18 +53,14 @@ class HostStack:
 
     def of_kind(self, *kinds: str) -> BoolArray:
         """Which spans are of one of these kinds."""
-        codes = [HOST_KINDS.index(kind) for kind in kinds]
-        return np.isin(self.kind, codes)
+        found = np.zeros(self.size, dtype=bool)
+        for kind in kinds:
+            found |= self.kind == HOST_KINDS.index(kind)
+        return found
 
     def named(self, pattern: str, *kinds: str) -> BoolArray:
         """Which spans of these kinds (of all, when none is given) have a name that matches."""
-        names = self.frame.select("name").unique()
-        text = names["name"].cast(pl.String)
-        wanted = names.filter(text.str.contains(pattern)).select("name", pl.lit(value=True).alias("found"))
-        if not wanted.height:
-            return np.zeros(self.size, dtype=bool)
-        found = self.frame.select("name").join(wanted, on="name", how="left", maintain_order="left")["found"]
-        matches: BoolArray = found.fill_null(value=False).to_numpy()
+        matches = self.names.matching(pattern)
         return matches & self.of_kind(*kinds) if kinds else matches
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
@@ -82,9 +80,10 @@ def host_stack(trace: Trace) -> HostStack:
     return HostStack(
         frame=host,
         nesting=kept_nesting(host),
-        kind=host["kind"].to_physical().cast(pl.UInt32).to_numpy(),
+        kind=host["kind"].to_physical().cast(pl.UInt8).to_numpy(),
         process=host["process_id"].to_numpy(),
         sequence=host["sequence"].fill_null(-1).to_numpy(),
+        names=NameTable(host["name"]),
     )
 
 

@@ -43,10 +43,14 @@ _GROUP: Final = ("process_id", "thread_id", "family")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferredSteps:
-    """The range `name` (runs of digits as #, where they differ) and its `spans`: `name`, `start`, `duration` in ns."""
+    """What the steps are inferred from (`source`: of a range its name, runs of digits as #, where they differ), how that
+    is `told`, and their `spans`: `name`, `start`, `duration` in ns. `periods`: each ends where another one begins.
+    """
 
-    name: str
+    source: str
+    told: str
     spans: pl.DataFrame
+    periods: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +89,8 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
     if best is None:
         return None
     spans = best[1].select(pl.col("name").cast(pl.String), "start", "duration")
-    return InferredSteps(_shown(spans["name"]), spans)
+    name = _shown(spans["name"])
+    return InferredSteps(name, f'inferred from the range "{name}"', spans)
 
 
 def _candidates(trace: Trace) -> pl.DataFrame | None:

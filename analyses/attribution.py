@@ -119,7 +119,7 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     launch = rows["launch_id"].fill_null(-1).to_numpy()
     op = rows["op_id"].fill_null(-1).to_numpy()
     anchor = np.where(launch >= 0, launch, op)
-    distinct, back = np.unique(anchor, return_inverse=True)
+    distinct, back = _distinct(anchor, model.stack.size)
     places = model.places(distinct)
     layer, method = places.layer[back], places.method[back]
     phase, recomputed = places.phase[back], places.recomputed[back]
@@ -154,10 +154,19 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     )
 
 
+def _distinct(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
+    """The rows of a frame of this size that occur (−1 stands for none), in order, and where each lies among them."""
+    occurs = np.zeros(size + 1, dtype=bool)
+    occurs[rows + 1] = True
+    return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
+
+
 def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
-    ops = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    rows = scope.activities.select("op_id", "name").join(ops, on="op_id", how="left", maintain_order="left")
+    activities = scope.activities
+    rows = activities.select("name").with_columns(
+        scope.trace.host["name"].gather(activities["op_id"]).alias("operator")
+    )
     kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
     fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
     told = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
@@ -243,20 +252,8 @@ def _graphs(
 def _outermost_operators(stack: HostStack) -> Int64Array:
     """For each span the outermost operator around it, itself included; −1 for none."""
     is_op = stack.of_kind("op")
-    outer = stack.nesting.nearest_ancestor(is_op)
-    above = take(stack.nesting.nearest_ancestor(is_op, include_self=False), outer)
-    pending = np.flatnonzero(above >= 0)
-    # `above` of an operator is the operator around it; jump over pairs, so that depth costs its logarithm.
-    parent = take(stack.nesting.nearest_ancestor(is_op, include_self=False), np.arange(stack.size))
-    parent = np.where(is_op, parent, -1)
-    top = np.where(is_op & (parent < 0), np.arange(stack.size), parent)
-    while True:
-        further = take(top, top)
-        if np.array_equal(further, top):
-            break
-        top = further
-    outer[pending] = top[outer[pending]]
-    return outer
+    around = take(stack.nesting.nearest_ancestor(is_op), stack.nesting.parent)
+    return stack.nesting.nearest_ancestor(is_op & (around < 0))
 
 
 def _coverage(made: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses._cpu_activities import cpu_activities
-from tracekit.analyses._step_ranges import inferred_steps
+from tracekit.analyses._launch_steps import launch_steps
+from tracekit.analyses._step_ranges import InferredSteps, inferred_steps
 from tracekit.classify import activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.kineto import STEP_PREFIX
@@ -38,8 +39,9 @@ class Scope:
 
     `activities` are the device rows that belong to the scope (columns of DEVICE_SCHEMA plus `class`, `step` and
     `end`); `overlapping` are all rows that touch the window, whoever launched them. `steps` has one row per
-    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns. `inferred_from` names the range whose
-    repetitions are taken for the steps of a trace that marks none; None when they were marked or asked for.
+    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
+    are inferred, `inferred_from` names what from (a range, or a period of launches), and `inferred` tells it in words;
+    None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins.
     """
 
     trace: Trace
@@ -52,6 +54,8 @@ class Scope:
     overlapping: pl.DataFrame
     on_cpu: bool
     inferred_from: str | None = None
+    inferred: str | None = None
+    periods: bool = False
     kept: dict[str, object] = field(default_factory=dict, repr=False)  # what several analyses share, by name
     _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
 
@@ -165,8 +169,8 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     """The scope of a trace.
 
     With `window="steps"` (the default): first start to last end of the activities that were launched in the
-    steps; a trace that marks no steps takes a range that is repeated and named like one (`analyses._step_ranges`), and
-    without such a range falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
+    steps; a trace that marks no steps takes a range that is repeated and named like one (`analyses._step_ranges`), else a
+    period in its sequence of launches (`analyses._launch_steps`), and without either falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
     file, and no steps but those that are marked or asked for. An activity without a recorded launch belongs to the step during which it starts.
 
     Raises UsageError for a step pattern that matches nothing.
@@ -178,7 +182,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     rows = rows.with_columns(
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
-    steps, inferred_from = _steps_of(trace, rows, step, infer=window == "steps")
+    steps, found = _steps_of(trace, rows, step, infer=window == "steps")
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
@@ -190,21 +194,27 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         # The host is the device here, and what it does in a step before its first operator is part of the step.
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
-    inferred_from = inferred_from if by_step else None
-    label = _label(trace, steps, inferred_from, by_step=by_step, found=chosen.height > 0)
-    found: Window = "steps" if by_step else "trace"
-    return Scope(trace, found, label, start, end, steps, chosen, touching, on_cpu, inferred_from)
+    found = found if by_step else None
+    source, told, periods = (found.source, found.told, found.periods) if found else (None, None, False)
+    label = _label(trace, steps, told, by_step=by_step, found=chosen.height > 0)
+    kind: Window = "steps" if by_step else "trace"
+    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, told, periods)
 
 
 def _steps_of(
     trace: Trace, rows: pl.DataFrame, pattern: str | None, *, infer: bool
-) -> tuple[pl.DataFrame, str | None]:
-    """The steps, and of inferred ones the range that they are inferred from."""
-    marked = pattern is not None or (trace.host["kind"] == "step").any()
-    if marked or not infer or (found := inferred_steps(trace, rows, launch_times(trace, rows))) is None:
+) -> tuple[pl.DataFrame, InferredSteps | None]:
+    """The steps, and what tells of them where they are inferred."""
+    if pattern is not None or not infer or (trace.host["kind"] == "step").any():
+        return step_table(trace, pattern), None
+    launched = launch_times(trace, rows)
+    found = inferred_steps(trace, rows, launched)
+    if found is None and trace.has_device:
+        found = launch_steps(trace, rows, launched)
+    if found is None:
         return step_table(trace, pattern), None
     unnumbered = found.spans.select(pl.lit(None, pl.Int64).alias("step"), "name", "start", "duration")
-    return _numbered(trace, unnumbered), found.name
+    return _numbered(trace, unnumbered), found
 
 
 def _without_stub(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -244,7 +254,7 @@ def _label(trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: 
     if not by_step:
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
         return f"{what}, first to last activity"
-    told = "" if inferred is None else f' (inferred from the range "{inferred}")'
+    told = "" if inferred is None else f" ({inferred})"
     if steps.height == 1:
         return f"the activities of {steps['name'][0]}{told}"
     return f"the activities of {format_count(steps.height)} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"

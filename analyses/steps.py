@@ -51,8 +51,9 @@ class Steps(Result):
     `composition`: the same parts over all steps together, or over the whole trace when it marks none: `part`,
     `total_ns`, `share`.
 
-    `inferred_from` names the range that was taken for the step, of a trace that marks none. The scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation
-    (sample standard deviation over mean); None without steps.
+    `inferred_from` names what was taken for the step, of a trace that marks none: a range, or a period of launches. The
+    scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation (sample standard
+    deviation over mean); None without steps.
     """
 
     table: pl.DataFrame
@@ -79,7 +80,7 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
     result = Steps(
-        answer=_answer(table, spread, scope.inferred_from),
+        answer=_answer(table, spread, scope.inferred),
         not_captured=None
         if table.height
         else f"no steps; add {flag_for('steps', trace.meta.format)}, or name them with --step",
@@ -100,7 +101,8 @@ def _table(scope: Scope) -> pl.DataFrame:
     if not rows.height:
         return pl.DataFrame(schema=_COLUMNS)
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-    time = np.append(np.diff(start), end[-1] - start[-1])
+    # Between periods of launches there may be one that differs, and is no step: it counts for none.
+    time = end - start if scope.periods else np.append(np.diff(start), end[-1] - start[-1])
     spans = step_spans(scope)
     low, high = spans["span_start"].to_numpy(), spans["span_end"].to_numpy()
     parts = _composition(scope, int(low[0]), int(high[-1]))
@@ -173,7 +175,7 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
-    told = "" if inferred is None else f' (inferred from the range "{inferred}")'
+    told = "" if inferred is None else f" ({inferred})"
     if table.height == 1:
         return f"1 step{told} of {format_ns(_number(times[0]))}."
     text = f"{table.height} steps{told}, median {format_ns(_number(times.median()))}"

@@ -70,6 +70,17 @@ def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: obje
             assert got[i] == at
 
 
+@given(SPANS)
+def test_whether_spans_overlap_partly(spans: list[tuple[int, int, int]]) -> None:
+    rows, nesting = ordered(spans)
+    crossing = any(
+        t == u and s < begin < e < end for i, (u, begin, end) in enumerate(rows) for t, s, e in rows[:i]
+    )
+    assert nesting.may_overlap() or not crossing
+    nested = [span for span in spans if span[1] // 5 == (span[1] + span[2]) // 5 and span[1] % 5 == 0]
+    assert not ordered(nested)[1].may_overlap()
+
+
 @settings(max_examples=5, deadline=None)
 @given(st.integers(1, 3))
 def test_a_million_siblings_and_a_deep_chain_take_few_rounds(seed: int) -> None:

@@ -16,6 +16,7 @@ from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
+from tracekit.name_table import NameTable
 from tracekit.spans import Nesting, nest, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
 
@@ -23,6 +24,7 @@ __all__ = ["Assembled", "assemble", "conform", "kept_nesting", "nesting_of", "re
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
+_KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,53 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     host = _usable(host, "host span", health).with_columns(
         pl.col("process_id").fill_null(-1), pl.col("thread_id").fill_null(-1)
     )
-    # Of two equal intervals the outer one comes first: a Python frame around ranges and operators around API calls,
-    # and among ranges and operators the one that the profiler numbered first.
+    order = _outermost_first(host)
+    # Column by column, so that there is never a sorted and an unsorted copy of everything.
+    host = pl.DataFrame([_gathered(host.drop_in_place(name), order) for name in host.columns])
+    return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
+
+
+def _gathered(column: pl.Series, order: pl.Series) -> pl.Series:
+    return column if column.null_count() == column.len() else column.gather(order)
+
+
+def _outermost_first(host: pl.DataFrame) -> pl.Series:
+    """The rows by process, thread and start; of those that start together the outer one first, else as they come.
+
+    Rows come mostly in order of time, which a merge sort of the starts makes use of; the other columns are looked at only
+    where two spans of a thread start together.
+    """
+    start, thread = host["start"].to_numpy(), _thread_numbers(host)
+    order = np.lexsort((start, thread))
+    starts, threads = start[order], thread[order]
+    again = np.flatnonzero((starts[1:] == starts[:-1]) & (threads[1:] == threads[:-1]))
+    if again.size:
+        tied = np.union1d(again, again + 1)
+        rows = host.select(_KEYS)[order[tied]]
+        order[tied] = order[tied][_by_all_keys(rows).to_numpy()]
+    return pl.Series(order, dtype=pl.get_index_type())
+
+
+def _thread_numbers(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
+    """A number per pair of process and thread, in the order of the pairs; as small ones as can be, which sort faster."""
+    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
+    change = np.append(True, (process[1:] != process[:-1]) | (thread[1:] != thread[:-1]))[: host.height]
+    begins = np.flatnonzero(change)
+    order = np.lexsort((thread[begins], process[begins]))
+    firsts = begins[order]
+    other = np.append(False, (np.diff(process[firsts]) != 0) | (np.diff(thread[firsts]) != 0))[: order.size]
+    number = np.empty(order.size, dtype=np.int64)
+    number[order] = np.cumsum(other)
+    small = number.astype(np.min_scalar_type(int(number.max(initial=0))))
+    return np.repeat(small, np.diff(begins, append=host.height))
+
+
+def _by_all_keys(host: pl.DataFrame) -> pl.Series:
+    """The order of a few rows.
+
+    Of two equal intervals the outer one comes first: a Python frame around ranges and operators around API calls, and
+    among ranges and operators the one that the profiler numbered first.
+    """
     inward = pl.col("kind").cast(pl.String).replace_strict(_INWARD, default=1, return_dtype=pl.Int8)
     keys = [
         "process_id",
@@ -109,10 +156,7 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
         inward,
         pl.col("external_id").fill_null(0),
     ]
-    order = host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
-    # Column by column, so that there is never a sorted and an unsorted copy of everything.
-    host = pl.DataFrame([host.drop_in_place(name).gather(order) for name in host.columns])
-    return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
+    return host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
 
 
 def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -165,27 +209,59 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     several processes use is settled by the operator's external id, then by the latest launch before the activity.
     """
     calls = _launch_calls(host)
+    pairs = _only_pairs(device, calls)
+    if pairs is None:
+        pairs = _settled_pairs(device, _one_of_each(calls), health)
+    launch = np.full(device.height, -1, dtype=np.int64)
+    process = np.zeros(device.height, dtype=np.int64)
+    activities = pairs["activity_id"].to_numpy()
+    launch[activities], process[activities] = (
+        pairs["launch_id"].to_numpy(),
+        pairs["launch_process"].to_numpy(),
+    )
+    found = pl.Series(launch >= 0)
+    late = device["start"].to_numpy()[activities] < pairs["launch_start"].to_numpy()
+    health.count(
+        "activity_before_launch", int(late.sum()), "a device activity starts before its launch call does"
+    )
+    processes = (
+        host.select("kind", "process_id")
+        .filter(one_of("kind", "op", "runtime", "step"))["process_id"]
+        .unique()
+    )
+    only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
+    linked = device.with_columns(
+        pl.when(found).then(pl.Series(launch)).alias("launch_id"),
+        pl.when(found).then(pl.Series(process)).otherwise(only).alias("process_id"),
+    )
+    if host.height and not found.all():
+        unlinked = linked.filter(~found)
+        health.count("unlinked_activity", unlinked.height, _example(unlinked))
+    return linked.select(DEVICE_SCHEMA.keys())
+
+
+def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | None:
+    """Each activity with the call of its correlation id, where every id is that of one call, as mostly; else None."""
+    known = calls["correlation"].to_numpy()
+    order = np.argsort(known, kind="stable")  # mostly they rise already
+    known = known[order]
+    if (known[1:] == known[:-1]).any():
+        return None
+    asked = device["correlation"].fill_null(0).to_numpy()
+    at = np.minimum(np.searchsorted(known, asked), max(known.size - 1, 0))
+    same = np.flatnonzero((known[at] == asked) & (asked != 0)) if known.size else at[:0]
+    told = calls.select("launch_id", "launch_process", "launch_start")[order[at[same]]]
+    return told.with_columns(pl.Series("activity_id", same, dtype=pl.Int64))
+
+
+def _settled_pairs(device: pl.DataFrame, calls: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
+    """The same where ids are those of several calls."""
     numbered = device.select("activity_id", "correlation", "external_id", "start").filter(
         pl.col("correlation").is_not_null() & (pl.col("correlation") != 0)
     )
     if calls["correlation"].n_unique() < calls.height:
-        pairs = _likeliest(numbered, calls, health)
-    else:
-        pairs = numbered.join(calls, on="correlation", how="inner")
-    before = (pl.col("launch_start") <= pl.col("start")).alias("before")
-    best = pairs.select("activity_id", "launch_id", "launch_process", before)
-    late = best.filter(~pl.col("before"))
-    health.count(
-        "activity_before_launch", late.height, "a device activity starts before its launch call does"
-    )
-    linked = device.drop("launch_id").join(best, on="activity_id", how="left", maintain_order="left")
-    processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
-    only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
-    linked = linked.with_columns(pl.coalesce("launch_process", only).alias("process_id"))
-    if host.height:
-        unlinked = linked.filter(pl.col("launch_id").is_null())
-        health.count("unlinked_activity", unlinked.height, _example(unlinked))
-    return linked.select(DEVICE_SCHEMA.keys())
+        return _likeliest(numbered, calls, health)
+    return numbered.join(calls, on="correlation", how="inner")
 
 
 def _likeliest(numbered: pl.DataFrame, calls: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -221,42 +297,43 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
 
 
 def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
+    """The API calls with a correlation id."""
+    runtime = (pl.col("kind") == "runtime") & pl.col("correlation").is_not_null()
+    told = host.select("kind", "correlation", "span_id", "process_id", "external_id", "start", "name")
+    return told.filter(runtime).select(
+        "correlation",
+        pl.col("span_id").alias("launch_id"),
+        pl.col("process_id").alias("launch_process"),
+        pl.col("external_id").alias("launch_external_id"),
+        pl.col("start").alias("launch_start"),
+        "name",
+    )
+
+
+def _one_of_each(calls: pl.DataFrame) -> pl.DataFrame:
     """One row per (process, correlation): the launch call, or the outermost call when none is known as one."""
-    runtime = host.filter((pl.col("kind") == "runtime") & pl.col("correlation").is_not_null())
     return (
-        runtime.select(
-            "correlation",
-            pl.col("span_id").alias("launch_id"),
-            pl.col("process_id").alias("launch_process"),
-            pl.col("external_id").alias("launch_external_id"),
-            pl.col("start").alias("launch_start"),
-            _is_launch_call().alias("is_launch"),
-        )
+        calls.with_columns(pl.Series("is_launch", NameTable(calls["name"]).matching(LAUNCH)))
         .sort(["is_launch", "launch_id"], descending=[True, False])
         .unique(["launch_process", "correlation"], keep="first", maintain_order=True)
     )
 
 
-def _is_launch_call() -> pl.Expr:
-    """An expression over `name`: whether the host call puts work on a device."""
-    return pl.col("name").cast(pl.String).str.contains(LAUNCH)
-
-
 def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
     """`op_id` (innermost operator around the launch) and `category`."""
-    kind = host["kind"].cast(pl.String)
+    kind, names = host["kind"], NameTable(host["name"])
     is_op = (kind == "op").to_numpy()
-    stepping = _any_name(host, OPTIMIZER_RANGE, kind.is_in(["op", "annotation"]))
+    stepping = names.matching(OPTIMIZER_RANGE) & (is_op | (kind == "annotation").to_numpy())
     launch = device["launch_id"].fill_null(-1).to_numpy()
     op = take(nesting.nearest_ancestor(is_op), launch)
-    optimizer = take(nesting.nearest_ancestor(stepping.to_numpy()), launch)
+    optimizer = take(nesting.nearest_ancestor(stepping), launch)
     op_column = pl.Series("op_id", op)
     device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
     if device["external_id"].is_not_null().any():
         by_external = _by_external_id(device, host)
         device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
     category = categorise(
-        device["kind"], device["name"], _operator_names(device, host), pl.Series(optimizer >= 0)
+        device["kind"], device["name"], host["name"].gather(device["op_id"]), pl.Series(optimizer >= 0)
     )
     return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
 
@@ -280,15 +357,6 @@ def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
             raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
         trace = replace(trace, device=device)
     return trace
-
-
-def _operator_names(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
-    names = host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    return device.select("op_id").join(names, on="op_id", how="left", maintain_order="left")["operator"]
-
-
-def _any_name(host: pl.DataFrame, pattern: str, where: pl.Series) -> pl.Series:
-    return where & host["name"].cast(pl.String).str.contains(pattern).fill_null(value=False)
 
 
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:

@@ -85,6 +85,10 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "kernels got the mean of the launches of their name, grid and block that Nsight Compute measured, which agree",
     ),
     "ncu_not_measured": ("info", "kernels of the trace that Nsight Compute did not measure"),
+    "table_without_row_ids": (
+        "warning",
+        "tables are there, but their rows have no ids (WITHOUT ROWID), by which tables are read: not read",
+    ),
     "unread_payload": ("info", "binary payloads that the file's schemas do not explain"),
     "unread_table": ("info", "rows of tables that tracekit does not read"),
     "open_range": ("info", "ranges that had not ended when recording did; they end with it"),

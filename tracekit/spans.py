@@ -84,6 +84,25 @@ class Nesting:
         found[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
         return found
 
+    def may_overlap(self) -> bool:
+        """Whether a span may overlap one partly that began before it; False is certain.
+
+        All that lies between a span and its parent has ended when the span begins, where none does.
+        """
+        rows = 1 + np.flatnonzero(
+            (self.parent[1:] != np.arange(self.parent.size - 1)) & (self.thread[1:] == self.thread[:-1])
+        )
+        before = rows - 1
+        for _ in range(_PATIENCE):
+            if (self.end[before] > self.start[rows]).any():
+                return True
+            before = self.parent[before]
+            further = before != self.parent[rows]
+            rows, before = rows[further], before[further]
+            if not rows.size:
+                return False
+        return True
+
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
         skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
@@ -125,7 +144,8 @@ def take(values: Int64Array, rows: Int64Array) -> Int64Array:
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
-    found: Int64Array = np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
+    found: Int64Array = values[rows]
+    found[rows < 0] = -1
     return found
 
 

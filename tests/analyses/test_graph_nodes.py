@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from synthetic.nsys_export import PID, Program, merged, write_parquetdir, write_sqlite
 from synthetic.nsys_schema import NEWEST, VERSIONS
@@ -11,6 +12,7 @@ from synthetic.nsys_schema import NEWEST, VERSIONS
 import tracekit
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.scope import select
+from tracekit.limits import Limits
 from tracekit.trace import Trace
 
 MAIN = 4242
@@ -110,6 +112,36 @@ def test_two_processes_number_their_nodes_alike(tmp_path: Path) -> None:
     replay(second, 2_000, 9, 7777)
     traces = tracekit.read_all(write_sqlite(merged(first, second), tmp_path / "t.sqlite"))
     assert [places(trace, 2_000)["k21"][0] for trace in traces] == ["net.a", "net.b"]
+
+
+@pytest.mark.parametrize("nodes", [2, 4_000])
+def test_an_excerpt_knows_captures_outside_of_it(nodes: int, tmp_path: Path) -> None:
+    """Of replays long after the capture; where very many nodes are replayed, those stay without a layer instead."""
+    program = captured()
+    for i in range(2_000):  # what lies between
+        program.push_pop("between", 10_000 + 10 * i, 10_005 + 10 * i, tid=MAIN)
+    replay(program, 100_000, 9)
+    for i in range(nodes - 2):
+        program.call("cudaLaunchKernel_v7000", 1_010 + i, 1_011 + i, correlation=0, tid=MAIN)
+        program.graph_node(1_000 + i, 1_010 + i, tid=MAIN)
+        program.kernel("more", 100_900, 100_910, correlation=9, graphNodeId=1_000 + i)
+    for i in range(2 * nodes + 2_000):
+        program.push_pop("after", 200_000 + 10 * i, 200_005 + 10 * i, tid=MAIN)
+    path = write_sqlite(program, tmp_path / "t.sqlite")
+    (whole,) = tracekit.read_all(path)
+    (part,) = tracekit.read_all(path, limits=Limits(max_events=3_000))
+    assert part.meta.excerpt is not None
+    assert part.meta.excerpt.start + part.meta.origin_ns > 10_000
+    known = {"k21": ("net.a", "graph"), "k32": ("net.b", "graph")}
+    found = places(part, 100_000)
+    assert places(whole, 100_000).items() >= known.items()
+    if nodes == 2:
+        assert found == places(whole, 100_000)
+        assert set(
+            part.host.filter(pl.col("start") + part.meta.origin_ns < 10_000)["name"].cast(pl.String)
+        ) >= {"net", "net.a"}
+    else:
+        assert set(found.values()) == {("<cuda graph>", "graph")}
 
 
 def test_a_circle_of_copies_ends(tmp_path: Path) -> None:

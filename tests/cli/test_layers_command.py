@@ -30,7 +30,8 @@ def names(text: str, table: str = "Layers") -> list[str]:
     return found
 
 
-def test_the_tree_and_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tree_and_its_flags(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # names are cut where there is less room
     tree = layers(tracekit.read(SAMPLE)).tree
     text = ok(capsys, "layers", SAMPLE)
     assert names(text)[:3] == ["<root>", "bert", "encoder"]

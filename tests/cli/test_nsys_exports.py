@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from commands import ok
-from paths import PUBLIC_NSYS
-from synthetic.nsys_export import SECRETS, Program, write_parquetdir, write_sqlite
+from paths import PUBLIC_NSYS, SAMPLES
+from synthetic.nsys_export import SECRETS, Program, merged, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import Style, both, shape_of, training
+from synthetic.nsys_odd import small
 from synthetic.nsys_schema import NEWEST, OLDEST
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
+from tracekit.report.several import MOST_IN_FULL
 
 PLAN = shape_of("record")
 
@@ -65,13 +69,127 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(page)])
     assert left.value.code == 2
-    assert (
-        "one HTML file holds one trace, not 2; run report once a trace, with --process 77, 4242"
-        in capsys.readouterr().err
-    )
+    assert "one HTML file holds one trace; name a process: --process 77, 4242" in capsys.readouterr().err
     assert not page.exists()
     ok(capsys, "report", path, "--process", "77", "-o", page)
     assert page.read_text("utf-8").count("<!doctype html>") == 1
+
+
+def test_what_is_in_a_file_of_several_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = small(launches=4, pid=77), small(launches=6)
+    second.kernel("late", 5_000_000, 6_000_000, correlation=0, device=3)
+    second.device(3)
+    path = write_sqlite(merged(first, second), tmp_path / "t.sqlite")
+    text = ok(capsys, "info", path)
+    rows = [line.split() for line in text.splitlines() if line.split()[:1] in (["77"], ["4242"])]
+    kernels = dict(by_process(path))
+    assert [row[0] for row in rows] == ["77", "4242"]
+    assert rows[0][1:3] == ["0", str(kernels[77])]
+    assert rows[1][1:4] == ["0,", "3", str(kernels[4242])]
+    assert " ".join(rows[1][-2:]) == "6.00 ms"
+    data = json.loads(ok(capsys, "info", path, "-f", "json"))
+    assert [(one["process_id"], one["device_activities"]["kernel"]) for one in data["traces"]] == [
+        (77, kernels[77]),
+        (4242, kernels[4242]),
+    ]
+    alone = json.loads(ok(capsys, "info", path, "--process", "77", "-f", "json"))
+    assert alone == {name: value for name, value in data["traces"][0].items() if name in alone}
+    for out in (text, ok(capsys, "doctor", path)):
+        assert max(map(len, out.splitlines())) <= 80
+
+
+def by_process(path: Path) -> list[tuple[int, int]]:
+    with closing(sqlite3.connect(path)) as base:
+        sql = "SELECT globalPid / 0x1000000 % 0x1000000 AS pid, count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY pid"
+        return base.execute(sql).fetchall()
+
+
+def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = small(pid=77), small(pid=78), small(pid=79)
+    second.kernel("nobody launched it", 500_000, 600_000, correlation=0, pid=78)
+    path = write_sqlite(merged(first, second, third), tmp_path / "t.sqlite")
+    text = ok(capsys, "doctor", path)
+    assert (
+        text.index("all 3 processes")
+        < text.index("unknown_rank")
+        < text.index("processes 77, 79: nothing else")
+    )
+    own = text[text.index("process 78") :]
+    assert "unlinked_activity" in own
+    assert text.count("unknown_rank") == text.count("unlinked_activity") == 1
+    assert text.count("\nok ") == 3
+    data = json.loads(ok(capsys, "doctor", path, "-f", "json"))
+    assert [one["process_id"] for one in data["traces"]] == [77, 78, 79]
+    for one in data["traces"]:
+        alone = json.loads(ok(capsys, "doctor", path, "--process", str(one["process_id"]), "-f", "json"))
+        assert alone == {"health": one["health"], "conservation": one["conservation"]}
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_of_many_processes_one_report_in_full(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = write_sqlite(many(MOST_IN_FULL + 2), tmp_path / "t.sqlite")
+    text = ok(capsys, "report", path, "-f", form)
+    head = "══" if form == "table" else "*t.sqlite"
+    first = next(line for line in text.splitlines() if line.startswith(head))
+    assert first.split("·")[1].strip() == "process 104"
+    assert text.count("Where did the device's time go?") == 1
+    said = " ".join(text.split())
+    assert "full report of process 104 alone" in said
+    assert "--process PID" in said.replace("\\", "")
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.replace("|", " ").split()[:1] in [[str(100 + i)] for i in range(10)]
+    ]
+    assert len(lines) == MOST_IN_FULL + 2
+    busy = lines[4].replace("|", " ")
+    (devices,) = json.loads(ok(capsys, "report", path, "--process", "104", "-f", "json"))["analyses"][
+        "breakdown"
+    ]["tables"]["devices"]
+    assert f"{100 * devices['busy_ns'] / devices['window_ns']:.1f} %" in busy
+    every = ok(capsys, "report", path, "-f", form, "--all")
+    assert every.count("Where did the device's time go?") == MOST_IN_FULL + 2
+    one = ok(capsys, "report", path, "-f", form, "--process", "104")
+    assert one in text
+    assert one in every
+
+
+def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_sqlite(many(MOST_IN_FULL + 1), tmp_path / "t.sqlite")
+    assert len(json.loads(ok(capsys, "report", path, "-f", "json"))["reports"]) == MOST_IN_FULL + 1
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(path), "-o", str(tmp_path / "page.html")])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert "--process 100, 101" in said
+    assert "9 in all" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sample,) = (path for path in SAMPLES if path.parent.name == "cnn_cpu")
+    paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(MOST_IN_FULL + 1)]
+    for path in paths:
+        path.write_bytes(sample.read_bytes())
+    said = " ".join(ok(capsys, "report", *paths).split())
+    assert "Operators ran in" in said
+    assert "full report of t-rank0 alone, which has the most operator time; another file alone" in said
+    assert "device time" not in said[: said.index("══")]
+
+
+def test_few_processes_have_a_report_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_sqlite(many(MOST_IN_FULL), tmp_path / "t.sqlite")
+    out = ok(capsys, "report", path)
+    assert len([line for line in out.splitlines() if line.startswith("══")]) == MOST_IN_FULL
+    assert ok(capsys, "report", path, "--all") == out
+
+
+def many(count: int) -> Program:
+    """Processes from 100 on, of which the fifth has the most work."""
+    return merged(*(small(launches=9 if i == 4 else 3, pid=100 + i) for i in range(count)))
 
 
 def test_no_report_tells_who_recorded_it(

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from synthetic import dump, generate, write
+from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit import cache
@@ -17,6 +18,7 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.launches import launches
 from tracekit.analyses.scope import Scope, select
+from tracekit.cli.main import main
 from tracekit.errors import TracekitError
 from tracekit.intervals import IntervalSet
 from tracekit.limits import Limits
@@ -174,8 +176,34 @@ def test_nothing_is_left_on_disk(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("form", ["kineto", "nsys"])
+def test_events_too_close_together_are_told_in_one_line(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spans that all reach over the whole recording: no window holds few of them."""
+    path = tmp_path / ("t.json" if form == "kineto" else "t.sqlite")
+    if form == "kineto":
+        spans = [
+            {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": i, "ts": i, "dur": 10_000}
+            for i in range(5_000)
+        ]
+        path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": spans}))
+    else:
+        program = Program()
+        for i in range(5_000):
+            program.push_pop("all", i, 10_000_000, tid=i)
+        write_sqlite(program, path)
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(path), "--no-cache", "--max-events", "500"])
+    out = capsys.readouterr()
+    assert (left.value.code, out.out) == (2, "")
+    (line,) = out.err.strip().splitlines()
+    assert line.startswith(f"tracekit: error: {path}: its events lie too close together")
+    assert "--max-events 0" in line
+
+
 def test_no_room_to_put_rows_aside(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_store, "_roomy_place", lambda: "/nowhere")
+    monkeypatch.setattr(_store, "roomy_place", lambda: "/nowhere")
     with pytest.raises(TracekitError, match="set TMPDIR"):
         part_of(path, 100)
 

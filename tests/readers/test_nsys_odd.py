@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
-from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small
+from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small, without_row_ids
 from synthetic.nsys_schema import VERSIONS
 
 import tracekit
@@ -150,6 +150,29 @@ def test_utf_16_gives_the_same_as_utf_8(tmp_path: Path) -> None:
         other = tracekit.read(write_sqlite(small(), tmp_path / f"{encoding}.sqlite", encoding=encoding))
         assert other.host.equals(plain.host)
         assert other.device.equals(plain.device)
+
+
+@pytest.mark.parametrize("tables", [["CUPTI_ACTIVITY_KIND_KERNEL"], ["NVTX_EVENTS", "StringIds"]])
+def test_tables_without_row_ids_are_named(
+    tables: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = without_row_ids(tmp_path, *tables)
+    trace = tracekit.read(path)
+    (row,) = trace.health.filter(pl.col("kind") == "table_without_row_ids").to_dicts()
+    assert (row["count"], row["severity"], row["example"]) == (len(tables), "warning", ", ".join(tables))
+    for command in ("report", "doctor"):
+        with pytest.raises(SystemExit) as left:
+            main([command, str(path)])
+        assert (int(left.value.code or 0), "table_without_row_ids" in capsys.readouterr().out) == (0, True)
+    plain = tracekit.read(write_sqlite(small(), tmp_path / "plain.sqlite"))
+    assert "table_without_row_ids" not in kinds(plain)
+
+
+def test_a_file_without_any_row_ids_says_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnreadableTraceError, match=r"without row ids.*CUPTI_ACTIVITY_KIND_KERNEL.*export it again"
+    ):
+        tracekit.read(ODD["nothing_with_row_ids"](tmp_path))
 
 
 def test_ranges_without_an_end_reach_to_the_end_of_the_recording(tmp_path: Path) -> None:

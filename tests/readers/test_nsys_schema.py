@@ -14,6 +14,7 @@ from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, wri
 from synthetic.nsys_odd import small
 
 import tracekit
+from tracekit.cli.main import main
 from tracekit.facts import nsys as facts
 from tracekit.trace import Trace
 
@@ -45,7 +46,7 @@ def read(path: Path) -> Trace:
 
 
 def unread(trace: Trace) -> str | None:
-    """The first table that is counted as unread."""
+    """What is said of tables that are not read."""
     found = trace.health.filter(pl.col("kind") == "unread_table")
     return str(found["example"][0]) if found.height else None
 
@@ -200,8 +201,18 @@ DESCRIPTIONS = (
 def test_events_that_are_not_read_are_named(path: Path, table: str) -> None:
     add_table(path, table, "start, value", {"start": 1}, {"start": 2})
     trace = read(path)
-    assert unread(trace) == table
+    assert unread(trace) == f"{table} (2)"
     assert trace.health.filter(pl.col("kind") == "unread_table")["count"].to_list() == [2]
+
+
+def test_all_tables_that_are_not_read_are_named_with_their_rows(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for table in ("OPENACC_DATA_EVENTS", "SCHED_EVENTS"):
+        add_table(path, table, "start, value", {"start": 1}, {"start": 2})
+    with pytest.raises(SystemExit):
+        main(["doctor", str(path)])
+    assert "OPENACC_DATA_EVENTS (2), SCHED_EVENTS (2)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("table", DESCRIPTIONS.split())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -203,6 +204,30 @@ def a_computed_name(folder: Path) -> Path:
         "INSERT INTO StringIds (id) SELECT id FROM old; DROP TABLE old;"
     )
     return _edited(folder, script)
+
+
+def without_row_ids(folder: Path, *tables: str) -> Path:
+    """Tables with the same rows, but ordered by their own first columns: a form that nsys never writes."""
+    path = write_sqlite(small(), folder / "t.sqlite")
+    with closing(sqlite3.connect(path)) as base, base:
+        for table in tables:
+            names = [row[1] for row in base.execute(f'PRAGMA table_info("{table}")')]
+            shown = ", ".join(map('"{}"'.format, names))
+            base.execute(f'ALTER TABLE "{table}" RENAME TO old')
+            base.execute(f'CREATE TABLE "{table}" ({shown}, n INTEGER, PRIMARY KEY (n)) WITHOUT ROWID')
+            base.execute(f'INSERT INTO "{table}" SELECT *, rowid FROM old')
+            base.execute("DROP TABLE old")
+    return path
+
+
+@odd(readable=True)
+def kernels_without_row_ids(folder: Path) -> Path:
+    return without_row_ids(folder, "CUPTI_ACTIVITY_KIND_KERNEL")
+
+
+@odd(readable=False)
+def nothing_with_row_ids(folder: Path) -> Path:
+    return without_row_ids(folder, *tables_of(small()))
 
 
 # -- values ------------------------------------------------------------------------------------------

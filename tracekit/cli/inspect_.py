@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.asked import Reading, with_flags
 from tracekit.cli.options import Format
-from tracekit.cli.sources import read_one
+from tracekit.cli.sources import read_each
 from tracekit.errors import UsageError
 from tracekit.facts.capture_flags import flag_for
 
@@ -36,6 +38,10 @@ CAPTURED: Final = (
 )
 """What a trace may hold, in the order in which what it lacks is listed."""
 
+_WIDTH: Final = 80
+_LISTS: Final = ("unread_table", "table_without_row_ids")
+"""Defects of which the example is a list of all."""
+
 
 @with_flags
 def info(
@@ -47,17 +53,36 @@ def info(
     reading: Reading,
 ) -> None:
     """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
-    read = read_one(trace, process, reading)
-    facts = _facts(read)
-    chosen = out.choose_format(format_, output)
+    chosen = _table_or_json("info", format_, output)
+    read = read_each(trace, process, reading)
+    facts = [_facts(one) for one in read]
     if chosen is Format.json:
         import json
 
-        out.emit(json.dumps(facts, indent=2, ensure_ascii=False), output)
-    elif chosen is Format.table:
-        out.emit(_text(read, facts), output)
+        out.emit(json.dumps(_data(read, facts), indent=2, ensure_ascii=False), output)
     else:
-        raise UsageError(f"info writes a table or json, not {chosen.value}")
+        out.emit(_text(read[0], facts[0]) if len(read) == 1 else _text_of_several(read, facts), output)
+
+
+def _table_or_json(command: str, format_: Format | None, output: Path | None) -> Format:
+    chosen = out.choose_format(format_, output)
+    if chosen not in (Format.table, Format.json):
+        raise UsageError(f"{command} writes a table or json, not {chosen.value}")
+    return chosen
+
+
+def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of the one trace; of several those of the file, and those of each process."""
+    if len(traces) == 1:
+        return facts[0]
+    origin = min(trace.meta.origin_ns for trace in traces)
+    return {
+        **{name: facts[0][name] for name in ("file", "format", "size_bytes")},
+        "traces": [
+            {"process_id": trace.meta.process_ids[0], "start_ns": trace.meta.origin_ns - origin, **of_one}
+            for trace, of_one in zip(traces, facts, strict=True)
+        ],
+    }
 
 
 def _facts(trace: Trace) -> dict[str, Any]:
@@ -127,14 +152,60 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "device": f"{listed(facts['device_activities'])}, on {_several(facts['streams'], 'stream')}",
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
-    lines = [f"{key:<13}{value}" for key, value in rows.items()]
-    lines.append("not captured" + ("" if facts["not_captured"] else " nothing is missing"))
-    lines.extend(f"  {name:<12}{flag}" for name, flag in facts["not_captured"].items())
+    lines = _labelled(rows)
+    lines += _lacking(facts["not_captured"])
     problems = trace.health.filter(trace.health["severity"] != "info").height
-    lines.append(
-        f"{'health':<13}" + (f"{problems} problems, see `tracekit doctor`" if problems else "no problems")
-    )
+    lines += _labelled({"health": _problems(problems)})
     return "\n".join(lines)
+
+
+def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> str:
+    """What all processes of a file have in common, and a line for each."""
+    from tracekit.facts.units import format_bytes, format_count, format_ns
+    from tracekit.report._grid import grid
+    from tracekit.report.format import shown_columns
+    from tracekit.report.several import processes_table
+
+    table = processes_table(traces)
+    names: dict[int, str] = {d["device_id"]: d["name"] for one in facts for d in one["devices"]}
+    captured = sorted({name for one in facts for name in one["captured"]})
+    some = "" if all(one["captured"] == captured for one in facts) else " (by some of the processes)"
+    lacking = {name: flag for name, flag in facts[0]["not_captured"].items() if name not in captured}
+    problems = sum(trace.health.filter(trace.health["severity"] != "info").height for trace in traces)
+    events = sum(one["events"] for one in facts)
+    excerpts = sum(one["excerpt"] is not None for one in facts)
+    rows = {
+        "file": f"{facts[0]['file']} ({format_bytes(facts[0]['size_bytes'])}, {format_count(events)} events)",
+        **({"read": f"of {excerpts} processes a part: --max-events 0 reads all"} if excerpts else {}),
+        "length": format_ns(table.frame["last"].max()),  # type: ignore[arg-type]
+        "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
+        "captured": ", ".join(captured) + some or "nothing",
+    }
+    lines = [*_labelled(rows), *_lacking(lacking), *_labelled({"health": _problems(problems)})]
+    lines += ["", f"{len(traces)} processes with work on a device; `--process PID` tells more of one"]
+    lines += grid(table, shown_columns(table, table.short), width=_WIDTH, rows=table.total_rows)
+    return "\n".join(lines)
+
+
+def _labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list[str]:
+    """A name and what there is to say of it, in lines of at most 80 characters."""
+    room = max(0, width - len(indent))
+    lines = []
+    for name, text in rows.items():
+        folded = textwrap.wrap(text, _WIDTH - width, break_on_hyphens=False) or [""]
+        lines += [f"{indent}{name if not n else '':<{room}}{line}" for n, line in enumerate(folded)]
+    return lines
+
+
+def _lacking(flags_of: Mapping[str, str]) -> list[str]:
+    head = "not captured" + ("" if flags_of else " nothing is missing")
+    return [head, *_labelled(flags_of, indent="  ", width=14)]
+
+
+def _problems(count: int) -> str:
+    if not count:
+        return "no problems"
+    return f"{_several(count, 'problem')}, see `tracekit doctor`"
 
 
 @with_flags
@@ -147,25 +218,65 @@ def doctor(
     reading: Reading,
 ) -> None:
     """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
-    from tracekit.report.text import clean_frame
-
-    read = read_one(trace, process, reading)
-    rows = clean_frame(read.health).to_dicts()
-    laws = _conservation(read)
-    chosen = out.choose_format(format_, output)
+    chosen = _table_or_json("doctor", format_, output)
+    read = read_each(trace, process, reading)
+    found = [_findings(one) for one in read]
     if chosen is Format.json:
         import json
 
-        out.emit(json.dumps({"health": rows, "conservation": laws}, indent=2, ensure_ascii=False), output)
-        return
-    if chosen is not Format.table:
-        raise UsageError(f"doctor writes a table or json, not {chosen.value}")
-    lines = [f"{row['severity']:<8} {row['count']:>9,}  {row['kind']}: {row['meaning']}" for row in rows]
-    lines += [
-        f"{'':<20} e.g. {row['example']}" for row in rows if row["example"] and row["severity"] != "info"
-    ]
-    lines += [f"{'ok' if law['holds'] else 'BROKEN':<8} {law['law']}" for law in laws]
-    out.emit("\n".join(lines), output)
+        each = (
+            [{"process_id": t.meta.process_ids[0], **one} for t, one in zip(read, found, strict=True)]
+            if len(read) > 1
+            else []
+        )
+        out.emit(json.dumps({"traces": each} if each else found[0], indent=2, ensure_ascii=False), output)
+    elif len(read) == 1:
+        lines = [*_health_lines(found[0]["health"]), *_law_lines({"": found[0]["conservation"]})]
+        out.emit("\n".join(lines), output)
+    else:
+        by_process = {str(t.meta.process_ids[0]): one for t, one in zip(read, found, strict=True)}
+        out.emit("\n".join(_doctor_of_several(by_process)), output)
+
+
+def _findings(trace: Trace) -> dict[str, Any]:
+    from tracekit.report.text import clean_frame
+
+    return {"health": clean_frame(trace.health).to_dicts(), "conservation": _conservation(trace)}
+
+
+def _doctor_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """What all processes share is said once, then what each has of its own."""
+    first, *others = [one["health"] for one in by_process.values()]
+    shared = [row for row in first if all(row in rows for rows in others)]
+    yield f"all {len(by_process)} processes" + ("" if shared else ": nothing that they share")
+    yield from _health_lines(shared)
+    alike: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
+    for process, one in by_process.items():
+        own = [row for row in one["health"] if row not in shared]
+        alike.setdefault(repr(own), ([], own))[0].append(process)
+    for processes, own in alike.values():
+        who = f"process{'es' if len(processes) > 1 else ''} {', '.join(processes)}"
+        yield from _labelled({"": who + ("" if own else ": nothing else")}, width=0)
+        yield from _health_lines(own)
+    yield from _law_lines({process: one["conservation"] for process, one in by_process.items()})
+
+
+def _health_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        head = f"{row['severity']:<8} {row['count']:>9,}"
+        yield from _labelled({head: f"{row['kind']}: {row['meaning']}"}, width=20)
+        if row["example"] and (row["severity"] != "info" or row["kind"] in _LISTS):
+            yield from _labelled(
+                {"": f"{'tables:' if row['kind'] in _LISTS else 'e.g.'} {row['example']}"}, width=20
+            )
+
+
+def _law_lines(laws: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
+    """Every law once, with the processes in which it does not hold."""
+    for each in zip(*laws.values(), strict=True):
+        broken = [process for process, law in zip(laws, each, strict=True) if not law["holds"]]
+        where = f" (process {', '.join(broken)})" if any(broken) else ""
+        yield from _labelled({"BROKEN" if broken else "ok": each[0]["law"] + where}, width=9)
 
 
 def _conservation(trace: Trace) -> list[dict[str, Any]]:

@@ -101,14 +101,16 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Take annotations that match as steps, instead of ProfilerStep#.",
+        help="Take annotations that match as steps, instead of ProfilerStep# or inferred ones.",
         rich_help_panel=_SELECT,
     ),
 ]
 WindowFlag = Annotated[
     WindowKind,
     typer.Option(
-        "--window", help="The activities of all complete steps, or the whole trace.", rich_help_panel=_SELECT
+        "--window",
+        help="The activities of all complete steps, or the whole trace (which infers no steps).",
+        rich_help_panel=_SELECT,
     ),
 ]
 CommPatterns = Annotated[
@@ -186,6 +188,12 @@ Output = Annotated[
     Path | None,
     typer.Option(
         "--output", "-o", metavar="FILE", help="Write here instead of stdout.", rich_help_panel=_WRITE
+    ),
+]
+Every = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Of more than 8 traces, too, the full report of each.", rich_help_panel=_SELECT
     ),
 ]
 Figures = Annotated[

@@ -116,9 +116,11 @@ def looks_of(chosen: Format) -> tuple[object, ...]:
     return (chosen, terminal_width(), use_color()) if chosen is Format.table else (chosen,)
 
 
-def headed(texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format) -> Sequence[str]:
-    """Of several reports each with a line above it that says which trace, and which rank, it is of."""
-    if len(texts) == 1 or chosen not in (Format.table, Format.md):
+def headed(
+    texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format, *, always: bool = False
+) -> Sequence[str]:
+    """Of several reports, or `always`, each with a line above it that says which trace, and which rank, it is of."""
+    if (len(texts) == 1 and not always) or chosen not in (Format.table, Format.md):
         return texts
     from tracekit.report.format import format_source
     from tracekit.report.markdown import escape

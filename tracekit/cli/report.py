@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
+_NAMED: Final = 8
+"""Processes that an error names."""
+
 
 @with_flags
 def report(
@@ -27,6 +30,7 @@ def report(
     which: Which,
     only: flags.Only = None,
     top: flags.Top = None,
+    every: flags.Every = False,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
@@ -42,12 +46,15 @@ def report(
         _check_one_page(len(paths), chosen)
     sources = Sources(paths, which, reading, ncu)
     as_text = figures is None and chosen not in out.TABLE_FILES
-    question = sources.question("report", only, top, out.looks_of(chosen)) if as_text else None
+    question = sources.question("report", only, top, every, out.looks_of(chosen)) if as_text else None
     if question and (known := question.answer()) is not None:
         out.emit(known, output)
         return
     read, fits = sources.read()
-    _check_one_page(len(read), chosen, [one for trace in read for one in trace.meta.process_ids])
+    _check_one_page(len(read), chosen, read)
+    at_a_glance = ""
+    if chosen in (Format.table, Format.md) and not every:
+        read, at_a_glance = _few(read, which, chosen)
     from tracekit.report.build import build_report
 
     made = [
@@ -58,21 +65,43 @@ def report(
     if chosen in out.TABLE_FILES:
         _write_folders(made, chosen, output)
         return
-    text = _text(made, chosen)
+    text = _text(made, chosen, at_a_glance)
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
 
 
-def _check_one_page(traces: int, chosen: Format, processes: Sequence[int] = ()) -> None:
-    """Raises UsageError when several traces are to be one HTML page."""
-    if traces > 1 and chosen is Format.html:
-        one_each = len(processes) == traces
-        named = f"--process {', '.join(map(str, processes))}" if one_each else "--rank or --process"
-        raise UsageError(
-            f"one HTML file holds one trace, not {traces}",
-            remedy=f"run report once a trace, with {named}",
-        )
+def _check_one_page(traces: int, chosen: Format, known: Sequence[Trace] = ()) -> None:
+    """Raises UsageError when several traces are to be one HTML page; the processes of one file are named."""
+    if traces <= 1 or chosen is not Format.html:
+        return
+    remedy = "run report once a trace, or use --rank or --process"
+    if known and known[0].meta.parts == len(known):
+        shown = ", ".join(str(trace.meta.process_ids[0]) for trace in known[:_NAMED])
+        more = f", … ({len(known)} in all, `tracekit info` lists them)" if len(known) > _NAMED else ""
+        remedy = f"name a process: --process {shown}{more}"
+    path = known[0].meta.path if known else None
+    raise UsageError("one HTML file holds one trace", path=path, remedy=remedy)
+
+
+def _few(read: list[Trace], which: Which, chosen: Format) -> tuple[list[Trace], str]:
+    """The traces to report in full, and the text of what all did; no text where they are few enough for a report each."""
+    from tracekit.report import several
+
+    if len(read) <= several.MOST_IN_FULL:
+        return read, ""
+    ranks = {trace.meta.rank for trace in read}
+    if None not in ranks and len(ranks) == len(read):
+        other = "--rank N gives that of another"
+    elif read[0].meta.parts == len(read):
+        other = "--process PID gives that of another"
+    else:
+        other = "another file alone gives its own"
+    table = several.overview_table(read, window=which.window.value, step=which.step)
+    section = several.overview(
+        table, f"{other}, --all those of all", on_cpu=not any(t.has_device for t in read)
+    )
+    return [read[several.busiest(table)]], out.render_section(section, chosen, table.total_rows) + "\n"
 
 
 def _draw(made: Sequence[tuple[Report, Trace]], folder: Path, kind: FigureKind) -> None:
@@ -92,11 +121,12 @@ def _write_folders(made: Sequence[tuple[Report, Trace]], chosen: Format, output:
         tables.write(result, output if len(made) == 1 else output / trace.meta.name, kind)
 
 
-def _text(made: Sequence[tuple[Report, Trace]], chosen: Format) -> str:
+def _text(made: Sequence[tuple[Report, Trace]], chosen: Format, at_a_glance: str) -> str:
     texts = [_render(result, trace, chosen) for result, trace in made]
     if chosen is Format.json and len(texts) > 1:
         return '{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}"
-    return "\n".join(out.headed(texts, [result.trace for result, _ in made], chosen))
+    sources = [result.trace for result, _ in made]
+    return at_a_glance + "\n".join(out.headed(texts, sources, chosen, always=bool(at_a_glance)))
 
 
 def _render(result: Report, trace: Trace, chosen: Format) -> str:

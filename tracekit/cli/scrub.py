@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import output as out
+from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.scrub import Scrubbed
@@ -21,8 +22,11 @@ _PROGRESS_AFTER_S: Final = 0.5
 
 
 def scrub(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="An Nsight Systems export (.sqlite).")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="Where the copy is written.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="IN", help="An Nsight Systems export: .sqlite, or a folder (parquetdir)."),
+    ],
+    target: Annotated[Path | None, typer.Argument(metavar="OUT", help="Where the copy is written.")] = None,
     replace: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="Also replace this wherever it stands; repeatable."),
@@ -31,13 +35,24 @@ def scrub(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Leave this in names, although it was found; repeatable."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be left out; OUT is not needed.")
+    ] = False,
 ) -> None:
     """Copy an export without environment, command lines, output of the program, names of hosts and users, and paths."""
+    from tracekit.scrub import rehearse
     from tracekit.scrub import scrub as run
 
+    if target is None and not dry_run:
+        raise UsageError(
+            "no file to write to was given", remedy="name one: tracekit scrub IN OUT, or use --dry-run"
+        )
     progress = _progress()
     try:
-        done = run(source, target, replace=replace or (), keep=keep or (), progress=progress)
+        if target is None or dry_run:
+            done = rehearse(source, replace=replace or (), keep=keep or (), progress=progress)
+        else:
+            done = run(source, target, replace=replace or (), keep=keep or (), progress=progress)
     finally:
         progress("")
     out.emit(_summary(done), None)
@@ -59,9 +74,8 @@ def _summary(done: Scrubbed) -> str:
     if done.common:
         kinds = ", ".join(f"{format_count(count)} {kind}" for kind, count in done.common.items())
         lines.append(f"too short or too common to be looked for: {kinds} (--replace TEXT does it)")
-    lines.append(
-        f"{clean(str(done.path))}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}"
-    )
+    where = "dry run, nothing was written" if done.path is None else clean(str(done.path))
+    lines.append(f"{where}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}")
     return "\n".join(lines)
 
 

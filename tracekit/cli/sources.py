@@ -15,7 +15,7 @@ from tracekit.ranges import RangeFilter
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "read_one"]
+__all__ = ["Sources", "read_each", "read_one"]
 
 
 class Sources:
@@ -59,6 +59,12 @@ class Sources:
         )
         fitted = [attached(trace, reports) for trace in loaded]
         return [trace for trace, _ in fitted], all(fits for _, fits in fitted)
+
+
+def read_each(path: Path, process: int | None, reading: Reading) -> list[Trace]:
+    """The traces of all processes of a file, or only that of one. Raises as `load_all` does."""
+    digests = digests_of([path], no_cache=reading.no_cache)
+    return load_all([path], digests=digests, rank=None, process=process, limits=reading.limits)
 
 
 def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFilter | None = None) -> Trace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.facts import kineto as facts
+from tracekit.facts.launch_apis import GRAPH_COPY
 from tracekit.readers._store import FrameStore
 from tracekit.trace import Excerpt
 
@@ -20,12 +23,13 @@ _TOLERANCE: Final = 3
 Times = npt.NDArray[np.int64]
 
 
-def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
+def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]) -> Excerpt:
     """Narrow an overflowed store to a window in time that holds about `most_rows` rows, and say which.
 
     Kept are host spans that touch the window, device activities that were launched in it or run before the last of
-    those ends, and the launches of all of them. Times are as in the file. Raises TracekitError when no window is
-    small enough.
+    those ends, and the launches of all of them; of graphs that these activities replay also the nodes, and the host spans
+    in which they were made, whenever that was. Times are as in the file. Raises UsageError, about the file `path`,
+    when no window is small enough.
     """
     starts, ends = _steps(store)
     total = store.rows
@@ -36,10 +40,11 @@ def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
     wanted = _correlations(store, touching | _is_in("correlation", launched))
     inside = (pl.col("start") >= low) & (pl.col("start") < high)
     crossing = (pl.col("start") < high) & (pl.col("start") + pl.col("duration").fill_null(0) > low)
+    captures = _captures(store, touching | _is_in("correlation", launched), crossing | inside, most_rows)
     flow = (pl.col("time") >= low) & (pl.col("time") < high)
     kept = store.keep_only(
         {
-            "host": lambda part: crossing | inside | _calls(part, wanted),
+            "host": lambda part: crossing | inside | _calls(part, wanted) | captures.enclosing(part),
             "device": lambda _: touching | _is_in("correlation", launched),
             "collectives": lambda _: crossing | inside,
             "syncs": lambda _: touching,
@@ -50,9 +55,10 @@ def take_excerpt(store: FrameStore, most_rows: int) -> Excerpt:
             "ranges": lambda _: _spanning(low, high),
             "os_calls": lambda _: crossing | inside,
             "samples": lambda _: inside,
-            "graph_nodes": lambda _: inside,
+            "graph_nodes": lambda _: inside | _is_in("graph_node", captures.nodes),
         },
         _TOLERANCE * most_rows,
+        path,
     )
     return Excerpt(
         start=low, end=high, rows=kept, total_rows=total, steps=steps, total_steps=len(np.unique(starts))
@@ -113,6 +119,59 @@ def _correlations(store: FrameStore, wanted: pl.Expr) -> pl.Series:
     return _unique(
         [part.filter(wanted & _is_known("correlation")) for part in store.parts("device", columns)]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Captures:
+    """Graph nodes that are replayed, and when, in order, and on which threads they were made."""
+
+    nodes: pl.Series
+    times: Times
+    threads: pl.Series
+
+    def enclosing(self, part: pl.DataFrame) -> pl.Expr:
+        """The host spans in which one of them was made: those that name a layer, and those that only copy nodes."""
+        if not self.times.size or "thread_id" not in part.columns:
+            return pl.lit(value=False)
+        start = part["start"].fill_null(0).to_numpy()
+        end = start + part["duration"].fill_null(0).to_numpy()
+        made = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
+        kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
+        telling = ~kind.is_in(["step", "runtime"]) | name.str.contains(GRAPH_COPY)
+        return (
+            pl.lit(pl.Series(made))
+            & pl.col("start").is_not_null()
+            & telling
+            & _is_in("thread_id", self.threads)
+        )
+
+
+_NONE: Final = _Captures(
+    pl.Series("graph_node", [], dtype=pl.Int64),
+    np.empty(0, dtype=np.int64),
+    pl.Series("thread_id", [], dtype=pl.Int64),
+)
+
+
+def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: int) -> _Captures:
+    """Where the nodes were made whose replays are kept; of none where that would add half of the allowed rows."""
+    columns = ["start", "duration", "correlation", "graph_node"]
+    used = [
+        part.filter(replayed).select("graph_node").drop_nulls().unique()
+        for part in store.parts("device", columns)
+        if "graph_node" in part.columns
+    ]
+    nodes = pl.concat(used)["graph_node"].unique() if used else pl.Series("graph_node", [], dtype=pl.Int64)
+    made = [part.filter(_is_in("graph_node", nodes)) for part in store.parts("graph_nodes")] if used else []
+    rows = pl.concat(made).drop_nulls(["start", "thread_id"]) if made else pl.DataFrame()
+    if not rows.height:
+        return _NONE
+    found = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())
+    spans = ["start", "duration", "thread_id", "kind", "name"]
+    added = sum(
+        part.select((found.enclosing(part) & ~kept).sum()).item() for part in store.parts("host", spans)
+    )
+    return found if added + rows.height <= most_rows // 2 else _NONE
 
 
 def _spanning(low: int, high: int) -> pl.Expr:

@@ -82,6 +82,8 @@ def collectives_of(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) 
 def count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
     """Count spans that are open when another begins and end before it does."""
     nesting = kept_nesting(host)
+    if not nesting.may_overlap():
+        return
     open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
     crossing = (
         (open_before >= 0)

@@ -72,7 +72,10 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
     rows = texts.alias("text").to_frame()
     if texts.str.contains(facts.EMITTED_INPUTS, literal=True).any():
         rows = rows.select(cut(text, facts.EMITTED_INPUTS, "text", "inputs")).unnest("text").drop("inputs")
-    rows = rows.select(cut(text, facts.EMITTED_SIZES, "head", "shapes").alias("cut")).unnest("cut")
+    if rows["text"].str.contains(facts.EMITTED_SIZES, literal=True).any():
+        rows = rows.select(cut(text, facts.EMITTED_SIZES, "head", "shapes").alias("cut")).unnest("cut")
+    else:
+        rows = rows.select(text.alias("head"), pl.lit(None, pl.String).alias("shapes"))
     rows = rows.select("shapes", cut(pl.col("head"), facts.EMITTED_OPERATOR, "head", "op_id").alias("cut"))
     rows = rows.unnest("cut")
     rows = rows.select(

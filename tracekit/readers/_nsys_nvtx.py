@@ -126,6 +126,8 @@ def _ranges_of(
 
 def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
     """The names of the rows' domains; one whose name was not recorded goes by its number."""
+    if not domains.height and not (rows["domainId"] > 0).any():
+        return pl.Series("domain", [None], dtype=pl.Categorical()).new_from_index(0, rows.height)
     key = ["process_id", "domainId"]
     used = rows.select(process_of("globalTid"), "domainId")
     known = used.unique().join(domains, on=key, how="left")

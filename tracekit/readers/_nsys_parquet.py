@@ -53,6 +53,10 @@ class ParquetTables:
         """The tables in order."""
         return sorted(self._files)
 
+    def without_row_ids(self) -> list[str]:
+        """None: a file of Parquet is read by position."""
+        return []
+
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns; none of a table that is not there."""
         return frozenset(self._schemas.get(table, ()))
@@ -90,6 +94,15 @@ class ParquetTables:
             if only:
                 typed = typed.filter(pl.col(only[0]).is_in(only[1]))
             yield clocked(typed.select(list(wanted)))
+
+    def schema(self, table: str) -> dict[str, pl.DataType]:
+        """The columns of a table that is there, with the types that the file gives them."""
+        return dict(self._schemas[table])
+
+    def raw_pages(self, table: str, columns: list[str], height: int) -> Iterator[pl.DataFrame]:
+        """These columns of a table as they are, so many rows at a time; texts as bytes where some are no UTF-8."""
+        for at in range(0, self.count(table), height):
+            yield self._page(table, columns, at, height)
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""

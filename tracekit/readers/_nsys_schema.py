@@ -50,7 +50,7 @@ def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
     try:
         query(f"select {row_id} from {quoted(table)} limit 0")  # noqa: S608 - it is quoted
     except UnreadableTraceError:
-        return SqliteTable()  # it was declared WITHOUT ROWID
+        return SqliteTable()  # it was declared WITHOUT ROWID; `SqliteTables.without_row_ids` names it
     rows = zip(names, told["hidden"], told["long"], strict=True)
     kept = (column for column, hidden, long in rows if not hidden and (long or 0) <= LONGEST_DEFAULT)
     return SqliteTable(frozenset(kept), row_id)

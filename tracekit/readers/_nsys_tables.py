@@ -33,6 +33,7 @@ from tracekit.readers._nsys_pages import (
     decoded,
 )
 from tracekit.readers._nsys_parquet import ParquetTables
+from tracekit.readers._nsys_rows import TableRows
 from tracekit.readers._nsys_schema import SqliteTable, described, listed, quoted
 
 __all__ = ["SqliteTables", "Tables", "open_tables", "whole"]
@@ -54,6 +55,10 @@ class Tables(Protocol):
 
     def names(self) -> list[str]:
         """The tables."""
+        ...
+
+    def without_row_ids(self) -> list[str]:
+        """The tables that are there, but cannot be read page by page, since their rows have no ids."""
         ...
 
     def count(self, table: str) -> int:
@@ -132,6 +137,10 @@ class SqliteTables:
         """The tables in order."""
         return sorted(self._names)
 
+    def without_row_ids(self) -> list[str]:
+        """The tables that cannot be read page by page: declared WITHOUT ROWID, as no version of nsys does."""
+        return [name for name in self.names() if not self._table(name).row_id]
+
     def columns(self, table: str) -> frozenset[str]:
         """The names of a table's columns; none of a table that is not there."""
         return self._table(table).columns
@@ -159,29 +168,22 @@ class SqliteTables:
         known = self.columns(table)
         if not self.count(table) or (only and only[0] not in known):
             return
-        there = [name for name in wanted if name in known]
-        row_id = self._table(table).row_id
-        where = f" and {quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else ""
-        chosen = ", ".join(f"{self._read_as(wanted[name], quoted(name))} as {quoted(name)}" for name in there)
-        start = (
-            f"select {row_id} as __row{', ' if chosen else ''}{chosen} from {quoted(table)} where true{where}"  # noqa: S608 - quoted
-        )
-
-        def page_after(row: int | None) -> pl.DataFrame:
-            # By row id, so that a page costs as much as its own rows, however many lie before it.
-            after = "" if row is None else f" and {row_id} > {row}"
-            return self._query(f"{start}{after} order by {row_id} limit {PAGE_ROWS}")
-
+        read_as = {name: self._read_as(kind, quoted(name)) for name, kind in wanted.items() if name in known}
+        where = f"{quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else "true"
+        rows = TableRows(self._query, table, self._table(table).row_id, read_as, where)
         # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
         with ThreadPoolExecutor(1) as reading:
             last: int | None = None
-            coming = reading.submit(page_after, last)
+            coming = reading.submit(rows.first)
             while (page := coming.result()).height:
+                same, begun = rows.same, last is not None
                 last = self._last_row(page["__row"], last)
                 full = page.height == PAGE_ROWS
                 if full:
-                    coming = reading.submit(page_after, last)
-                yield clocked(page.select(self._typed(page, name, wanted[name], there) for name in wanted))
+                    coming = (
+                        reading.submit(rows.after, last) if begun else reading.submit(rows.second, last, page)
+                    )
+                yield clocked(page.select(self._typed(page, name, wanted[name], same) for name in wanted))
                 if not full:
                     return
 
@@ -202,9 +204,7 @@ class SqliteTables:
             f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
             f"where id in (select {quoted(column)} from {quoted(table)})"
         )
-        found = pl.DataFrame(
-            [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
-        )
+        found = pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
         return found.unique("id", keep="first", maintain_order=True)
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
@@ -215,7 +215,7 @@ class SqliteTables:
         start = f"select id, {self._read_as('text', 'value')} as text from StringIds where "  # noqa: S608 - no name is in it
         for condition in asked_for("id", ids):
             page = self._query(start + condition)
-            columns = [self._typed(page, "id", "int", ["id"]), self._typed(page, "text", "text", ["text"])]
+            columns = [self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})]
             found.append(pl.DataFrame(columns))
         return pl.concat(found)
 
@@ -257,10 +257,12 @@ class SqliteTables:
             f"case typeof({column}) when 'integer' then cast({column} as real) when 'real' then {column} end"
         )
 
-    def _typed(self, page: pl.DataFrame, name: str, kind: ColumnKind, there: list[str]) -> pl.Series:
+    def _typed(
+        self, page: pl.DataFrame, name: str, kind: ColumnKind, same: Mapping[str, int | None]
+    ) -> pl.Series:
         dtype = DTYPES[kind]
-        if name not in there:
-            return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
+        if name not in page.columns:
+            return pl.Series(name, [same.get(name)], dtype=dtype).new_from_index(0, page.height)
         values = page[name]
         if values.dtype == pl.Binary and kind != "bytes":
             text, replaced = decoded(values)

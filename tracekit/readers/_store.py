@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, UsageError
 
-__all__ = ["FrameStore", "TimeSample"]
+__all__ = ["FrameStore", "TimeSample", "roomy_place"]
 
 _FLUSHES: Final = 4
 """Once frames go to disk, they go when this part of the allowed rows has gathered."""
@@ -101,10 +101,12 @@ class FrameStore:
         for frame in self._held.get(name, []):
             yield frame if columns is None else frame.select(c for c in columns if c in frame.columns)
 
-    def keep_only(self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int) -> int:
+    def keep_only(
+        self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int, path: str | os.PathLike[str]
+    ) -> int:
         """Keep, in memory, the rows that `choose` wants of each named frame; returns how many.
 
-        Raises TracekitError when they are more than `most`.
+        Raises UsageError, about the file `path`, when they are more than `most`.
         """
         self._flush()
         kept: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -114,8 +116,9 @@ class FrameStore:
                 chosen = part.filter(wanted(part))
                 count += chosen.height
                 if count > most:
-                    raise TracekitError(
+                    raise UsageError(
                         f"its events lie too close together in time to read fewer than {most:,} of them",
+                        path=path,
                         remedy="raise --max-events, or read all with --max-events 0",
                     )
                 if chosen.height:
@@ -134,7 +137,7 @@ class FrameStore:
     def _flush(self) -> None:
         try:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=_roomy_place())
+                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place())
             for name, frames in self._held.items():
                 file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
                 _joined(frames).write_ipc(file, compression="lz4")
@@ -152,7 +155,7 @@ def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames, how="diagonal_relaxed", rechunk=False)
 
 
-def _roomy_place() -> str | None:
+def roomy_place() -> str | None:
     """A folder for large temporary files: the user's own choice, else one that is not kept in memory, as /tmp may be."""
     if os.environ.get("TMPDIR"):
         return None

@@ -82,7 +82,7 @@ def read_kineto(
                 raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
                 if progress is not None:
                     progress(source.plain_bytes, source.size)
-        excerpt = take_excerpt(raw.store, most) if most is not None and raw.store.overflowed else None
+        excerpt = take_excerpt(raw.store, most, path) if most is not None and raw.store.overflowed else None
     broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
     if broken and not raw.event_count:
         raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)

@@ -119,7 +119,7 @@ def read_nsys(
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
-        _refuse_empty(stores, place)
+        _refuse_empty(stores, tables)
         if stores.left_out:
             health.count("other_process", stores.left_out, f"{stores.others} processes")
         machine = machine_of(tables, names.ranks)
@@ -176,7 +176,7 @@ def _build(
     most: int | None,
 ) -> Trace:
     total = store.rows
-    excerpt = take_excerpt(store, most) if most is not None and store.overflowed else None
+    excerpt = take_excerpt(store, most, part.path) if most is not None and store.overflowed else None
     if excerpt is not None:
         health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
     last = max((_last(store, name) for name in ("host", "device")), default=0)
@@ -332,20 +332,28 @@ def _refuse_foreign(tables: Tables) -> None:
     )
 
 
-def _refuse_empty(stores: ProcessStores, path: Path) -> None:
-    if not stores.rows:
-        raise UnreadableTraceError(
-            "it is an Nsight Systems export without events",
-            path=path,
-            remedy="profile with nsys profile --trace=cuda,nvtx",
-        )
+def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
+    if stores.rows:
+        return
+    if unread := tables.without_row_ids():
+        fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
+        remedy = "export it again: nsys export --type sqlite"
+        raise UnreadableTraceError(fault, path=tables.path, remedy=remedy)
+    raise UnreadableTraceError(
+        "it is an Nsight Systems export without events",
+        path=tables.path,
+        remedy="profile with nsys profile --trace=cuda,nvtx",
+    )
 
 
 def _count_unread(tables: Tables, health: HealthLog) -> None:
-    """Tables with events that are not read."""
+    """Tables with events that are not read, and tables of any kind that cannot be."""
     others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
-    for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES)):
-        health.count("unread_table", tables.count(name), name)
+    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES))}
+    told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
+    health.count("unread_table", sum(rows.values()), told)
+    unread = tables.without_row_ids()
+    health.count("table_without_row_ids", len(unread), ", ".join(unread))
 
 
 def _size(path: Path) -> int:

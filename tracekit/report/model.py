@@ -206,8 +206,9 @@ class Step:
 class Window:
     """What was analysed. `kind` is `steps` or `trace`; times are ns from the trace's origin.
 
-    `on_cpu`: no device was captured, and the self time of operators takes its place. `steps_inferred_from` names the
-    range that was taken for the step of a trace that marks none; null when steps were marked or asked for.
+    `on_cpu`: no device was captured, and the self time of operators takes its place. `steps_inferred_from` names
+    what was taken for the step of a trace that marks none: a range, or a period of launches; null when steps were marked or
+    asked for.
     """
 
     kind: str

@@ -7,29 +7,19 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.facts import nsys_private as facts
 from tracekit.scrub._find import find_strings, find_values
-from tracekit.scrub._plan import TablePlan, check_end, kept_row, plan_of, quoted
+from tracekit.scrub._plan import Removed, TablePlan, check_end, kept_row, listed, plan_of, quoted
 from tracekit.scrub._values import Values, occurring, replacer
 
 __all__ = ["Copy", "Removed"]
 
 _FETCHED: Final = 1 << 14
-
-
-@dataclass(frozen=True)
-class Removed:
-    """What was done to one table or column: `what` in words, and in how many rows."""
-
-    table: str
-    column: str | None
-    rows: int
-    what: str
 
 
 class Copy:
@@ -78,14 +68,7 @@ class Copy:
 
     def _planned(self) -> list[TablePlan]:
         plans: list[TablePlan] = []
-        listed = self.database.execute(
-            "SELECT type, name, rootpage, sql FROM src.sqlite_master ORDER BY rowid"
-        )
-        for kind, raw, root, sql in listed.fetchall():
-            name = raw.decode("utf-8", "replace")
-            if kind == b"index" or name.startswith("sqlite_"):
-                continue
-            real = kind == b"table" and root and not re.search(rb"(?i)WITHOUT\s+ROWID[\s,\w]*$", sql)
+        for kind, name, real in listed(self.database):
             if real:
                 check_end(self.database, name)
             plan = plan_of(self.database, name) if real else None
@@ -96,7 +79,7 @@ class Copy:
                     name, None, self._one(f"SELECT count(*) FROM src.{quoted(name)}"), "table left out"
                 )
             else:
-                self._note(name, None, 0, f"{kind.decode('utf-8', 'replace')} left out")
+                self._note(name, None, 0, f"{kind} left out")
         return plans
 
     def _without_telling_names(self, plan: TablePlan) -> TablePlan | None:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from tracekit.facts import nsys_private as facts
 from tracekit.limits import LONGEST_DEFAULT, SMALLEST_ROW
 
-__all__ = ["ColumnPlan", "TablePlan", "check_end", "kept_row", "plan_of", "quoted"]
+__all__ = ["ColumnPlan", "Removed", "TablePlan", "check_end", "kept_row", "listed", "plan_of", "quoted"]
 
 Treatment = Literal["number", "text", "date", "empty", "zero"]
 Rows = Literal["all", "none", "export", "capture", "environment"]
@@ -24,6 +24,16 @@ _ROWS: Final[dict[str, Rows]] = {
     "TARGET_INFO_SYSTEM_ENV": "environment",
     **dict.fromkeys(facts.EMPTIED_TABLES, "none"),
 }
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was done to one table or column: `what` in words, and in how many rows."""
+
+    table: str
+    column: str | None
+    rows: int
+    what: str
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,18 @@ class TablePlan:
         """The columns that name strings and are among `names`; none of a table whose rows are all left out."""
         numbers = [column.name for column in self.columns if column.treatment == "number"]
         return [] if self.rows == "none" else [name for name in numbers if name in names]
+
+
+def listed(database: sqlite3.Connection) -> list[tuple[str, str, bool]]:
+    """Kind and name of all but the indexes in the attached database `src`, and whether it is a table with row ids."""
+    found = []
+    rows = database.execute("SELECT type, name, rootpage, sql FROM src.sqlite_master ORDER BY rowid")
+    for kind, raw, root, sql in rows.fetchall():
+        name = raw.decode("utf-8", "replace")
+        if kind != b"index" and not name.startswith("sqlite_"):
+            real = kind == b"table" and root and not re.search(rb"(?i)WITHOUT\s+ROWID[\s,\w]*$", sql)
+            found.append((kind.decode("utf-8", "replace"), name, bool(real)))
+    return found
 
 
 def check_end(database: sqlite3.Connection, table: str) -> None:
