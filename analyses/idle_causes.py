@@ -95,7 +95,7 @@ def idle_causes(
     waits = host_code(trace, pieces)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     made = IdleCauses(
-        answer=_answer(scope, pieces) + _during(calls, functions),
+        answer=_answer(scope, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
         by_cause=_by_cause(scope, pieces),
@@ -263,7 +263,10 @@ def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
         .agg(pl.col("duration_ns").sum())
         .sort("duration_ns", "cause", descending=[True, False])
     )
-    parts = [f"{cause_name(cause)} {format_share(ns / total)}" for cause, ns in sums.head(3).rows()]
+    parts = [
+        f"{cause_name(cause)} {format_share(ns / total)}{_library(pieces, ns) if cause == 'library_call' else ''}"
+        for cause, ns in sums.head(3).rows()
+    ]
     who = (
         "No operator ran for"
         if scope.on_cpu
@@ -272,6 +275,14 @@ def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
         else "The device was idle for"
     )
     return f"{who} {format_ns(total)}: {', '.join(parts)}."
+
+
+def _library(pieces: pl.DataFrame, total: int) -> str:
+    """The function of a library in which half or more of the `total` time in such calls passed."""
+    calls = pieces.filter(pl.col("cause") == "library_call")
+    calls = calls.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("duration_ns").sum())
+    name, ns = calls.sort("duration_ns", "operator", descending=[True, False]).row(0)
+    return f" (most in {name})" if name is not None and 2 * ns >= total else ""
 
 
 def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:

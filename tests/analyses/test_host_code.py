@@ -46,6 +46,7 @@ def test_a_program_without_python_waits_for_host_code_and_libraries(tmp_path: Pa
     assert causes(result) == {"host_code": 7_700, "library_call": 2_000, "launch_latency": 300}
     assert result.answer.startswith(
         "The device was idle for 10.0 µs: host code outside recorded calls 77.0 %, "
+        "calls of libraries 20.0 % (most in MPI_Send)"
     )
     assert "Python" not in result.answer
 

@@ -22,7 +22,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.report import build
-from tracekit.report._advice import Owned
+from tracekit.report._advice import Owned, top_kernels_advice
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import BOUNDS, UNITS
 from tracekit.report.views import TABLES
@@ -213,6 +213,30 @@ def test_findings_on_the_bound_come_first(tmp_path: Path) -> None:
     advice = build_report(small_traces.input_bound(tmp_path)).verdict.advice
     assert advice[0].finding == "data_loading"
     assert advice[0].analysis == "steps"
+
+
+@pytest.mark.parametrize(("elementwise", "fused"), [(300, True), (100, False)])
+def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
+    tmp_path: Path, elementwise: int, fused: bool
+) -> None:
+    """Attention in one kernel says nothing about the elementwise kernels beside it."""
+    trace = small_traces.compute_bound(tmp_path)
+    kernels = pl.DataFrame(
+        {
+            "name": ["flash_fwd_kernel", "at::native::vectorized_elementwise_kernel<4>"],
+            "category": ["attention", "elementwise"],
+            "total_ns": [1_000 - elementwise, elementwise],
+        }
+    )
+    advice = top_kernels_advice(kernels, 2_000_000, trace)
+    if fused:
+        assert (
+            advice.title
+            == "Elementwise kernels, casts and changes of layout take 30.0 % of 2.00 ms of computation"
+        )
+        assert "torch.compile" in advice.advice
+    else:
+        assert advice.title.startswith("The device is busy, with fused")
 
 
 def test_a_loss_that_no_finding_explains_gets_general_advice(

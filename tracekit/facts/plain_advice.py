@@ -63,8 +63,8 @@ FINDINGS: Final = {
 
 BOUNDS: Final = {
     "host-bound": (
-        "let the host work while the device computes (launch what comes next first, or use another thread), remove waits for "
-        "the device, and replay what repeats as a CUDA graph"
+        "let the host work while the device computes (launch what comes next first, or use another thread) and remove waits "
+        "for the device; where many short launches keep the host, replay them as a CUDA graph"
     ),
     "input-bound": "load and decode in other threads, ahead of time, into pinned memory, and copy asynchronously",
     "communication-bound": (

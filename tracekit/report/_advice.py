@@ -96,6 +96,11 @@ _ABOUT: Final[dict[Bound, frozenset[str]]] = {
 }
 """The findings that speak about a bound."""
 
+FUSIBLE_SHARE: Final = 0.2
+"""Where fusible kernels take less of the computation, the matrix and attention kernels are what is left to look at."""
+_FUSIBLE: Final = ("elementwise", "copy")
+"""Categories of kernels that compilers fuse."""
+
 _NOT_HERE: Final = frozenset({"incomplete_capture"})
 """What the profile lacks is said in the sections; it changes nothing about the run."""
 _RESTATES: Final = frozenset({"low_utilisation", "long_gaps", "low_part_of_step"})
@@ -158,6 +163,12 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, trace: Trace) -> Adv
     already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
     if already < total / 2:
         return general("compute-bound", 0, trace)
+    fusible = sum(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].to_list())
+    if fusible >= FUSIBLE_SHARE * total and program(trace).pytorch:
+        return Advice(
+            f"Elementwise kernels, casts and changes of layout take {format_share(fusible / total)} of {format_ns(compute)} of computation",
+            "torch.compile makes one kernel of a chain of them; keep one type and one layout throughout",
+        )
     top = ", ".join(
         f"{shorten_name(name, 36)} ({format_share(ns / total)})"
         for name, ns in zip(names[:2], times[:2], strict=True)
