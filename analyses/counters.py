@@ -10,6 +10,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.capture_flags import how_to_record
+from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 
 __all__ = ["Counters", "counters"]
@@ -47,15 +48,19 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
     text = rows.with_columns(pl.col("name", "series").cast(pl.String))
     series = text.group_by("series").agg(*_summary()).sort("series")
     of_range = text["duration"].is_not_null()
-    counts = {
-        what: text.filter(chosen)["name"].n_unique()
-        for what, chosen in (("tracks", ~of_range), ("measured kernels", of_range))
-    }
-    where = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    where = " and ".join(
+        f"{before}{format_count(count)} {what}{'' if count == 1 else 's'}"
+        for before, what, chosen in (("", "track", ~of_range), ("kernels of ", "name", of_range))
+        if (count := text.filter(chosen)["name"].n_unique())
+    )
     measured = rows["activity_id"].drop_nulls().n_unique()
-    ncu = f" Nsight Compute measured {measured} kernels of the trace." if measured else ""
+    ncu = (
+        f" Nsight Compute measured {format_count(measured)} {'kernel' if measured == 1 else 'kernels'} of the trace."
+        if measured
+        else ""
+    )
     result = Counters(
-        answer=f"{series.height} counters on {where}.{ncu}",
+        answer=f"{format_count(series.height)} {'counter' if series.height == 1 else 'counters'} on {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )

@@ -162,7 +162,8 @@ def _roofline(key: str, run: XspRun, rows: pl.DataFrame, what: str, calls: pl.Da
             if precise
             else "the precision of the arithmetic, and so the peak, is"
         )
-        return made(key, known, f"{known.height} {what}; {lacks} not known." + _of_sources(known))
+        counted = f"{format_count(known.height)} {what.removesuffix('s') if known.height == 1 else what}"
+        return made(key, known, f"{counted}; {lacks} not known." + _of_sources(known))
     return made(
         key,
         known,
