@@ -79,3 +79,16 @@ def test_steps_of_an_export_are_inferred(export: Path, capsys: pytest.CaptureFix
     # What the export lacks names flags of nsys.
     lacks = made["analyses"]["memory"]["not_captured"]
     assert "--cuda-memory-usage=true" in lacks
+
+
+def test_info_tells_what_takes_the_place_of_marks(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said that there were no steps and no layers, where the report had both."""
+    made = answer(capsys, "info", export)
+    assert (made["steps"], made["steps_inferred"], made["steps_inferred_from"]) == ([], 4, "iteration #")
+    with pytest.raises(SystemExit):
+        main(["info", str(export)])
+    out = capsys.readouterr().out
+    assert "steps        none is marked; 4 inferred from: iteration #\n" in out
+    lacking = out.partition("not captured\n")[2]
+    assert "  steps " not in lacking
+    assert "no layer is marked; 6 named ranges may count as layers" in lacking

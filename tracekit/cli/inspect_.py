@@ -88,9 +88,12 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
 def _facts(trace: Trace) -> dict[str, Any]:
     import polars as pl
 
+    from tracekit.analyses.layer_ranges import user_ranges
+    from tracekit.analyses.scope import select
     from tracekit.report.text import clean
 
     meta = trace.meta
+    scope = select(trace)
     steps = trace.host.filter(pl.col("kind") == "step").sort("start")
     host = trace.host["kind"].cast(pl.String).value_counts(sort=True)
     device = trace.device["kind"].cast(pl.String).value_counts(sort=True)
@@ -115,6 +118,9 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "threads": trace.host.select("process_id", "thread_id").unique().height,
         "streams": trace.device.select("device_id", "stream_id").unique().height,
         "steps": [clean(name) for name in steps["name"].cast(pl.String).to_list()],
+        "steps_inferred": scope.steps.height if scope.inferred else 0,
+        "steps_inferred_from": clean(scope.inferred_from) if scope.inferred_from else None,
+        "named_ranges": user_ranges(trace).height,
         "host_spans": dict(host.iter_rows()),
         "device_activities": dict(device.iter_rows()),
         "captured": sorted(meta.captured),
@@ -134,10 +140,6 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         return ", ".join(f"{format_count(n)} {kind}" for kind, n in counts.items()) or "none"
 
     devices = ", ".join(f"{d['device_id']}: {d['name'] or 'unnamed'}" for d in facts["devices"]) or "none"
-    steps = facts["steps"]
-    shown = (
-        "none" if not steps else steps[0] if len(steps) == 1 else f"{len(steps)}, {steps[0]} to {steps[-1]}"
-    )
     rank = "unknown" if facts["rank"] is None else str(facts["rank"])
     if facts["world_size"]:
         rank += f" of {facts['world_size']}"
@@ -147,16 +149,37 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "length": format_ns(facts["duration_ns"]),
         "rank": rank,
         "devices": devices,
-        "steps": shown,
+        "steps": _steps(facts),
         "host spans": f"{listed(facts['host_spans'])}, on {_several(facts['threads'], 'thread')}",
         "device": f"{listed(facts['device_activities'])}, on {_several(facts['streams'], 'stream')}",
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
     lines = _labelled(rows)
-    lines += _lacking(facts["not_captured"])
+    lines += _lacking(_not_captured(facts))
     problems = trace.health.filter(trace.health["severity"] != "info").height
     lines += _labelled({"health": _problems(problems)})
     return "\n".join(lines)
+
+
+def _steps(facts: dict[str, Any]) -> str:
+    """The steps that are marked, else those that the report infers."""
+    steps: list[str] = facts["steps"]
+    if steps:
+        return steps[0] if len(steps) == 1 else f"{len(steps)}, {steps[0]} to {steps[-1]}"
+    if facts["steps_inferred"]:
+        return f"none is marked; {facts['steps_inferred']} inferred from: {facts['steps_inferred_from']}"
+    return "none"
+
+
+def _not_captured(facts: dict[str, Any]) -> dict[str, str]:
+    """What the trace lacks, but for what something else takes the place of."""
+    lacking: dict[str, str] = dict(facts["not_captured"])
+    if facts["steps_inferred"]:
+        lacking.pop("steps", None)
+    if facts["named_ranges"] and "layers" in lacking:
+        count = _several(facts["named_ranges"], "named range")
+        lacking["layers"] = f"no layer is marked; {count} may count as layers (tracekit layers)"
+    return lacking
 
 
 def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> str:
@@ -170,7 +193,8 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     names: dict[int, str] = {d["device_id"]: d["name"] for one in facts for d in one["devices"]}
     captured = sorted({name for one in facts for name in one["captured"]})
     some = "" if all(one["captured"] == captured for one in facts) else " (by some of the processes)"
-    lacking = {name: flag for name, flag in facts[0]["not_captured"].items() if name not in captured}
+    common = [_not_captured(one) for one in facts]
+    lacking = {name: flag for name, flag in common[0].items() if all(name in one for one in common)}
     problems = sum(trace.health.filter(trace.health["severity"] != "info").height for trace in traces)
     events = sum(one["events"] for one in facts)
     excerpts = sum(one["excerpt"] is not None for one in facts)
