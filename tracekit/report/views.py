@@ -97,6 +97,7 @@ TABLES: Final[dict[str, TableView]] = {
         (
             "name",
             "time_ns",
+            "span_ns",
             "kernel_ns",
             "communication_ns",
             "runtime_ns",
