@@ -99,6 +99,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
 """Defect → (severity, meaning)."""
 
 _DERIVED: Final = "derived:"
+_LONGEST_EXAMPLE: Final = 160
 
 
 class HealthLog:
@@ -123,7 +124,8 @@ class HealthLog:
         else:
             severity, meaning = MEANINGS[kind]
         # A file name that is no UTF-8 comes as lone surrogates, which no frame can hold.
-        shown = example[:160].encode("utf-8", "replace").decode("utf-8")
+        whole = example.encode("utf-8", "replace").decode("utf-8")
+        shown = whole if len(whole) <= _LONGEST_EXAMPLE else f"{whole[: _LONGEST_EXAMPLE - 1]}…"
         self._rows[kind] = [kind, severity, count, meaning, shown]
 
     def copy(self) -> HealthLog:
