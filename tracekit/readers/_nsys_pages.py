@@ -14,6 +14,7 @@ __all__ = [
     "PAGE_ROWS",
     "ColumnKind",
     "Only",
+    "asked_for",
     "clocked",
     "decoded",
 ]

@@ -28,6 +28,11 @@ __all__ = ["ParquetTables"]
 _MOST_BYTES: Final = 1 << 28
 """So many bytes the texts of a column of a page may have."""
 
+_FAR_APART: Final = 1 << 16
+"""Between ids that are farther apart, rows are not read to find them at once."""
+_MOST_PARTS: Final = 64
+"""So many times the strings are looked through for one page."""
+
 _FREE_ROWS: Final = 1 << 22
 """Rows of one table that may take less than a byte each: times alone take two, and rows that are all the same take nothing."""
 
@@ -106,39 +111,41 @@ class ParquetTables:
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
-        none = pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
-        strings = self._schemas.get("StringIds", {})
         kind = self._schemas.get(table, {}).get(column)
-        if kind is None or not _holds(kind, "int") or not {"id", "value"} <= strings.keys():
-            return none
-        if not _holds(strings["id"], "int") or not _holds(strings["value"], "text"):
-            return none
-        asked = pl.scan_parquet(self._files[table]).select(
+        if kind is None or not _holds(kind, "int") or not self._has_strings():
+            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
+        ids = pl.scan_parquet(self._files[table]).select(
             pl.col(column).cast(pl.Int64, strict=False).alias("id")
         )
-        wanted = asked.unique()
-
-        def named(strings: pl.LazyFrame) -> pl.LazyFrame:
-            known = strings.select(pl.col("id").cast(pl.Int64, strict=False), "value")
-            return known.join(wanted, on="id", how="semi")
-
-        found = self._collected("StringIds", named)
-        text = self._typed(found, "value", "text", found.height).alias("text")
-        return found.select("id", text).unique("id", keep="first", maintain_order=True)
+        return self._strings(ids.unique(), pl.lit(value=True))
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
         """`id` and `text` of the strings with these ids, each once; of a group of rows only what lies between them is read."""
-        strings = self._schemas.get("StringIds", {})
-        if not {"id", "value"} <= strings.keys() or not strings["id"].is_integer():
+        if not self._has_strings() or not self._schemas["StringIds"]["id"].is_integer():
             return None
-        if not _holds(strings["value"], "text"):
-            return None
-        wanted = ids.drop_nulls().unique().alias("id")
+        wanted = ids.drop_nulls().unique().sort().alias("id")
+        far = (wanted.diff() > _FAR_APART).fill_null(value=False)
+        parts = wanted.to_frame().group_by(far.cum_sum().alias("part") % _MOST_PARTS).agg("id")["id"]
+        found = [
+            self._strings(part.to_frame("id").lazy(), pl.col("id").is_between(part.min(), part.max()))
+            for part in parts
+        ]
+        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *found])
 
-        def named(scan: pl.LazyFrame) -> pl.LazyFrame:
-            between = pl.col("id").is_between(wanted.min(), wanted.max())
-            known = scan.filter(between).select(pl.col("id").cast(pl.Int64), "value")
-            return known.join(wanted.to_frame().lazy(), on="id", how="semi")
+    def _has_strings(self) -> bool:
+        strings = self._schemas.get("StringIds", {})
+        return (
+            {"id", "value"} <= strings.keys()
+            and _holds(strings["id"], "int")
+            and _holds(strings["value"], "text")
+        )
+
+    def _strings(self, ids: pl.LazyFrame, where: pl.Expr) -> pl.DataFrame:
+        """`id` and `text` of the strings with these ids, each once, of the rows of which the condition holds."""
+
+        def named(strings: pl.LazyFrame) -> pl.LazyFrame:
+            known = strings.filter(where).select(pl.col("id").cast(pl.Int64, strict=False), "value")
+            return known.join(ids, on="id", how="semi")
 
         found = self._collected("StringIds", named)
         text = self._typed(found, "value", "text", found.height).alias("text")

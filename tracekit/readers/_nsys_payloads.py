@@ -86,11 +86,12 @@ class Payloads:
         )
         empty = pl.DataFrame(schema={**found.schema, "told": pl.Categorical()})
         known = parts.join(self._keys, on=["domain", "schema"], how="semi")
-        explained = [empty]
-        for (domain, schema), part in known.partition_by("domain", "schema", as_dict=True).items():
-            explained.append(_explained(part, self._layouts[int(str(domain)), int(str(schema))]))
+        explained = (
+            _explained(part, self._layouts[part.select("domain", "schema").row(0)])
+            for part in known.partition_by("domain", "schema")
+        )
         joined = rows.select(key).join(
-            pl.concat(explained), on=key, how="left", maintain_order="left", nulls_equal=True
+            pl.concat([empty, *explained]), on=key, how="left", maintain_order="left", nulls_equal=True
         )
         self.unread += joined["told"].null_count() - rows["binaryData"].null_count()
         return joined["told"]
@@ -113,35 +114,29 @@ def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
 
 
 def _layouts(tables: Tables) -> dict[_Key, _Layout]:
-    """How payloads are laid out, by domain and schema. Processes number both for themselves: where two differ, neither counts."""
+    """How payloads are laid out, by domain and schema; where two of the same number differ, neither counts."""
     key: dict[str, ColumnKind] = {"domainId": "int", "schemaId": "int"}
-    schemas = whole(tables, facts.SCHEMA_TABLE, {**key, "type": "int", "payloadSize": "int"}, _MOST_ENTRIES)
-    wanted: dict[str, ColumnKind] = {
-        **key,
+    of_schema: dict[str, ColumnKind] = {**key, "type": "int", "payloadSize": "int"}
+    of_entry: dict[str, ColumnKind] = {
         "idx": "int",
         "flags": "int",
         "type": "int",
         "name": "text",
         "offset": "int",
     }
+    schemas = whole(tables, facts.SCHEMA_TABLE, of_schema, _MOST_ENTRIES).unique()
     entries = (
-        whole(tables, facts.SCHEMA_ENTRIES, wanted, _MOST_ENTRIES)
-        .unique()
-        .sort("idx", "name", nulls_last=True)
+        whole(tables, facts.SCHEMA_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
     )
-    of_schema = entries.drop_nulls(["domainId", "schemaId"]).partition_by(
-        "domainId", "schemaId", as_dict=True
-    )
+    # Processes number schemas for themselves.
+    plain = pl.struct(*key).is_unique() & (pl.col("type") == facts.STATIC) & (pl.col("payloadSize") > 0)
     layouts: dict[_Key, _Layout] = {}
-    for (domain, schema), group in schemas.unique().drop_nulls(list(key)).group_by(*key):
-        kind, size = group.row(0)[2:]
-        fields = of_schema.get((domain, schema))
-        if group.height > 1 or kind != facts.STATIC or not size or fields is None:
-            continue
-        if fields["idx"].is_unique().all():
-            layouts[int(str(domain)), int(str(schema))] = _Layout(size, _fields(fields, size))
-    told = [key for key, layout in layouts.items() if layout.fields]
-    return {key: layouts[key] for key in sorted(told)[:_MOST_LAYOUTS]}
+    for domain, schema, _, size in schemas.drop_nulls(list(key)).filter(plain).sort(*key).rows():
+        own = entries.filter((pl.col("domainId") == domain) & (pl.col("schemaId") == schema))
+        fields = _fields(own, size) if own["idx"].is_unique().all() else ()
+        if fields and len(layouts) < _MOST_LAYOUTS:
+            layouts[domain, schema] = _Layout(size, fields)
+    return layouts
 
 
 def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:

@@ -200,24 +200,22 @@ class SqliteTables:
             return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
         for asked in (table, "StringIds"):
             self.count(asked)
-        page = self._query(
-            f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - names are quoted
-            f"where id in (select {quoted(column)} from {quoted(table)})"
-        )
-        found = pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
+        found = self._strings(f"id in (select {quoted(column)} from {quoted(table)})")  # noqa: S608 - names are quoted
         return found.unique("id", keep="first", maintain_order=True)
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
         """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
         if not self._string_keys:
             return None
-        found = [pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})]
-        start = f"select id, {self._read_as('text', 'value')} as text from StringIds where "  # noqa: S608 - no name is in it
-        for condition in asked_for("id", ids):
-            page = self._query(start + condition)
-            columns = [self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})]
-            found.append(pl.DataFrame(columns))
-        return pl.concat(found)
+        found = [self._strings(condition) for condition in asked_for("id", ids)]
+        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *found])
+
+    def _strings(self, where: str) -> pl.DataFrame:
+        page = self._query(
+            f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - a condition on ids
+            f"where {where}"
+        )
+        return pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
 
     @functools.cached_property
     def _string_keys(self) -> bool:
