@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses._measured_kernels import measured_kernels
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
+from tracekit.analyses.counters.measured_kernels import measured_kernels
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select

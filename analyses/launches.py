@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses._lacking import no_launches
+from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.analyses._cpu_activities import cpu_activities
-from tracekit.analyses._launch_steps import launch_steps
-from tracekit.analyses._step_ranges import InferredSteps, inferred_steps
+from tracekit.analyses.cpu_activities import cpu_activities
+from tracekit.analyses.steps_inferred.periods import launch_steps
+from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
 from tracekit.classify import activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.kineto import STEP_PREFIX

@@ -18,7 +18,7 @@ from make_trace import enlarge, source_trace
 
 import tracekit
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.ops import ops
 from tracekit.analyses.scope import Scope, select

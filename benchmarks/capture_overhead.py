@@ -28,13 +28,13 @@ from typing import Any
 import torch
 
 from tracekit.capture import workloads
-from tracekit.capture.instrument import Instrumentation
-from tracekit.capture.nvtx_domain import NvtxDomain
+from tracekit.capture.marks.instrument import Instrumentation
+from tracekit.capture.marks.nvtx_domain import NvtxDomain
+from tracekit.capture.marks.timed import TimedMarks
 from tracekit.capture.output import pack_trace
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.sessions import recording
-from tracekit.capture.timed import TimedMarks
+from tracekit.capture.session import recording
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.manifest import CaptureOptions, Level, Settings

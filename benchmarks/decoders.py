@@ -22,9 +22,9 @@ import msgspec
 import polars as pl
 from isal import igzip
 
-from tracekit.readers._events import decode_array
-from tracekit.readers._kineto_frames import RawFrames
-from tracekit.readers._salvage import Defects
+from tracekit.readers.kineto.events import decode_array
+from tracekit.readers.kineto.frames import RawFrames
+from tracekit.readers.kineto.salvage import Defects
 
 
 def rate(name: str, size: int, work: Callable[[], Any]) -> None:

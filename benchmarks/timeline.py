@@ -22,7 +22,7 @@ from typing import Any
 import tracekit
 from tracekit.report import html
 from tracekit.report.build import build_report
-from tracekit.report.timeline import timeline
+from tracekit.report.html.timeline import timeline
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = 11_500

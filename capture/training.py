@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from tracekit.capture.blocks import checkpoint_blocks, compile_blocks
-from tracekit.capture.names import PhaseRange, no_phase
+from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.precision import autocast, grad_scaler
+from tracekit.capture.ranks.blocks import checkpoint_blocks, compile_blocks
 from tracekit.capture.recipe import Recipe
 from tracekit.errors import UsageError
 from tracekit.manifest import Setting, Settings
@@ -140,14 +140,14 @@ class Training:
             self.recipe.after_update(self._runs, self._updates)
 
     def _shard(self) -> None:
-        from tracekit.capture.parallel import shard  # noqa: PLC0415 - only where there are several ranks
+        from tracekit.capture.ranks.parallel import shard  # noqa: PLC0415 - only where there are several ranks
 
         shard(self.model)
         self._is_ready = True
 
     def _replicate(self, batch: Any) -> None:
         """Wrap the model for several ranks, after a pass on one that shows which parameters take part."""
-        from tracekit.capture.parallel import replicate  # noqa: PLC0415
+        from tracekit.capture.ranks.parallel import replicate  # noqa: PLC0415
 
         self._backward(batch, 1, no_phase)
         self._runs = replicate(self.model, self.device)

@@ -26,16 +26,17 @@ from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
-from tracekit.cli.inspect_ import CAPTURED as SHOWN_FLAGS
+from tracekit.cli.commands.inspect import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app
 from tracekit.facts.capture_flags import FLAGS
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
-from tracekit.report import json_, terminal
+from tracekit.report import terminal
 from tracekit.report.build import build_report
 from tracekit.report.columns import unit_of
+from tracekit.report.json import render as json_
+from tracekit.report.json.schema import report_schema
 from tracekit.report.model import Report
-from tracekit.report.schema import report_schema
 from tracekit.report.views import TABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -146,7 +147,7 @@ def _definition(analysis: Analysis) -> str:
 
 def findings_page() -> str:
     """Every rule, with its thresholds."""
-    severity = import_module("tracekit.analyses.rules._severity")
+    severity = import_module("tracekit.analyses.rules.severity")
     text = "# Findings\n\n" + NOTE
     text += (
         "A finding says what was noticed, cites the figures that show it, gives an upper bound of the time at stake\n"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from manifests import manifest
 
-from tracekit.capture import sweep_process
 from tracekit.capture.plan import Plan
 from tracekit.capture.sweep import Grid, sweep
+from tracekit.capture.sweep import process as sweep_process
 from tracekit.manifest import CaptureOptions, Run
 
 OPTIONS = CaptureOptions(steps=2, warmup=1)

@@ -6,10 +6,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.assemble import assemble
 from tracekit.health import HealthLog
 from tracekit.name_table import NameTable
-from tracekit.readers._finish import or_empty
+from tracekit.readers.assemble import assemble
+from tracekit.readers.common.finish import or_empty
 from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 INWARD = {"python": 0, "runtime": 2, "sync": 2}

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.analyses._layer_tree import (
+from tracekit.trees import (
     depth_first,
     has_same_above,
     rolled_up,

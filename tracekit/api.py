@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit import cache as parsed
-from tracekit.digest import digest_of
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
+from tracekit.readers import cache as parsed
+from tracekit.readers.digest import digest_of
 from tracekit.trace import Trace
 
 __all__ = ["read", "read_all"]
@@ -27,7 +27,7 @@ def read(
 ) -> Trace:
     """Read a trace file of any known format, or the one trace of a capture's folder.
 
-    All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see `tracekit.cache`) and used the next time, whatever the
+    All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see `tracekit.readers.cache`) and used the next time, whatever the
     file's name; `digest` is the file's `digest_of`, if the caller has it already. `progress` is called with (plain bytes decoded so far, size of the file in bytes). Raises
     UnreadableTraceError when the file is missing, is not a trace, is damaged beyond repair, or holds several processes (see `read_all`).
     """
@@ -100,7 +100,7 @@ def _cached(digest: str, path: Path, most: int | None) -> list[Trace] | None:
 def _parsed(path: Path, limits: Limits | None, progress: Callable[[int, int], None] | None) -> list[Trace]:
     # Each reader is imported where it is needed: 60 ms that a cached trace does not need.
     from tracekit.readers.nsys import is_nsys, read_nsys  # noqa: PLC0415
-    from tracekit.readers.nsys_rep import export_report, is_report  # noqa: PLC0415
+    from tracekit.readers.nsys.rep import export_report, is_report  # noqa: PLC0415
 
     if is_report(path):
         with export_report(path, progress) as export:

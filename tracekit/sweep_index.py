@@ -1,6 +1,6 @@
 """`index.parquet`: the runs of a sweep, one row each, with their settings and what was measured.
 
-`tracekit.capture.sweep` writes it after every run, and `tracekit.characterize` reads it.
+`tracekit.capture.sweep` writes it after every run, and `tracekit.report.characterize` reads it.
 """
 
 from __future__ import annotations

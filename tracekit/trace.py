@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.manifest import Manifest
-from tracekit.ranges import RangeFilter
+from tracekit.range_filter import RangeFilter
 
 __all__ = [
     "ACTIVITY_KINDS",

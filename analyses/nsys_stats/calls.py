@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._rows import clock_shift, stacked
-from tracekit.analyses.nsys_stats._table import Options, Rows, share_of_total, spread
+from tracekit.analyses.nsys_stats.rows import clock_shift, stacked
+from tracekit.analyses.nsys_stats.table import Options, Rows, share_of_total, spread
 from tracekit.trace import OS_CALL_SCHEMA, Trace, empty
 
 __all__ = ["api_calls", "cuda_api_sum", "cuda_api_trace", "osrt_sum"]

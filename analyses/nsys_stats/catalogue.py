@@ -18,7 +18,7 @@ from tracekit.analyses.nsys_stats.columns import COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracekit.analyses.nsys_stats._table import Options, Rows
+    from tracekit.analyses.nsys_stats.table import Options, Rows
     from tracekit.trace import Trace
 
 __all__ = ["CATALOGUE", "DEFAULT_REPORTS", "RULES", "Entry"]

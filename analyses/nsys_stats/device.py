@@ -14,7 +14,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._rows import (
+from tracekit.analyses.nsys_stats.rows import (
     copy_kinds,
     device_rows,
     extents,
@@ -22,7 +22,7 @@ from tracekit.analyses.nsys_stats._rows import (
     renamed,
     shape_text,
 )
-from tracekit.analyses.nsys_stats._table import Options, Rows, megabytes, share_of_total, spread
+from tracekit.analyses.nsys_stats.table import Options, Rows, megabytes, share_of_total, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 

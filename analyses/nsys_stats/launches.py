@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._rows import clock_shift, shape_text, stacked
-from tracekit.analyses.nsys_stats._table import Options, Rows, spread
+from tracekit.analyses.nsys_stats.rows import clock_shift, shape_text, stacked
+from tracekit.analyses.nsys_stats.table import Options, Rows, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats._project import (
+from tracekit.analyses.nsys_stats.projected import (
     Launched,
     Slices,
     launched,
@@ -31,7 +31,7 @@ from tracekit.analyses.nsys_stats._project import (
     slice_extremes,
     slices_of,
 )
-from tracekit.analyses.nsys_stats._ranges import (
+from tracekit.analyses.nsys_stats.range_rows import (
     DEEPEST_STACK,
     Ranges,
     nested,
@@ -39,8 +39,8 @@ from tracekit.analyses.nsys_stats._ranges import (
     range_stacks,
     unnested,
 )
-from tracekit.analyses.nsys_stats._rows import clock_shift
-from tracekit.analyses.nsys_stats._table import Options, Rows, spread
+from tracekit.analyses.nsys_stats.rows import clock_shift
+from tracekit.analyses.nsys_stats.table import Options, Rows, spread
 from tracekit.facts.units import format_count
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats._ranges import (
+from tracekit.analyses.nsys_stats.range_rows import (
     Ranges,
     nested,
     on_clock,
@@ -21,7 +21,7 @@ from tracekit.analyses.nsys_stats._ranges import (
     range_stacks,
     unnested,
 )
-from tracekit.analyses.nsys_stats._table import Options, Rows, share_of_total, spread
+from tracekit.analyses.nsys_stats.table import Options, Rows, share_of_total, spread
 from tracekit.trace import Trace
 
 __all__ = ["nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"]

@@ -25,10 +25,10 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._intervals import device_work, gaps_of, regions_of
-from tracekit.analyses.nsys_stats._rows import api_names, copy_kinds, device_rows, renamed
-from tracekit.analyses.nsys_stats._table import Options, Rows, megabytes
 from tracekit.analyses.nsys_stats.calls import api_calls
+from tracekit.analyses.nsys_stats.gaps import device_work, gaps_of, regions_of
+from tracekit.analyses.nsys_stats.rows import api_names, copy_kinds, device_rows, renamed
+from tracekit.analyses.nsys_stats.table import Options, Rows, megabytes
 from tracekit.facts.units import NS_PER_MS, format_count
 from tracekit.trace import Trace
 

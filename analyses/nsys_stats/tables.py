@@ -11,11 +11,11 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats._ranges import is_range
-from tracekit.analyses.nsys_stats._rows import NSYS
-from tracekit.analyses.nsys_stats._table import Options, Rows, StatsTable
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
 from tracekit.analyses.nsys_stats.columns import MISSING
+from tracekit.analyses.nsys_stats.range_rows import is_range
+from tracekit.analyses.nsys_stats.rows import NSYS
+from tracekit.analyses.nsys_stats.table import Options, Rows, StatsTable
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace

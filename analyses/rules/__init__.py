@@ -11,7 +11,7 @@ import dataclasses
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tracekit.analyses._program import program
+from tracekit.analyses.program import program
 from tracekit.facts.plain_advice import FINDINGS
 from tracekit.findings import Finding, rank
 from tracekit.trace import Trace

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._calls import CONTEXT_CREATION_NS, calls_with_roles
-from tracekit.analyses.rules._idle import caused_idle
-from tracekit.analyses.rules._severity import by_share
+from tracekit.analyses.rules.calls import CONTEXT_CREATION_NS, calls_with_roles
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.severity import by_share
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.rules._calls import calls_with_roles, outermost_operators
-from tracekit.analyses.rules._idle import CausedIdle, caused_idle
-from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.analyses.rules.calls import calls_with_roles, outermost_operators
+from tracekit.analyses.rules.idle_time import CausedIdle, caused_idle
+from tracekit.analyses.rules.severity import all_idle, by_share
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._calls import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
-from tracekit.analyses.rules._severity import all_idle
+from tracekit.analyses.rules.calls import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
+from tracekit.analyses.rules.severity import all_idle
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding, Severity

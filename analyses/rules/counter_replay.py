@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.analyses.counter_join import replayed
+from tracekit.analyses.counters.join import replayed
 from tracekit.facts.units import format_count
 from tracekit.findings import Finding
 

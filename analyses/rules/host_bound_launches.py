@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.idle_causes import cause_name
-from tracekit.analyses.rules._idle import caused_idle
-from tracekit.analyses.rules._severity import by_share
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.severity import by_share
 from tracekit.facts.units import NS_PER_MS, format_count, format_ns, format_share
 from tracekit.findings import Finding
 

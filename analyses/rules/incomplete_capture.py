@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses._lacking import has_launch_calls
+from tracekit.analyses.lacking import has_launch_calls
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.findings import Finding

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.analyses.rules.severity import bounded, by_share
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.rules._idle import told_elsewhere
-from tracekit.analyses.rules._severity import WARNING_SHARE, bounded, by_share
+from tracekit.analyses.rules.idle_time import told_elsewhere
+from tracekit.analyses.rules.severity import WARNING_SHARE, bounded, by_share
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.rules._severity import by_share
+from tracekit.analyses.rules.severity import by_share
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analyses.counter_join import linked
+from tracekit.analyses.counters.join import linked
 from tracekit.facts.units import format_count
 from tracekit.findings import Finding
 

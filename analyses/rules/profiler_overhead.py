@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._severity import by_share
+from tracekit.analyses.rules.severity import by_share
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding

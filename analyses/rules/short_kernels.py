@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._calls import LONG_CALL_NS
-from tracekit.analyses.rules._severity import all_idle, by_share
+from tracekit.analyses.rules.calls import LONG_CALL_NS
+from tracekit.analyses.rules.severity import all_idle, by_share
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Finding

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.rules._idle import caused_idle
-from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.severity import bounded, by_share
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share

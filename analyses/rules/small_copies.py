@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.analyses.rules.severity import bounded, by_share
 from tracekit.facts.units import format_bytes, format_count, format_ns
 from tracekit.findings import Finding
 

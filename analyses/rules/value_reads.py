@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracekit.analyses._span_causes import span_causes
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.rules._severity import bounded, by_share
+from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.rules.severity import bounded, by_share
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -21,7 +21,7 @@ from tracekit.findings import Finding
 from tracekit.spans import Int64Array, take
 
 if TYPE_CHECKING:
-    from tracekit.analyses._stack_model import StackModel
+    from tracekit.analyses.attribution.span_places import StackModel
     from tracekit.analyses.idle import Idle
     from tracekit.analyses.scope import Scope
     from tracekit.trace import Trace

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed
-from tracekit.analyses.counter_join import (
+from tracekit.analyses.counters.join import (
     COUNTED,
     MEASURED,
     NCU_SUFFIX,

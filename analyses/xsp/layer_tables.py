@@ -5,11 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analyses.statistics import trimmed
-from tracekit.analyses.xsp._result import XspTable, lacking, made
-from tracekit.analyses.xsp._sums import union_by
 from tracekit.analyses.xsp.kernels import UNATTRIBUTED, kernel_pieces
 from tracekit.analyses.xsp.layers import allocations, layer_calls, layer_table, module_table
+from tracekit.analyses.xsp.result import XspTable, lacking, made
 from tracekit.analyses.xsp.runs import XspRun
+from tracekit.analyses.xsp.sums import union_by
 from tracekit.facts.units import format_bytes, format_ns, format_share
 
 __all__ = ["layer_tables"]

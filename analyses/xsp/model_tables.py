@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracekit.analyses.xsp._result import XspTable, lacking, made
 from tracekit.analyses.xsp.batch import optimal_batch
 from tracekit.analyses.xsp.layers import layer_calls, layer_table
+from tracekit.analyses.xsp.result import XspTable, lacking, made
 from tracekit.analyses.xsp.runs import Recording, XspRun
 from tracekit.facts.units import NS_PER_S, format_ns
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
-from tracekit.analyses.counter_join import has_ranges
+from tracekit.analyses.counters.join import has_ranges
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops

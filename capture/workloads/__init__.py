@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracekit.capture.names import PhaseRange
+from tracekit.capture.marks.names import PhaseRange
 from tracekit.errors import UsageError
 from tracekit.manifest import Setting
 

@@ -15,14 +15,7 @@ from torch.utils.data import Dataset
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._hf_training import (
-    AdamWWithWarmUp,
-    GeneratedSamples,
-    ambient,
-    choose_variant,
-    import_transformers,
-)
-from tracekit.capture.workloads._tokens import (
+from tracekit.capture.workloads.data.tokens import (
     IGNORED,
     TextLines,
     Tokenizer,
@@ -31,6 +24,13 @@ from tracekit.capture.workloads._tokens import (
     mask_tokens,
     sample_generator,
     sample_length,
+)
+from tracekit.capture.workloads.hf.training import (
+    AdamWWithWarmUp,
+    GeneratedSamples,
+    ambient,
+    choose_variant,
+    import_transformers,
 )
 from tracekit.errors import UsageError
 

@@ -15,9 +15,8 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._choice import chosen_variant, refuse_max_rows
-from tracekit.capture.workloads._recurrent import pack, with_data
-from tracekit.capture.workloads._speech import (
+from tracekit.capture.workloads.choice import chosen_variant, refuse_max_rows
+from tracekit.capture.workloads.data.speech import (
     ALPHABET,
     BINS,
     SpeechBatch,
@@ -25,6 +24,7 @@ from tracekit.capture.workloads._speech import (
     SyntheticSpeech,
     collate_speech,
 )
+from tracekit.capture.workloads.recurrent import pack, with_data
 
 __all__ = ["VARIANTS", "DeepSpeech2", "build", "build_model", "example_batch"]
 

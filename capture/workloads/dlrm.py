@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._choice import chosen_variant, refuse_other_size
-from tracekit.capture.workloads._criteo import (
+from tracekit.capture.workloads.choice import chosen_variant, refuse_other_size
+from tracekit.capture.workloads.data.criteo import (
     DENSE,
     KAGGLE_ROWS,
     TABLES,
@@ -29,7 +29,7 @@ from tracekit.capture.workloads._criteo import (
     SyntheticClicks,
     collate_clicks,
 )
-from tracekit.capture.workloads._memory import require_bytes
+from tracekit.capture.workloads.memory import require_bytes
 from tracekit.errors import UsageError
 
 __all__ = ["VARIANTS", "Dlrm", "build", "build_model", "example_batch"]

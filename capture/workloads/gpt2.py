@@ -9,8 +9,8 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._hf_causal import causal_example, causal_recipe
-from tracekit.capture.workloads._hf_training import choose_variant, import_transformers
+from tracekit.capture.workloads.hf.causal import causal_example, causal_recipe
+from tracekit.capture.workloads.hf.training import choose_variant, import_transformers
 
 __all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 

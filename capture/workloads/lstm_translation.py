@@ -14,15 +14,15 @@ from torch.nn.utils.rnn import pad_packed_sequence
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._choice import chosen_variant, refuse_data, refuse_max_rows
-from tracekit.capture.workloads._recurrent import pack
-from tracekit.capture.workloads._translation import (
+from tracekit.capture.workloads.choice import chosen_variant, refuse_data, refuse_max_rows
+from tracekit.capture.workloads.data.translation import (
     PADDING,
     SentencePairs,
     TokenBatch,
     collate_pairs,
     translation_loss,
 )
+from tracekit.capture.workloads.recurrent import pack
 
 __all__ = ["VARIANTS", "LstmTranslator", "build", "build_model", "example_batch"]
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._choice import chosen_variant, refuse_max_rows
-from tracekit.capture.workloads._images import ImageFolder, Normalise, SyntheticImages
+from tracekit.capture.workloads.choice import chosen_variant, refuse_max_rows
+from tracekit.capture.workloads.data.images import ImageFolder, Normalise, SyntheticImages
 
 __all__ = ["VARIANTS", "BasicBlock", "Bottleneck", "ResNet", "build", "build_model", "example_batch"]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._adapters import Adapter
+from tracekit.capture.workloads.adapters import Adapter
 
 __all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 

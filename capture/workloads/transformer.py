@@ -15,15 +15,15 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._choice import chosen_variant, refuse_data, refuse_max_rows
-from tracekit.capture.workloads._schedule import ScheduledOptimizer
-from tracekit.capture.workloads._translation import (
+from tracekit.capture.workloads.choice import chosen_variant, refuse_data, refuse_max_rows
+from tracekit.capture.workloads.data.translation import (
     PADDING,
     SentencePairs,
     TokenBatch,
     collate_pairs,
     translation_loss,
 )
+from tracekit.capture.workloads.schedule import ScheduledOptimizer
 
 __all__ = ["VARIANTS", "TranslationTransformer", "build", "build_model", "example_batch"]
 

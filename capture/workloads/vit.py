@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._hf_training import (
+from tracekit.capture.workloads.hf.training import (
     IMAGE_CLASSES,
     AdamWWithWarmUp,
     GeneratedSamples,

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import tracekit
-from tracekit.analyses._stack import host_stack
+from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.flops import (
     attention_flops,
     convolution_backward_flops,

@@ -11,8 +11,8 @@ from paths import PUBLIC_NSYS
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
-from tracekit.analyses._program import program
 from tracekit.analyses.idle import Idle, idle
+from tracekit.analyses.program import program
 from tracekit.report.build import build_report
 
 TID, OTHER = 7, 8

@@ -9,12 +9,12 @@ from typing import Any
 
 import tracekit
 from tracekit.analyses.attribution import Attribution, attribution
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.xsp.layers import module_table
 from tracekit.analyses.xsp.runs import Recording
 from tracekit.limits import LONGEST_NAME
-from tracekit.report._chrome_tracks import tracks
+from tracekit.report.chrome.tracks import tracks
 
 SECONDS = 10
 """A fast machine needs about one; before, each took minutes or all memory."""

@@ -16,12 +16,12 @@ from paths import PUBLIC, SAMPLES
 from synthetic import INCIDENTS, Planted, generate, write
 
 import tracekit
-from tracekit.analyses._stack import host_stack
-from tracekit.analyses._timeline import timeline
 from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
-from tracekit.analyses.idle_causes import IdleCauses, idle_caused_by_layer, idle_causes
+from tracekit.analyses.idle.causes import IdleCauses, idle_caused_by_layer, idle_causes
+from tracekit.analyses.idle.timeline import timeline
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.trace import Trace
@@ -188,8 +188,8 @@ def test_time_goes_to_the_innermost_span_as_counted_ns_by_ns(seed: int) -> None:
 
 
 def planted_trace(rows: list[tuple[int, int, int]]) -> Trace:
-    from tracekit.assemble import assemble, conform
     from tracekit.health import HealthLog
+    from tracekit.readers.assemble import assemble, conform
     from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, THREAD_SCHEMA, Meta, empty
 
     host = pl.DataFrame(

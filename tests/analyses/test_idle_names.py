@@ -6,7 +6,7 @@ import pytest
 from planted import MS, US, Planted
 
 from tracekit.analyses.idle import idle
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.report.build import build_report
 
 LOADER = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")

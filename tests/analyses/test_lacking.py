@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from planted import MS, US, Planted, finding
 
-from tracekit.analyses._lacking import no_launches
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import idle
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.launches import launches
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.scope import select
-from tracekit.analyses.xsp._result import lacking, worded
 from tracekit.analyses.xsp.catalogue import MISSING
-from tracekit.cli.inspect_ import _facts
+from tracekit.analyses.xsp.result import lacking, worded
+from tracekit.cli.commands.inspect import _facts
 from tracekit.facts.capture_flags import FLAGS, flag_for, how_to_record
 from tracekit.report.build import build_report
 from tracekit.trace import Trace

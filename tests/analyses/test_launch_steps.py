@@ -18,8 +18,8 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
 from tracekit.analyses.scope import Scope, select, step_table
 from tracekit.analyses.steps import steps
-from tracekit.report import json_
 from tracekit.report.build import build_report
+from tracekit.report.json import render as json_
 from tracekit.trace import Trace
 
 NETWORK = Network(

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from planted import MS, US, Planted
 
-from tracekit import cache
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.idle_causes import idle_causes
-from tracekit.analyses.layer_ranges import choose_ranges
+from tracekit.analyses.attribution.layer_ranges import choose_ranges
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
 from tracekit.errors import UsageError
-from tracekit.ranges import RangeFilter
+from tracekit.range_filter import RangeFilter
+from tracekit.readers import cache
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
 

@@ -14,7 +14,7 @@ from synthetic import generate, write
 
 import tracekit
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.layer_tracks import layer_tracks
+from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import select
 from tracekit.trace import Trace
 

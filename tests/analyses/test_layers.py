@@ -14,11 +14,11 @@ from planted import MS, US, Planted
 from synthetic import generate, oracle, write
 
 import tracekit
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.layers import CLASSES, Layers, layers
+from tracekit.analyses.layers.stacks import layer_stacks
 from tracekit.analyses.scope import Scope, select
-from tracekit.analyses.stacks import layer_stacks
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.stack_names import PHASES
 from tracekit.trace import Trace

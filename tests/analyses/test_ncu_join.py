@@ -15,10 +15,10 @@ from planted import Planted
 from planted_ncu import Launch, counted
 
 import tracekit
-from tracekit.analyses.counter_join import has_ranges, linked, measured_ranges
 from tracekit.analyses.counters import counters
+from tracekit.analyses.counters.join import has_ranges, linked, measured_ranges
+from tracekit.analyses.counters.ncu import TOLERANCE, NcuMatch, join_ncu, with_ncu
 from tracekit.analyses.kernels import kernels
-from tracekit.analyses.ncu_join import TOLERANCE, NcuMatch, join_ncu, with_ncu
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
 from tracekit.analyses.xsp.runs import run_of
 from tracekit.facts.gpu_metrics import NCU_METRICS
@@ -497,7 +497,7 @@ def test_of_very_many_values_those_are_kept_that_make_figures(
     trace = trace_of([[("a", 1)] * 4])
     table = report(Launch("a", metrics))
     assert with_ncu(trace, table).counters["series"].n_unique() == len(metrics)
-    monkeypatch.setattr("tracekit.analyses.ncu_join._MOST_ROWS", 100)
+    monkeypatch.setattr("tracekit.analyses.counters.ncu._MOST_ROWS", 100)
     kept = with_ncu(trace, table)
     assert set(kept.counters["series"].cast(str)) == set(counted(5, 1, 2))
     assert linked(kept)["flops"].to_list() == [5] * 4

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analyses._repetitions import Repetition, Symbols, repetitions
+from tracekit.analyses.steps_inferred.repetitions import Repetition, Symbols, repetitions
 
 
 def symbols(*parts: object) -> Symbols:

@@ -11,10 +11,10 @@ from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit.analyses.attribution import attributed, attribution
-from tracekit.analyses.layer_ranges import choose_ranges
+from tracekit.analyses.attribution.layer_ranges import choose_ranges
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
-from tracekit.ranges import RangeFilter
+from tracekit.range_filter import RangeFilter
 from tracekit.trace import Trace
 
 MAIN, OTHER = 100, 101

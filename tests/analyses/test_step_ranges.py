@@ -14,8 +14,8 @@ import tracekit
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.steps import steps
 from tracekit.facts.step_names import STEP_RANGE
-from tracekit.report import json_
 from tracekit.report.build import build_report
+from tracekit.report.json import render as json_
 from tracekit.trace import Excerpt, Trace
 
 BARE = frozenset({"device", "launches", "ops"})

@@ -15,8 +15,8 @@ from torch import nn
 
 import tracekit
 from tracekit.capture.flops import flop_counter
-from tracekit.capture.layer_table import LayerTable
-from tracekit.capture.names import ROOT_LAYER, no_phase
+from tracekit.capture.marks.layer_table import LayerTable
+from tracekit.capture.marks.names import ROOT_LAYER, no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.run import CaptureResult, run
 from tracekit.capture.training import Training, moved

@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tracekit.capture import output
-from tracekit.capture.names import no_phase
+from tracekit.capture.marks.names import no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.sessions import session
+from tracekit.capture.session import session
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.errors import UsageError

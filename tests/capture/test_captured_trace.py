@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tracekit.capture.names import PHASES, phase_range_name
+from tracekit.capture.marks.names import PHASES, phase_range_name
 from tracekit.capture.run import CaptureResult
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, LAYER_PREFIX
 

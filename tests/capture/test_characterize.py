@@ -16,11 +16,11 @@ import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.kernels import kernels
 from tracekit.capture.sweep import Grid, sweep
-from tracekit.characterize import FIGURES, SETTINGS, characterize, optimal_batch
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
 from tracekit.manifest import CaptureOptions, Run, Settings, read_manifest
 from tracekit.report.build import build_report
+from tracekit.report.characterize import FIGURES, SETTINGS, characterize, optimal_batch
 from tracekit.sweep_index import index_of, read_index
 
 

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 import tracekit
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.report.build import build_report
 from tracekit.report.model import Verdict
 

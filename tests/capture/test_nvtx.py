@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from tracekit.capture.layer_table import Layer
-from tracekit.capture.names import PHASES
-from tracekit.capture.nvtx_domain import DOMAIN, NvtxDomain
-from tracekit.capture.ranges import NoMarks, ProfilerMarks, WithNvtx
+from tracekit.capture.marks.layer_table import Layer
+from tracekit.capture.marks.names import PHASES
+from tracekit.capture.marks.nvtx_domain import DOMAIN, NvtxDomain
+from tracekit.capture.marks.ranges import NoMarks, ProfilerMarks, WithNvtx
 from tracekit.capture.run import run
-from tracekit.capture.sessions import recording
+from tracekit.capture.session import recording
 from tracekit.manifest import CaptureOptions, Level, Settings
 
 ROOT = Layer(id=0, parent=None, name="", range_name="tracekit.layer/<root>", type="Net", parameters=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.capture.names import PHASES
+from tracekit.capture.marks.names import PHASES
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, LAYER_PREFIX, PHASE_PREFIX
 from tracekit.manifest import Manifest, read_manifest
 

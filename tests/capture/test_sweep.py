@@ -18,9 +18,9 @@ from pretended_runs import OPTIONS, pretend, refuse, saying
 from tracekit.capture.plan import Plan
 from tracekit.capture.run import run as capture
 from tracekit.capture.sweep import Grid, sweep
-from tracekit.capture.sweep_grid import folder_of, run_key, series_key
+from tracekit.capture.sweep.grid import folder_of, run_key, series_key
+from tracekit.cli.commands.sweep import _time_left
 from tracekit.cli.main import main
-from tracekit.cli.sweep import _time_left
 from tracekit.errors import OutOfMemoryError, UsageError
 from tracekit.manifest import CaptureOptions, Settings, read_manifest
 from tracekit.sweep_index import SCHEMA, read_index

@@ -13,9 +13,10 @@ import pytest
 from pretended_runs import pretend, python, refuse, saying, succeed, swept
 
 from tracekit.analyses.statistics import trimmed_mean
-from tracekit.capture import ranks, sweep_process
+from tracekit.capture import ranks
 from tracekit.capture.plan import Plan
 from tracekit.capture.sweep import Progress
+from tracekit.capture.sweep import process as sweep_process
 from tracekit.errors import OutOfMemoryError, TracekitError, UnreadableTraceError, UsageError
 from tracekit.manifest import Settings
 from tracekit.sweep_index import index_of, read_index

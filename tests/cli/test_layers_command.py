@@ -12,8 +12,8 @@ from paths import ROOT, SAMPLES
 
 import tracekit
 from tracekit.analyses.layers import layers
+from tracekit.analyses.layers.stacks import layer_stacks
 from tracekit.analyses.scope import select
-from tracekit.analyses.stacks import layer_stacks
 from tracekit.report.stacks import collapsed
 
 SAMPLE = ROOT / "sample_traces" / "bert_cpu" / "trace.json.gz"

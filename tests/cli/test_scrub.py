@@ -39,9 +39,9 @@ from synthetic.nsys_schema import VERSIONS
 import tracekit
 from tracekit.cli.main import main
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
-from tracekit.facts.nsys_private import MARKER
 from tracekit.scrub import Scrubbed, scrub
-from tracekit.scrub import _copy as scrub_copy
+from tracekit.scrub import copy as scrub_copy
+from tracekit.scrub.private_names import MARKER
 
 
 def standing_in(path: Path, values: tuple[str, ...]) -> list[str]:

@@ -19,7 +19,7 @@ from synthetic.nsys_schema import NEWEST, OLDEST
 import tracekit
 from tracekit.cli.main import main
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
-from tracekit.scrub import _copy as scrub_copy
+from tracekit.scrub import copy as scrub_copy
 from tracekit.scrub import rehearse, scrub
 
 EVERYTHING = (*LOOKED_FOR, *LEFT_OUT)

@@ -17,8 +17,8 @@ import pytest
 from paths import ROOT
 
 from tracekit.cli.main import main
+from tracekit.cli.serve import PERFETTO, Document, Server
 from tracekit.errors import UsageError
-from tracekit.serve import PERFETTO, Document, Server
 
 SAMPLE = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
 ORIGIN = {"Origin": PERFETTO}

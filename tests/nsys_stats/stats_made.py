@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.assemble import assemble, conform
 from tracekit.health import HealthLog
+from tracekit.readers.assemble import assemble, conform
 from tracekit.trace import (
     DEVICE_SCHEMA,
     HOST_SCHEMA,

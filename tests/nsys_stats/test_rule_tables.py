@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from stats_made import Made, drawn
 
-from tracekit.analyses.nsys_stats._intervals import device_work, regions_of, usage
+from tracekit.analyses.nsys_stats.gaps import device_work, regions_of, usage
 from tracekit.analyses.nsys_stats.tables import Options, report, table
 
 MS = 1_000_000

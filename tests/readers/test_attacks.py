@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit import cache
 from tracekit.errors import TracekitError
-from tracekit.readers import _columns, _salvage, _source
-from tracekit.readers._events import ExactEvent
+from tracekit.readers import cache
+from tracekit.readers.common import columns as _columns
+from tracekit.readers.common import source as _source
+from tracekit.readers.kineto import salvage as _salvage
+from tracekit.readers.kineto.events import ExactEvent
 from tracekit.trace import Trace
 
 EVENT = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'

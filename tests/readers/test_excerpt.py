@@ -13,7 +13,6 @@ from synthetic import dump, generate, write
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
-from tracekit import cache
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.launches import launches
@@ -22,9 +21,10 @@ from tracekit.cli.main import main
 from tracekit.errors import TracekitError
 from tracekit.intervals import IntervalSet
 from tracekit.limits import Limits
-from tracekit.readers import _store
-from tracekit.readers._excerpt import _window
-from tracekit.readers._store import FrameStore, TimeSample
+from tracekit.readers import cache
+from tracekit.readers.common import store as _store
+from tracekit.readers.common.excerpt import _window
+from tracekit.readers.common.store import FrameStore, TimeSample
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
 

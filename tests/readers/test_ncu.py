@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
 
+from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.gpu_metrics import base_unit
-from tracekit.kernel_spelling import base_of, signature_of
-from tracekit.readers._ncu_csv import numbers
 from tracekit.readers.ncu import KERNEL_SCHEMA, METRIC_SCHEMA, NcuReport, read_ncu
+from tracekit.readers.ncu.csv_table import numbers
 
 PUBLIC = ROOT.parent / "shared" / "traces" / "ncu" / "copy_blocked_t4.csv"
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracekit.readers import _nsys_rows, _nsys_tables
-from tracekit.readers._nsys_pages import ColumnKind
-from tracekit.readers._nsys_tables import SqliteTables
+from tracekit.readers.nsys import rows as _nsys_rows
+from tracekit.readers.nsys import tables as _nsys_tables
+from tracekit.readers.nsys.pages import ColumnKind
+from tracekit.readers.nsys.tables import SqliteTables
 
 PAGE = 16
 ROWS = 9 * PAGE + 5

@@ -15,7 +15,7 @@ from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.cli.main import main
-from tracekit.facts import nsys as facts
+from tracekit.readers.nsys import vocabulary as facts
 from tracekit.trace import Trace
 
 MAIN = 4242

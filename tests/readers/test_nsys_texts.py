@@ -18,9 +18,9 @@ from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.limits import LONGEST_NAME
-from tracekit.readers import _nsys_ids
-from tracekit.readers._nsys_pages import asked_for
-from tracekit.readers._nsys_tables import SqliteTables
+from tracekit.readers.nsys import ids as _nsys_ids
+from tracekit.readers.nsys.pages import asked_for
+from tracekit.readers.nsys.tables import SqliteTables
 
 
 def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tracekit.Trace], list[tracekit.Trace]]:
@@ -51,8 +51,8 @@ def program() -> Program:
 @pytest.mark.parametrize("write", [write_sqlite, write_parquetdir])
 def test_names_are_the_same(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(program(), tmp_path / "t.sqlite")
-    monkeypatch.setattr("tracekit.readers._nsys_tables.SqliteTables.texts", _not_asked)
-    monkeypatch.setattr("tracekit.readers._nsys_parquet.ParquetTables.texts", _not_asked)
+    monkeypatch.setattr("tracekit.readers.nsys.tables.SqliteTables.texts", _not_asked)
+    monkeypatch.setattr("tracekit.readers.nsys.parquet.ParquetTables.texts", _not_asked)
     with pytest.raises(AssertionError, match="all strings"):
         tracekit.read_all(path)
     monkeypatch.setattr(_nsys_ids, "_MANY_STRINGS", 0)
@@ -110,7 +110,7 @@ IDS = st.one_of(st.integers(-50, 50), st.integers(0, 100_000), st.integers(-(2**
 @given(st.lists(IDS, max_size=200), st.integers(1, 50))
 def test_the_conditions_together_ask_for_each_id(ids: list[int], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch, closing(sqlite3.connect(":memory:")) as base:
-        patch.setattr("tracekit.readers._nsys_pages._MOST_IDS", most)
+        patch.setattr("tracekit.readers.nsys.pages._MOST_IDS", most)
         base.execute("create table t (id integer primary key)")
         base.executemany("insert into t values (?)", [(one,) for one in set(ids)])
         found: list[int] = []

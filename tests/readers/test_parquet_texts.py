@@ -15,7 +15,7 @@ from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers._parquet_texts import with_texts_as_bytes
+from tracekit.readers.nsys.parquet_texts import with_texts_as_bytes
 
 FRAME = pl.DataFrame(
     {

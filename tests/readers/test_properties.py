@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 import tracekit
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts import kineto as facts
-from tracekit.readers import _source, kineto
-from tracekit.readers._worker import decode_block
+from tracekit.readers import kineto
+from tracekit.readers.common import source as _source
+from tracekit.readers.kineto.worker import decode_block
 from tracekit.trace import Trace
 
 TRICKY = (

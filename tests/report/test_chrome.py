@@ -17,7 +17,7 @@ from polars.testing import assert_frame_equal
 from synthetic import STYLES, generate, write
 
 import tracekit
-from tracekit.analyses.idle_causes import idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.scope import select
 from tracekit.errors import UsageError
 from tracekit.report import chrome

@@ -22,11 +22,11 @@ from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.report import build
-from tracekit.report._advice import Owned, top_kernels_advice
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import BOUNDS, UNITS
 from tracekit.report.views import TABLES
 from tracekit.trace import Trace
+from tracekit.verdict.advice import Owned, top_kernels_advice
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.setattr(rules, "RULES", {})
     monkeypatch.setattr(
-        "tracekit.report.verdict._findings", lambda _: [Owned(finding, "idle") for finding in found]
+        "tracekit.verdict.decide._findings", lambda _: [Owned(finding, "idle") for finding in found]
     )
     advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
     assert [one.title for one in advice] == ["Keep the device fed", "large", "middle"]
@@ -361,7 +361,7 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
 
 def test_warm_up_is_said_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Finding("cold_start", "warning", "First-time work", "", "Skip warm-up.", 300_000)
-    monkeypatch.setattr("tracekit.report.verdict._findings", lambda _: [Owned(told, "launches")])
+    monkeypatch.setattr("tracekit.verdict.decide._findings", lambda _: [Owned(told, "launches")])
     verdict = build_report(small_traces.host_bound(tmp_path)).verdict
     assert verdict.advice[0].finding == "cold_start"
     assert "Warm-up was recorded" in verdict.notes[0]

@@ -16,9 +16,9 @@ from paths import PUBLIC
 
 import tracekit
 from tracekit.report import html
-from tracekit.report._charts import chart
 from tracekit.report.build import build_report
-from tracekit.report.timeline import timeline
+from tracekit.report.html.charts import chart
+from tracekit.report.html.timeline import timeline
 from tracekit.trace import Trace
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -16,9 +16,10 @@ from paths import PUBLIC, SAMPLES
 
 import tracekit
 from tracekit.errors import UsageError
-from tracekit.report import figures, json_, tables
+from tracekit.report import figures, tables
 from tracekit.report.build import build_report
-from tracekit.report.schema import report_schema
+from tracekit.report.json import render as json_
+from tracekit.report.json.schema import report_schema
 
 SCHEMA = report_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

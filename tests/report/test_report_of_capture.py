@@ -11,9 +11,9 @@ from manifests import manifest
 
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.manifest import Run, Settings
-from tracekit.report import _capture_flags
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
+from tracekit.verdict import capture_flags as _capture_flags
 
 
 def recorded(trace: Trace, level: str, settings: Settings | None) -> Trace:

@@ -14,8 +14,8 @@ from paths import PUBLIC, SAMPLES
 
 import tracekit
 from tracekit.analyses.layers import layers
+from tracekit.analyses.layers.stacks import layer_stacks
 from tracekit.analyses.scope import select
-from tracekit.analyses.stacks import layer_stacks
 from tracekit.errors import UsageError
 from tracekit.facts.stack_names import PHASES
 from tracekit.report.stacks import collapsed, speedscope

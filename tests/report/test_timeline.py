@@ -19,14 +19,14 @@ from synthetic import generate, write
 
 import tracekit
 from tracekit.analyses.attribution import METHODS, attribution
-from tracekit.analyses.idle_causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.scope import select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
-from tracekit.report._timeline_pack import varints, zigzag
-from tracekit.report._timeline_shapes import GROUPS
 from tracekit.report.build import build_report
-from tracekit.report.timeline import shapes_drawn, timeline
+from tracekit.report.html.timeline import shapes_drawn, timeline
+from tracekit.report.html.timeline_pack import varints, zigzag
+from tracekit.report.html.timeline_shapes import GROUPS
 from tracekit.trace import Trace
 
 SIGNED = ("link", "ended")

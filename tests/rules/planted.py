@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from tracekit.analyses.registry import get_analysis
-from tracekit.assemble import assemble, conform
 from tracekit.findings import Finding
 from tracekit.health import HealthLog
+from tracekit.readers.assemble import assemble, conform
 from tracekit.trace import (
     COUNTER_SCHEMA,
     DEVICE_SCHEMA,

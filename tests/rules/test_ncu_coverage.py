@@ -7,7 +7,7 @@ import pytest
 from planted import Planted, finding
 from planted_ncu import Launch, counted
 
-from tracekit.analyses.ncu_join import with_ncu
+from tracekit.analyses.counters.ncu import with_ncu
 from tracekit.readers.ncu import read_ncu
 from tracekit.trace import Trace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 from planted import US, Planted
 
-from tracekit.analyses.rules._calls import outermost_operators
-from tracekit.analyses.rules._severity import all_idle, bounded, by_share
+from tracekit.analyses.rules.calls import outermost_operators
+from tracekit.analyses.rules.severity import all_idle, bounded, by_share
 from tracekit.analyses.scope import select
 
 

@@ -13,6 +13,7 @@ from planted import Planted
 from xsp_planted import H100, model
 
 from tracekit.analyses.statistics import trimmed_mean
+from tracekit.analyses.xsp.analysis import find_runs, xsp
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
 from tracekit.analyses.xsp.layer_tables import layer_tables
@@ -23,7 +24,6 @@ from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
 from tracekit.trace import Trace
-from tracekit.xsp import find_runs, xsp
 
 LEVELS = ("M", "ML", "MLG", "metrics")
 

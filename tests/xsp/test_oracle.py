@@ -9,9 +9,9 @@ import pytest
 import xsp_brute as brute
 from xsp_planted import model
 
-from tracekit.analyses.xsp._result import XspTable
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
 from tracekit.analyses.xsp.layer_tables import layer_tables
+from tracekit.analyses.xsp.result import XspTable
 from tracekit.analyses.xsp.runs import run_of
 
 BLOCKS, MODELS = 10, 20

@@ -19,7 +19,7 @@ from typing import Final
 import tracekit
 import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
-from tracekit.digest import cache_root
+from tracekit.readers.digest import cache_root
 
 __all__ = ["Question"]
 

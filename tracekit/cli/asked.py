@@ -12,7 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli.loading import limits_of
 from tracekit.cli.options import WindowKind
 from tracekit.limits import Limits
-from tracekit.ranges import RangeFilter, range_filter
+from tracekit.range_filter import RangeFilter, range_filter
 
 __all__ = ["Asked", "NamedRanges", "Reading", "Which", "with_flags"]
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracekit.digest import digest_of
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.limits import Limits
-from tracekit.ranges import RangeFilter
+from tracekit.range_filter import RangeFilter
+from tracekit.readers.digest import digest_of
 
 if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport
@@ -219,7 +219,7 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
     """The trace with the metrics of the reports, and whether any kernel has them; if none has, stderr says so."""
     if not reports:
         return trace, True
-    from tracekit.analyses.ncu_join import join_ncu
+    from tracekit.analyses.counters.ncu import join_ncu
 
     match = join_ncu(trace, *reports)
     if not match.linked:
@@ -234,7 +234,7 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
 
 def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:
     """The same trace with the categories found again, with more names of collectives."""
-    from tracekit.assemble import recategorise
+    from tracekit.readers.assemble import recategorise
 
     return recategorise(trace, patterns)
 
@@ -243,7 +243,7 @@ def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
     """The same trace, of whose named ranges these count as layers."""
     if ranges is None:
         return trace
-    from tracekit.analyses.layer_ranges import choose_ranges
+    from tracekit.analyses.attribution.layer_ranges import choose_ranges
 
     return choose_ranges(trace, ranges)
 

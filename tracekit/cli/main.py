@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import tracekit
-from tracekit.cli import commands
+from tracekit.cli import register as commands
 from tracekit.errors import TracekitError, WorkloadError
 
 __all__ = ["app", "main"]

@@ -84,7 +84,7 @@ def emit(text: str, output: Path | None) -> None:
     Raises UsageError when the file cannot be written.
     """
     if output is not None:
-        from tracekit.report._write import write_text
+        from tracekit.report.write import write_text
 
         write_text(output, text if text.endswith("\n") else text + "\n")
         return
@@ -104,7 +104,7 @@ def emit_frame(frame: pl.DataFrame, format_: Format, output: Path | None) -> Non
         return
     if output is None:
         raise UsageError("Parquet is not for a terminal", remedy="give -o FILE.parquet")
-    from tracekit.report._write import write_bytes
+    from tracekit.report.write import write_bytes
 
     buffer = io.BytesIO()
     frame.write_parquet(buffer)

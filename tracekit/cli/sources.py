@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tracekit.cli.answers import Question
 from tracekit.cli.asked import Reading, Which
 from tracekit.cli.loading import attached, digests_of, load, load_all, manifest_digests, read_reports
-from tracekit.ranges import RangeFilter
+from tracekit.range_filter import RangeFilter
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace

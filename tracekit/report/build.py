@@ -16,8 +16,6 @@ from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
-from tracekit.report._capture_flags import section_with_flags, with_flags
-from tracekit.report._tree import costliest
 from tracekit.report.columns import column_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt
@@ -34,9 +32,11 @@ from tracekit.report.model import (
     Window,
 )
 from tracekit.report.text import clean, clean_frame
-from tracekit.report.verdict import VERDICT_NEEDS, decide
+from tracekit.report.tree import costliest
 from tracekit.report.views import TableView, view_of
 from tracekit.trace import Trace
+from tracekit.verdict.capture_flags import section_with_flags, with_flags
+from tracekit.verdict.decide import VERDICT_NEEDS, decide
 
 __all__ = ["build_report", "build_section", "trace_info"]
 

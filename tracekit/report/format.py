@@ -9,9 +9,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.report._names import category_name
 from tracekit.report.columns import unit_of
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
+from tracekit.report.names import category_name
 from tracekit.trace import Excerpt
 
 __all__ = [

@@ -8,8 +8,6 @@ from typing import Final
 
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
-from tracekit.report._names import bound_name
-from tracekit.report._tree import costliest
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_scalar,
@@ -20,7 +18,9 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.model import Report, Section, Table, Verdict
+from tracekit.report.names import bound_name
 from tracekit.report.text import shorten_name
+from tracekit.report.tree import costliest
 
 __all__ = ["DEFAULT_ROWS", "render", "render_section"]
 

@@ -22,7 +22,7 @@ _NAMELESS: Final = "(no name)"
 
 
 def collapsed(stacks: pl.DataFrame) -> str:
-    """The rows of `tracekit.analyses.stacks.layer_stacks` as collapsed stacks, one line each.
+    """The rows of `tracekit.analyses.layers.stacks.layer_stacks` as collapsed stacks, one line each.
 
     The format cannot escape: a semicolon in a name becomes a colon, line breaks and control characters a space.
     """
@@ -35,7 +35,7 @@ def collapsed(stacks: pl.DataFrame) -> str:
 
 
 def speedscope(stacks: pl.DataFrame, name: str) -> str:
-    """The rows of `tracekit.analyses.stacks.layer_stacks` as a speedscope file; `name` is what it shows."""
+    """The rows of `tracekit.analyses.layers.stacks.layer_stacks` as a speedscope file; `name` is what it shows."""
     frames = _clean(stacks)
     known = frames.select(pl.col("frames").unique(maintain_order=True)).with_row_index("index")
     samples = (

@@ -13,9 +13,9 @@ import msgspec
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.report._write import make_directory, write_bytes
-from tracekit.report.json_ import finding_dict, report_dict
+from tracekit.report.json.render import finding_dict, report_dict
 from tracekit.report.model import Report, Table
+from tracekit.report.write import make_directory, write_bytes
 from tracekit.trace import FRAMES, Trace
 
 __all__ = ["FORMATS", "MANIFEST", "TableFormat", "write", "write_trace"]

@@ -11,14 +11,14 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from tracekit.analyses.xsp._result import XspTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE
+from tracekit.analyses.xsp.result import XspTable
 from tracekit.errors import UsageError
-from tracekit.report._write import make_directory, write_bytes
 from tracekit.report.figures import FORMATS, FigureFormat, canvas_for, encode_canvas, plain
 from tracekit.report.format import format_cell
 from tracekit.report.model import Unit
 from tracekit.report.text import shorten_name
+from tracekit.report.write import make_directory, write_bytes
 
 __all__ = ["DRAWN", "write_xsp"]
 

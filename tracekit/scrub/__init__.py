@@ -1,6 +1,6 @@
 """A copy of an Nsight Systems export that tells nothing of the machine and the person it was recorded by.
 
-Everything is copied table by table into a new database, by allow lists (`tracekit.facts.nsys_private`): numbers, and the
+Everything is copied table by table into a new database, by allow lists (`tracekit.scrub.private_names`): numbers, and the
 names that the program and NVIDIA's libraries gave. Values that are left out, such as the host's name, are then looked for
 in the texts that are kept, and replaced there. Frames that tracekit reads are the same before and after, but for names in
 which such a value stood.
@@ -21,20 +21,20 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.digest import changes_beside
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
-from tracekit.facts.nsys_private import MARKER
-from tracekit.readers._store import roomy_place
-from tracekit.scrub._copy import Copy
-from tracekit.scrub._plan import Removed
-from tracekit.scrub._staged import (
+from tracekit.readers.common.store import roomy_place
+from tracekit.readers.digest import changes_beside
+from tracekit.scrub.copy import Copy
+from tracekit.scrub.plan import Removed
+from tracekit.scrub.private_names import MARKER
+from tracekit.scrub.staged import (
     Forms,
     database_of_folder,
     database_of_utf16,
     texts_still_told,
     write_folder,
 )
-from tracekit.scrub._values import held_by
+from tracekit.scrub.values import held_by
 
 __all__ = ["Removed", "Scrubbed", "rehearse", "scrub"]
 

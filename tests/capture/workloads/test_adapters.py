@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
 
-from tracekit.capture.workloads import WorkloadOptions, _adapters, timm, torchvision
+from tracekit.capture.workloads import WorkloadOptions, timm, torchvision
+from tracekit.capture.workloads import adapters as _adapters
 from tracekit.errors import MissingDependencyError, UsageError
 
 CPU = torch.device("cpu")

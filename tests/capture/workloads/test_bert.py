@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _hf_training, _tokens, bert
+from tracekit.capture.workloads import WorkloadOptions, bert
+from tracekit.capture.workloads.data import tokens as _tokens
+from tracekit.capture.workloads.hf import training as _hf_training
 from tracekit.errors import MissingDependencyError, UsageError
 
 CPU = torch.device("cpu")

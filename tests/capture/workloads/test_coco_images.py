@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from tracekit.capture.workloads import WorkloadOptions, _coco_images
-from tracekit.capture.workloads._coco import CocoImages
-from tracekit.capture.workloads._coco_images import Augmentation, decode, letterbox, look_at
-from tracekit.capture.workloads._coco_synthetic import collate
+from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads.data import coco_images as _coco_images
+from tracekit.capture.workloads.data.coco import CocoImages
+from tracekit.capture.workloads.data.coco_images import Augmentation, decode, letterbox, look_at
+from tracekit.capture.workloads.data.coco_synthetic import collate
 from tracekit.capture.workloads.yolov5 import build
 from tracekit.errors import UsageError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracekit.capture.workloads._coco_labels import InstanceLabels, TextLabels, find_labels
+from tracekit.capture.workloads.data.coco_labels import InstanceLabels, TextLabels, find_labels
 from tracekit.errors import UsageError
 
 CATEGORIES = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tracekit.capture.workloads._coco_synthetic import SyntheticCoco, collate
+from tracekit.capture.workloads.data.coco_synthetic import SyntheticCoco, collate
 
 
 @pytest.fixture(scope="module")

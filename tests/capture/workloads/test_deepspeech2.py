@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _speech, deepspeech2
+from tracekit.capture.workloads import WorkloadOptions, deepspeech2
+from tracekit.capture.workloads.data import speech as _speech
 from tracekit.errors import UsageError
 
 

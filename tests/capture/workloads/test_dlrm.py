@@ -11,7 +11,9 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _criteo, _memory, dlrm
+from tracekit.capture.workloads import WorkloadOptions, dlrm
+from tracekit.capture.workloads import memory as _memory
+from tracekit.capture.workloads.data import criteo as _criteo
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")

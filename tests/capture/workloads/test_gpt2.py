@@ -9,7 +9,8 @@ from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _hf_causal, gpt2
+from tracekit.capture.workloads import WorkloadOptions, gpt2
+from tracekit.capture.workloads.hf import causal as _hf_causal
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")

@@ -13,7 +13,10 @@ from losses import losses_on
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _hf_inputs, _hf_scenes, _hf_table, hf
+from tracekit.capture.workloads import WorkloadOptions, hf
+from tracekit.capture.workloads.hf import inputs as _hf_inputs
+from tracekit.capture.workloads.hf import scenes as _hf_scenes
+from tracekit.capture.workloads.hf import table as _hf_table
 from tracekit.errors import MissingDependencyError, UsageError
 
 CPU = torch.device("cpu")
@@ -222,7 +225,7 @@ def test_the_table_is_whole() -> None:
 
 def test_the_table_needs_no_torch() -> None:
     code = (
-        "import sys; from tracekit.capture.workloads._hf_table import names; "
+        "import sys; from tracekit.capture.workloads.hf.table import names; "
         "assert 'roberta' in names(); assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,8 @@ from losses import losses_on
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from tracekit.capture.workloads import WorkloadOptions, _hf_causal, llama
+from tracekit.capture.workloads import WorkloadOptions, llama
+from tracekit.capture.workloads.hf import causal as _hf_causal
 from tracekit.errors import UsageError
 
 

@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _recurrent, lstm_translation
+from tracekit.capture.workloads import WorkloadOptions, lstm_translation
+from tracekit.capture.workloads import recurrent as _recurrent
 from tracekit.errors import UsageError
 
 WIDTH, VOCABULARY = 1_024, 32_320

@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _images, resnet50
+from tracekit.capture.workloads import WorkloadOptions, resnet50
+from tracekit.capture.workloads.data import images as _images
 from tracekit.errors import UsageError
 
 

@@ -9,7 +9,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _boxes, _ssd_loss, ssd300
+from tracekit.capture.workloads import WorkloadOptions, ssd300
+from tracekit.capture.workloads.data import boxes as _boxes
+from tracekit.capture.workloads.ssd300 import loss as _ssd_loss
 from tracekit.errors import UsageError
 
 

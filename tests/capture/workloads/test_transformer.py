@@ -6,7 +6,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _random, _translation, transformer
+from tracekit.capture.workloads import WorkloadOptions, transformer
+from tracekit.capture.workloads.data import random as _random
+from tracekit.capture.workloads.data import translation as _translation
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")

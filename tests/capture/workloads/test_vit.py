@@ -8,7 +8,8 @@ from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, _hf_training, vit
+from tracekit.capture.workloads import WorkloadOptions, vit
+from tracekit.capture.workloads.hf import training as _hf_training
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")

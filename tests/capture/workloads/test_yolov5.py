@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads._yolo_model import YoloV5
 from tracekit.capture.workloads.yolov5 import VARIANTS, build, build_model, example_batch
+from tracekit.capture.workloads.yolov5.model import YoloV5
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")

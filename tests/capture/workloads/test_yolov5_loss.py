@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
-from tracekit.capture.workloads._yolo_loss import DetectionLoss, Gains, complete_iou, match_targets
-from tracekit.capture.workloads._yolo_model import YoloV5
+from tracekit.capture.workloads.yolov5.loss import DetectionLoss, Gains, complete_iou, match_targets
+from tracekit.capture.workloads.yolov5.model import YoloV5
 
 ANCHORS = YoloV5(0.33, 0.125).detect.anchors
 ALL_PIXELS = [

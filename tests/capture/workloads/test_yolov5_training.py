@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tracekit.capture.workloads._yolo_training import Training, WeightAverage, accumulated, parameter_groups
 from tracekit.capture.workloads.yolov5 import build_model
+from tracekit.capture.workloads.yolov5.training import Training, WeightAverage, accumulated, parameter_groups
 
 
 def training(batch: int = 16, epoch: int = 1000, final_share: float = 0.01) -> Training:

@@ -1,0 +1,295 @@
+"""From every device activity to its launch, operators, layer and phase (DEFINITIONS §5).
+
+An activity belongs where its launch call lies: the operators around the launch, the layer whose span is open at
+the launch's start on the launch's thread, and the phase of the training step. Work of the backward pass belongs to
+the layer of the forward operator with the same sequence number. Each row says by which `method` its layer is known:
+
+* `capture`, `module`, `range`, `compiled`: a span of this source is open at the launch (`analyses._layer_spans`);
+* `interval`: a start/end range is open in the process, and no other that does not contain it (`analyses._spanning_layers`);
+* `sequence`: by the forward operator of the backward node; `accumulate`: a node without a number (the sum of a
+  gradient) or the engine's own work, which follows the node before it;
+* `enclosing-time`: on a thread of the autograd engine, the span open on the process's main thread at that time;
+* `phase`: in no layer, but in a phase that has a name of its own: `<loss>`, `<optimizer>`, `<data>`, `<metrics>`,
+  `<gradient reduction>`;
+* `graph`: an activity of a replayed CUDA graph whose node was captured in a layer, where the replay is in none, in one
+  that is less surely known or in one around that; without a known capture it is in no layer: `<cuda graph>`;
+* `unattributed`: none of these.
+
+Without a device the self time of operators takes the device's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.graph_nodes import captured_in, lies_below
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.attribution.span_places import (
+    METHOD,
+    METHODS,
+    PHASE,
+    UNATTRIBUTED,
+    StackModel,
+    stack_model,
+)
+from tracekit.analyses.lacking import no_launches
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.capture_flags import flag_for
+from tracekit.facts.fused_names import fused_operators
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.stack_names import (
+    COMMUNICATION_LAYER,
+    DATA_LAYER,
+    GRADIENT_REDUCTION_LAYER,
+    GRAPH_LAYER,
+    HOST_TO_DEVICE,
+    PHASES,
+)
+from tracekit.spans import Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = [
+    "METHODS",
+    "UNATTRIBUTED",
+    "Attribution",
+    "attributed",
+    "attribution",
+]
+
+ACTIVITY_COLUMNS = {
+    "activity_id": pl.Int64,
+    "op_id": pl.Int64,
+    "outer_op_id": pl.Int64,
+    "operator": pl.Categorical(),
+    "layer_id": pl.Int64,
+    "phase": pl.Enum(PHASES),
+    "method": pl.Enum(METHODS),
+    "recomputed": pl.Boolean,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """`activities` has one row per activity of the scope, in its order, with the columns of ACTIVITY_COLUMNS:
+    `op_id` and `outer_op_id` are the innermost and the outermost operator (host.span_id), `operator` is the innermost
+    one's name; for a fused kernel outside of all operators, as a CUDA graph replays it, those in the kernel's name.
+
+    `layers` is the tree of layers (`layer_id`, `parent_layer_id`, `path`, `name`, `type`, `source`, `depth`).
+    `coverage` has one row per method: `method`, `activities`, `duration_ns`, `share` of the summed device time.
+    `missing` names the signals that the profile lacks, each with the flag that records it.
+    """
+
+    activities: pl.DataFrame
+    layers: pl.DataFrame
+    coverage: pl.DataFrame
+    missing: tuple[str, ...]
+    model: StackModel
+
+    @property
+    def coverage_share(self) -> float | None:
+        """The part of the summed device time that has a layer or a named phase; None when nothing ran."""
+        total = int(self.coverage["duration_ns"].sum())
+        lost = int(self.coverage.filter(pl.col("method") == UNATTRIBUTED)["duration_ns"].sum())
+        return (total - lost) / total if total else None
+
+
+def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
+    """The operators, layer and phase of every activity of the scope.
+
+    >>> import tracekit
+    >>> found = attribution(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> sorted(found.activities["phase"].unique().cast(str))
+    ['backward', 'data', 'forward', 'optimizer', 'other']
+    """
+    scope = scope or select(trace)
+    key = f"attribution/{trace.layer_ranges}"
+    kept = scope.kept.get(key)
+    if isinstance(kept, Attribution):
+        return kept
+    model = stack_model(trace, scope.steps)
+    made = _attribute(scope, model)
+    scope.kept[key] = made
+    return made
+
+
+def attributed(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """The activities of the scope with their places beside them (all of ACTIVITY_COLUMNS)."""
+    places = attribution(trace, scope=scope).activities
+    return scope.activities.with_columns(places.drop("activity_id", "op_id"))
+
+
+def _attribute(scope: Scope, model: StackModel) -> Attribution:
+    rows = scope.activities
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    op = rows["op_id"].fill_null(-1).to_numpy()
+    anchor = np.where(launch >= 0, launch, op)
+    distinct, back = _distinct(anchor, model.stack.size)
+    places = model.places(distinct)
+    layer, method = places.layer[back], places.method[back]
+    phase, recomputed = places.phase[back], places.recomputed[back]
+    layer, method, phase = _captured(scope, model, layer, method, phase)
+    layer, method, phase = _communication(scope, model, layer, method, phase)
+    layer, method, phase = _copies_to_device(scope, model, layer, method, phase)
+    layer, method = _graphs(model, launch, layer, method)
+    outer = take(_outermost_operators(model.stack), np.where(op >= 0, op, anchor))
+    made = pl.DataFrame(
+        {
+            "activity_id": rows["activity_id"],
+            "op_id": rows["op_id"],
+            "outer_op_id": outer,
+            "operator": _operators(scope),
+            "layer_id": layer,
+            "phase": pl.Series(phase, dtype=pl.UInt32),
+            "method": pl.Series(method, dtype=pl.UInt32),
+            "recomputed": recomputed,
+        }
+    ).with_columns(
+        pl.when(pl.col("outer_op_id") >= 0).then("outer_op_id").alias("outer_op_id"),
+        pl.when(pl.col("layer_id") >= 0).then("layer_id").alias("layer_id"),
+        _as_enum("phase", PHASES),
+        _as_enum("method", METHODS),
+    )
+    return Attribution(
+        activities=made,
+        layers=model.layers.table,
+        coverage=_coverage(made, rows),
+        missing=_missing(scope, model),
+        model=model,
+    )
+
+
+def _distinct(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
+    """The rows of a frame of this size that occur (−1 stands for none), in order, and where each lies among them."""
+    occurs = np.zeros(size + 1, dtype=bool)
+    occurs[rows + 1] = True
+    return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
+
+
+def _operators(scope: Scope) -> pl.Series:
+    """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
+    activities = scope.activities
+    rows = activities.select("name").with_columns(
+        scope.trace.host["name"].gather(activities["op_id"]).alias("operator")
+    )
+    kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
+    fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
+    told = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
+    rows = rows.join(told, on="name", how="left", maintain_order="left")
+    return rows.select(pl.coalesce("operator", "fused")).to_series()
+
+
+def _as_enum(column: str, names: tuple[str, ...]) -> pl.Expr:
+    return pl.col(column).replace_strict(dict(enumerate(names)), return_dtype=pl.Enum(names))
+
+
+def _communication(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Collectives of the backward pass reduce the gradients of a bucket, which holds those of many layers."""
+    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
+    talks = (scope.activities["class"] == "communication").to_numpy() | np.isin(
+        take(model.stack.thread, launched), model.phases.collective_threads
+    )
+    if not talks.any():
+        return layer, method, phase
+    away = model.phases.of_main_thread(launched)
+    during = np.where((phase == PHASE["other"]) & (away >= 0), away, phase)
+    reducing = talks & (during == PHASE["backward"])
+    alone = talks & ~reducing & (layer < 0)
+    layer = np.where(reducing, model.layers.id_of(GRADIENT_REDUCTION_LAYER, "phase"), layer)
+    layer = np.where(alone, model.layers.id_of(COMMUNICATION_LAYER, "phase"), layer)
+    method = np.where(reducing | alone, METHOD["phase"], method)
+    phase = np.where(reducing | (talks & (phase == PHASE["other"])), PHASE["communication"], phase)
+    return layer, method, phase
+
+
+def _copies_to_device(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """A copy to the device in no layer and under no range that tells a phase brings the batch."""
+    rows = scope.activities
+    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != PHASE["backward"])
+    copies &= (launch >= 0) & (take(model.phases.marker, launch) < 0)
+    if not copies.any():
+        return layer, method, phase
+    copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()
+    return (
+        np.where(copies, model.layers.id_of(DATA_LAYER, "phase"), layer),
+        np.where(copies, METHOD["phase"], method),
+        np.where(copies, PHASE["data"], phase),
+    )
+
+
+def _captured(
+    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The layer in which the node of a replayed graph was captured, where that says more than the replay does."""
+    captured = captured_in(scope, model.stack)
+    if not (captured >= 0).any():
+        return layer, method, phase
+    distinct, back = np.unique(captured, return_inverse=True)
+    at = model.places(distinct)
+    there, surer = at.layer[back], at.method[back] < method
+    better = (there >= 0) & ((layer < 0) | surer | lies_below(model.layers.table, there, layer))
+    told = (phase == PHASE["other"]) & (captured >= 0)
+    return (
+        np.where(better, there, layer),
+        np.where(better, METHOD["graph"], method),
+        np.where(told, at.phase[back], phase),
+    )
+
+
+def _graphs(
+    model: StackModel, launch: Int64Array, layer: Int64Array, method: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    replays = model.stack.named(GRAPH_LAUNCH, "runtime")
+    if not replays.any():
+        return layer, method
+    lost = (layer < 0) & (launch >= 0) & replays[np.maximum(launch, 0)]
+    return (
+        np.where(lost, model.layers.id_of(GRAPH_LAYER, "graph"), layer),
+        np.where(lost, METHOD["graph"], method),
+    )
+
+
+def _outermost_operators(stack: HostStack) -> Int64Array:
+    """For each span the outermost operator around it, itself included; −1 for none."""
+    is_op = stack.of_kind("op")
+    around = take(stack.nesting.nearest_ancestor(is_op), stack.nesting.parent)
+    return stack.nesting.nearest_ancestor(is_op & (around < 0))
+
+
+def _coverage(made: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    total = int(rows["duration"].sum())
+    share = pl.col("duration_ns") / total if total else pl.lit(None, dtype=pl.Float64)
+    return (
+        made.select("method")
+        .with_columns(rows["duration"].alias("duration"))
+        .group_by("method")
+        .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("duration_ns"))
+        .sort("method")
+        .with_columns(share.alias("share"))
+    )
+
+
+def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
+    trace = scope.trace
+    lost = no_launches(scope, "so device work has no operator and no layer")
+    missing = [] if lost is None else [lost]
+    if not model.layers.methods and trace.layer_ranges is not None:
+        missing.append(
+            f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
+        )
+    elif not model.layers.methods:
+        missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")
+    nodes = model.backward.is_node
+    if nodes.any() and not (model.backward.forward >= 0).any():
+        missing.append(
+            "no sequence numbers that link backward to forward, so the backward pass has no layers:"
+            " profile the forward pass in the same window"
+        )
+    return tuple(missing)

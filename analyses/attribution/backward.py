@@ -1,0 +1,233 @@
+"""From a node of the backward graph to the forward operator that it is the gradient of (DEFINITIONS §5).
+
+A forward operator and its backward node bear the same autograd sequence number, which counts per forward thread.
+Operators nested in a forward operator share its number or peek at the next one, so the latest that starts before
+the node is the one. Where the profile does not tell the forward thread (NVTX ranges), it is an operator that ran
+inside the node itself, on its thread (activation checkpointing), else one outside of all nodes. A node that adds up a
+gradient has no number: it runs right after the node that made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.facts.stack_names import BACKWARD_NODE
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = ["Backward", "backward_of"]
+
+_MOST_VOTES = 4_000_000
+"""Pairs of forward threads and their numbers that are counted: far more than tell them apart, few enough for memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """Arrays over the host spans.
+
+    `is_node` marks spans that run a backward node; `node` is the innermost such span around each (−1 for none),
+    itself included, and on a thread of the autograd engine, for work between two nodes, the one before.
+    `forward` is the span of the forward operator of each node (−1 where it is not in the file, and for spans that
+    are no node). `follows` marks nodes without a number whose `forward` is that of the node before.
+    """
+
+    is_node: BoolArray
+    node: Int64Array
+    forward: Int64Array
+    follows: BoolArray
+    engine_threads: Int64Array
+
+
+def backward_of(trace: Trace, stack: HostStack) -> Backward:
+    """The backward nodes of a trace, each with its forward operator."""
+    forward_thread, named = stack.frame["forward_thread"], stack.named(BACKWARD_NODE, "op")
+    of_node = (forward_thread.fill_null(0) > 0).to_numpy() | (forward_thread.is_null().to_numpy() & named)
+    numbered = of_node & (stack.sequence >= 0)
+    is_node = stack.of_kind("op") & (numbered | named)
+    node = stack.nesting.nearest_ancestor(is_node)
+    forward = _forward_operators(trace, stack, is_node, numbered, node)
+    engine = _engine_threads(stack, is_node, node)
+    between = _between_nodes(stack, is_node, engine)
+    if between.any():
+        is_node |= between
+        node = stack.nesting.nearest_ancestor(is_node)
+    follows = is_node & ~numbered
+    source = _last_numbered(stack, is_node, numbered, node)
+    forward = np.where(follows, take(forward, source), forward)
+    return Backward(is_node, node, forward, follows, engine)
+
+
+def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
+    """Threads that run backward nodes and nothing of the user's: no step, no range, no forward operator."""
+    forwards = stack.of_kind("step", "annotation", "module") | (
+        stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
+    )
+    others = np.zeros(0, dtype=np.int64)
+    if forwards.any():
+        others = np.unique(stack.thread[forwards & (node < 0)])
+    found: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
+    return found
+
+
+def _between_nodes(stack: HostStack, is_node: BoolArray, engine: Int64Array) -> BoolArray:
+    """Outermost operators of the engine's threads that lie in no node; old profiles record no span of the engine."""
+    if not engine.size:
+        return np.zeros(stack.size, dtype=bool)
+    outermost = stack.of_kind("op") & (stack.nesting.parent < 0)
+    return outermost & np.isin(stack.thread, engine) & ~is_node
+
+
+def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array) -> Int64Array:
+    """For each node without a number the last one with a number before it, beside it on its thread.
+
+    Where there is none beside it, the one around it; else −1.
+    """
+    source = np.full(stack.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(is_node)
+    if not rows.size:
+        return source
+    carrier = is_node & numbered
+    parent = take(node, stack.nesting.parent[rows])
+    frame = pl.DataFrame(
+        {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
+    ).with_columns(pl.when("carries").then("row").alias("row"))
+    frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
+    source[rows] = frame["before"].fill_null(-1).to_numpy()
+    # The engine's span of a node without a number has what comes before it, and the node in it inherits that.
+    return take(source, stack.nesting.nearest_ancestor(source >= 0))
+
+
+def _forward_operators(
+    trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array
+) -> Int64Array:
+    forward = np.full(stack.size, -1, dtype=np.int64)
+    asked = np.flatnonzero(is_node & numbered)
+    offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
+    if not asked.size or not offered.size:
+        return forward
+    nodes = pl.DataFrame(
+        {
+            "row": asked,
+            "process": stack.process[asked],
+            "number": stack.frame["forward_thread"][asked],
+            "sequence": stack.sequence[asked],
+            "start": stack.start[asked],
+        }
+    )
+    ops = pl.DataFrame(
+        {
+            "found": offered,
+            "process": stack.process[offered],
+            "thread": stack.thread[offered],
+            "sequence": stack.sequence[offered],
+            "start": stack.start[offered],
+        }
+    )
+    told = nodes.filter(pl.col("number").is_not_null())
+    if told.height:
+        threads = _thread_of_number(trace, stack, told, ops)
+        _match(forward, told.join(threads, on=["process", "number"], how="inner"), ops, "thread")
+    if told.height < nodes.height:
+        _match_untold(
+            forward,
+            stack,
+            is_node & (take(node, stack.nesting.parent) < 0),
+            nodes.filter(pl.col("number").is_null()),
+            ops,
+        )
+    return forward
+
+
+def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: str) -> None:
+    """Give each node the latest operator of its number and `place` (a column of both) that starts before it."""
+    matched = nodes.sort("start").join_asof(
+        ops.select("found", place, "sequence", "start").sort("start", maintain_order=True),
+        on="start",
+        by=[place, "sequence"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    matched = matched.filter(pl.col("found").is_not_null())
+    forward[matched["row"].to_numpy()] = matched["found"].to_numpy()
+
+
+def _match_untold(
+    forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
+) -> None:
+    """The same for nodes whose forward thread is not told; `in_none` marks the nodes that lie in no other."""
+    outermost = stack.nesting.nearest_ancestor(in_none)
+    inside = outermost[ops["found"].to_numpy()] >= 0
+    _match(forward, nodes, ops.filter(~inside), "process")
+    around = outermost[nodes["row"].to_numpy()]
+    again = ops.filter(inside).with_columns(pl.Series("node", outermost[ops["found"].to_numpy()][inside]))
+    _match(forward, nodes.with_columns(pl.Series("node", around)), again, "node")
+
+
+def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """`process`, `number` (the profiler's own number of a forward thread) and `thread`, the thread it means.
+
+    The flows from forward to backward say so; without them it is the thread whose operators bear the most of the
+    numbers of those nodes.
+    """
+    votes = _votes_of_flows(trace, stack, nodes)
+    if votes is None:
+        votes = _votes_of_sequences(nodes, ops)
+    counted = votes.group_by("process", "number", "thread").len()
+    return _one_to_one(counted.sort("len", "number", "thread", descending=[True, False, False]))
+
+
+def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Each number with each thread that bears one of its sequence numbers; those that the fewest share come first."""
+    key = ["process", "sequence"]
+    asked = nodes.select(*key, "number").unique()
+    offered = ops.select(*key, "thread").unique()
+    pairs = pl.col("len") * pl.col("len_offered")
+    few = (
+        asked.group_by(key)
+        .len()
+        .join(offered.group_by(key).len(), on=key, suffix="_offered")
+        .with_columns(pairs.cast(pl.Int64).alias("pairs"))
+        .sort("pairs", *key)
+        .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
+        .select(key)
+    )
+    return asked.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
+
+
+def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:
+    """Each number with one thread and each thread with one number, the pair with the most votes first."""
+    chosen: dict[tuple[int, int], int] = {}
+    taken: set[int] = set()
+    for process, number, thread, _ in counted.rows():
+        if (process, number) not in chosen and thread not in taken:
+            chosen[process, number] = thread
+            taken.add(thread)
+    return pl.DataFrame(
+        [(process, number, thread) for (process, number), thread in chosen.items()],
+        schema={"process": pl.Int64, "number": pl.Int64, "thread": pl.Int64},
+        orient="row",
+    )
+
+
+def _votes_of_flows(trace: Trace, stack: HostStack, nodes: pl.DataFrame) -> pl.DataFrame | None:
+    if trace.flows is None or not trace.flows.height:
+        return None
+    target = stack.code_of(trace.flows["target_process"], trace.flows["target_thread"])
+    source = stack.code_of(trace.flows["source_process"], trace.flows["source_thread"])
+    landed = stack.nesting.innermost_at(target, trace.flows["target_time"].to_numpy())
+    landed = take(stack.nesting.nearest_ancestor(_marked(stack, nodes["row"].to_numpy())), landed)
+    frame = pl.DataFrame({"row": landed, "thread": source}).filter(
+        (pl.col("row") >= 0) & (pl.col("thread") >= 0)
+    )
+    votes = frame.join(nodes.select("row", "process", "number"), on="row", how="inner")
+    return votes.select("process", "number", "thread") if votes.height else None
+
+
+def _marked(stack: HostStack, rows: Int64Array) -> BoolArray:
+    marked = np.zeros(stack.size, dtype=bool)
+    marked[rows] = True
+    return marked

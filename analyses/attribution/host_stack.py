@@ -1,0 +1,122 @@
+"""The host side of a trace as arrays: the nesting of its spans, and which of them bear which names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.name_table import NameTable
+from tracekit.readers.assemble import kept_nesting
+from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
+from tracekit.trace import HOST_KINDS, Trace
+
+__all__ = ["HostStack", "ancestor_of", "host_stack", "one_begins_in", "texts"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStack:
+    """Row number = `span_id`. `thread` numbers the pairs (process, thread) in the order of the frame."""
+
+    frame: pl.DataFrame
+    nesting: Nesting
+    kind: npt.NDArray[np.uint8]
+    process: Int64Array
+    sequence: Int64Array  # −1 where there is none
+    names: NameTable
+
+    @property
+    def thread(self) -> Int64Array:
+        """The number of each span's thread."""
+        return self.nesting.thread
+
+    @property
+    def start(self) -> Int64Array:
+        """Each span's start in ns."""
+        return self.nesting.start
+
+    @property
+    def end(self) -> Int64Array:
+        """Each span's end in ns."""
+        return self.nesting.end
+
+    @property
+    def size(self) -> int:
+        """How many spans there are."""
+        return int(self.start.size)
+
+    def nesting_of(self, rows: Int64Array) -> Nesting:
+        """The nesting of some spans among themselves."""
+        return nest(self.thread[rows], self.start[rows], self.end[rows])
+
+    def of_kind(self, *kinds: str) -> BoolArray:
+        """Which spans are of one of these kinds."""
+        found = np.zeros(self.size, dtype=bool)
+        for kind in kinds:
+            found |= self.kind == HOST_KINDS.index(kind)
+        return found
+
+    def named(self, pattern: str, *kinds: str) -> BoolArray:
+        """Which spans of these kinds (of all, when none is given) have a name that matches."""
+        matches = self.names.matching(pattern)
+        return matches & self.of_kind(*kinds) if kinds else matches
+
+    def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
+        """The number of each thread (process, thread), −1 for one without spans."""
+        known = self.frame.select("process_id", "thread_id").with_columns(pl.Series("code", self.thread))
+        known = known.unique(["process_id", "thread_id"], keep="first")
+        asked = pl.DataFrame(
+            {"process_id": np.asarray(process, np.int64), "thread_id": np.asarray(thread, np.int64)}
+        )
+        joined = asked.join(known, on=["process_id", "thread_id"], how="left", maintain_order="left")
+        return joined["code"].fill_null(-1).to_numpy()
+
+
+def host_stack(trace: Trace) -> HostStack:
+    """The spans of a trace; their nesting is that which the frame already holds."""
+    host = trace.host
+    return HostStack(
+        frame=host,
+        nesting=kept_nesting(host),
+        kind=host["kind"].to_physical().cast(pl.UInt8).to_numpy(),
+        process=host["process_id"].to_numpy(),
+        sequence=host["sequence"].fill_null(-1).to_numpy(),
+        names=NameTable(host["name"]),
+    )
+
+
+def ancestor_of(nesting: Nesting, wanted: BoolArray, rows: Int64Array) -> Int64Array:
+    """The nearest span, from each row upwards and itself included, for which `wanted` is true; −1 for none."""
+    return take(nesting.nearest_ancestor(wanted), rows)
+
+
+def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:
+    """During which of the spans (`process`, `start`, `end`) one of the given times lies, of the same process."""
+    begins = pl.DataFrame({"process": process, "at": at}).sort("at")
+    asked = spans.select("process", "start", "end").with_row_index("row").sort("start")
+    met = asked.join_asof(
+        begins,
+        left_on="start",
+        right_on="at",
+        by="process",
+        strategy="forward",
+        check_sortedness=False,
+        coalesce=False,
+    )
+    found: BoolArray = (
+        met.sort("row").select((pl.col("at") < pl.col("end")).fill_null(value=False)).to_series().to_numpy()
+    )
+    return found
+
+
+def texts(names: pl.Series) -> pl.Series:
+    """A categorical column as text. Each distinct text is stored once, which a cast would do for every row.
+
+    >>> texts(pl.Series(["a", None, "a"], dtype=pl.Categorical)).to_list()
+    ['a', None, 'a']
+    """
+    column = names.to_frame("name")
+    known = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
+    return column.join(known, on="name", how="left", maintain_order="left", nulls_equal=True)["text"]

@@ -1,0 +1,299 @@
+"""Which layer is open at a time on a thread: spans of layers from every source that a profile may have.
+
+The sources, in the order in which they are asked (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
+(`with_stack`); ranges that a person named, when they enclose at least one operator or launch on their thread or,
+meanwhile, on one of the autograd engine, of those that the trace's `layer_ranges` leaves, with FSDP's hooks around a
+module; and regions that torch.compile compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.attribution.layer_paths import nested_paths, path_tree, rows_of
+from tracekit.analyses.attribution.named_ranges import fsdp_forwards, named_ranges, work_of
+from tracekit.analyses.attribution.spanning_layers import Spanning, spanning_ranges
+from tracekit.facts.capture_names import LAYER_PREFIX
+from tracekit.facts.kineto import MODULE_PREFIX
+from tracekit.facts.stack_names import COMPILED_REGION
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import Int64Array, Nesting, nest, take
+from tracekit.trace import Trace
+
+__all__ = ["LAYER_SCHEMA", "SOURCES", "LayerSource", "Layers", "layers_of"]
+
+SOURCES = ("capture", "module", "range", "compiled", "interval", "phase", "graph")
+"""Where a layer is known from; `phase` and `graph` layers stand for work that is in no layer."""
+
+ROOT = "<root>"
+
+_MOST_CONTAINERS = 32
+"""A captured name of more parts stands for itself: modules around it that are never called are not made up."""
+
+LAYER_SCHEMA = {
+    "layer_id": pl.Int64,  # the row number
+    "parent_layer_id": pl.Int64,  # null for a root
+    "path": pl.String,  # qualified name
+    "name": pl.String,  # the last part of it
+    "type": pl.String,  # class of the module; null where the profile does not tell
+    "source": pl.String,
+    "depth": pl.Int64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSource:
+    """The spans of one source: nested by thread, each with the layer that it is a call of."""
+
+    name: str
+    nesting: Nesting
+    layer: Int64Array
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each (thread, time) the innermost open layer and the start of its span; −1 for none."""
+        row = self.nesting.innermost_at(thread, time)
+        return take(self.layer, row), take(self.nesting.start, row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanningSource:
+    """Ranges that lie on no thread, each with its layer."""
+
+    name: str
+    ranges: Spanning
+    layer: Int64Array
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """For each (thread, time) the innermost layer that is open in the thread's process, and its start; −1 for none."""
+        row = self.ranges.at(thread, time)
+        return take(self.layer, row), take(self.ranges.nesting.start, row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layers:
+    """`table` has the columns of LAYER_SCHEMA; `sources` are in the order in which they are asked, `spanning` (start/end ranges) after them."""
+
+    table: pl.DataFrame
+    sources: tuple[LayerSource, ...]
+    spanning: SpanningSource | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The name of each source by the number that `at` gives."""
+        told = tuple(each.name for each in self.sources)
+        return told if self.spanning is None else (*told, self.spanning.name)
+
+    def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
+        layer = np.full(thread.size, -1, dtype=np.int64)
+        source, start = layer.copy(), layer.copy()
+        asked: list[LayerSource | SpanningSource] = [*self.sources]
+        if self.spanning is not None:
+            asked.append(self.spanning)
+        for number, each in enumerate(asked):
+            open_ = np.flatnonzero(layer < 0)
+            if not open_.size:
+                break
+            found, since = each.at(thread[open_], time[open_])
+            hit = found >= 0
+            layer[open_[hit]], start[open_[hit]], source[open_[hit]] = found[hit], since[hit], number
+        return layer, source, start
+
+    def id_of(self, path: str, source: str) -> int:
+        """The number of a layer of `table`; −1 for none."""
+        found = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
+        return int(found[0]) if found.len() else -1
+
+
+def layers_of(
+    trace: Trace,
+    stack: HostStack,
+    engine: Int64Array,
+    pseudo: list[tuple[str, str]],
+    steps: pl.DataFrame | None = None,
+) -> Layers:
+    """All layers of a trace.
+
+    `engine` are the threads of the autograd engine, `pseudo` (path, source) of rows that stand for work in no layer. Ranges
+    that are `steps` (`start`, `end`) are no layers.
+    """
+    found = [
+        each
+        for each in (
+            _captured(trace, stack),
+            _modules(stack),
+            _ranges(trace, stack, engine, steps),
+            _compiled(stack),
+        )
+        if each is not None
+    ]
+    spanning = spanning_ranges(trace, stack, work_of(trace, stack))
+    if spanning is not None:
+        row, tree = nested_paths(spanning.nesting, spanning.names, "/")
+        found.append((spanning.nesting, row, tree, "interval"))
+    rows: list[tuple[str, str, str | None, str | None]] = []  # path, source, parent's path, type
+    for _, _, table, source in found:
+        rows += [(path, source, parent, type_) for path, parent, type_ in table.rows()]
+    rows += [(path, source, None, None) for path, source in pseudo]
+    table = _numbered(rows)
+    numbers = {(path, source): number for number, path, source in table["layer_id", "path", "source"].rows()}
+    sources: list[LayerSource] = []
+    process_wide: SpanningSource | None = None
+    for nesting, row, tree, source in found:
+        known = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
+        if spanning is not None and nesting is spanning.nesting:
+            process_wide = SpanningSource(source, spanning, take(known, row))
+        else:
+            sources.append(LayerSource(source, nesting, take(known, row)))
+    return Layers(table, tuple(sources), process_wide)
+
+
+_Found = tuple[Nesting, Int64Array, pl.DataFrame, str]
+"""Spans, the row of each in the tree, the tree (`path`, `parent`, `type`; parents are in it), and the source."""
+
+
+def _captured(trace: Trace, stack: HostStack) -> _Found | None:
+    """Ranges of a capture; their tree is that of the qualified names, with the containers that are never called."""
+    rows = np.flatnonzero(stack.frame["layer"].is_not_null().to_numpy())
+    if not rows.size:
+        return None
+    spans = stack.frame["layer", "module_type"][rows].with_columns(pl.all().cast(pl.String))
+    exact = _layer_table(trace)
+    if exact is not None:  # the profiler cannot write every name into a range
+        spans = spans.join(exact, left_on="layer", right_on="printed", how="left", maintain_order="left")
+        spans = spans.select(
+            pl.coalesce("path", "layer").alias("path"), pl.coalesce("type", "module_type").alias("type")
+        )
+    else:
+        spans = spans.rename({"layer": "path", "module_type": "type"})
+    spans = spans.with_columns(pl.col("path", "type").str.slice(0, LONGEST_NAME))
+    types = dict(spans.unique("path").rows())
+    if exact is not None:
+        types = {**dict(exact["path", "type"].rows()), **types}
+    tree = _dotted_tree(types, rooted=ROOT in types)
+    return stack.nesting_of(rows), rows_of(spans["path"], tree["path"]), tree, "capture"
+
+
+def _layer_table(trace: Trace) -> pl.DataFrame | None:
+    """`printed` (the name in the range), `path`, `type` of every module of the table that the capture wrote."""
+    if trace.meta.layers is None:
+        return None
+    try:
+        table = msgspec.json.decode(trace.meta.layers, type=_Table)
+    except msgspec.DecodeError:
+        return None  # the reader has said so in the trace's health
+    return pl.DataFrame(
+        [
+            (
+                one.range_name.removeprefix(LAYER_PREFIX),
+                *(text[:LONGEST_NAME] for text in (one.name or ROOT, one.type)),
+            )
+            for one in table.layers
+        ],
+        schema={"printed": pl.String, "path": pl.String, "type": pl.String},
+        orient="row",
+    ).unique("printed", keep="first", maintain_order=True)
+
+
+class _Row(msgspec.Struct):
+    name: str
+    range_name: str
+    type: str
+
+
+class _Table(msgspec.Struct):
+    layers: list[_Row]
+
+
+def _dotted_tree(types: dict[str, str | None], *, rooted: bool) -> pl.DataFrame:
+    paths: dict[str, str | None] = {}
+    for path in types:
+        part, alone = path, path == ROOT or path.count(".") >= _MOST_CONTAINERS
+        while part and part not in paths:
+            above = "" if alone else part.rpartition(".")[0]
+            paths[part] = above or (ROOT if rooted and part != ROOT else None)
+            part = above
+    return path_tree([(path, parent, types.get(path)) for path, parent in paths.items()])
+
+
+def _modules(stack: HostStack) -> _Found | None:
+    """`nn.Module` frames; a path is made of the names of the frames around each other."""
+    wanted = stack.of_kind("module") & stack.frame["layer"].is_null().to_numpy()
+    if not wanted.any():
+        return None
+    rows = np.flatnonzero(wanted)
+    names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
+    nesting = stack.nesting_of(rows)
+    row, tree = nested_paths(nesting, names, ".")
+    types = tree.with_columns(
+        pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
+    )
+    return nesting, row, types, "module"
+
+
+def _ranges(trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None) -> _Found | None:
+    rows, names = named_ranges(trace, stack, engine, steps), pl.Series([], dtype=pl.String)
+    if rows.size:
+        names = stack.frame["name"][rows].cast(pl.String)
+    sharded = fsdp_forwards(stack)
+    if not rows.size and sharded is None:
+        return None
+    thread, start, end = stack.thread[rows], stack.start[rows], stack.end[rows]
+    if sharded is not None:
+        thread, start, end = (
+            np.concatenate([a, b]) for a, b in zip((thread, start, end), sharded[:3], strict=True)
+        )
+        names = pl.concat([names, sharded[3]])
+        order = np.lexsort((-end, start, thread))
+        thread, start, end, names = thread[order], start[order], end[order], names[order]
+    nesting = nest(thread, start, end)
+    row, tree = nested_paths(nesting, names, "/")
+    return nesting, row, tree, "range"
+
+
+def _compiled(stack: HostStack) -> _Found | None:
+    rows = np.flatnonzero(stack.named(COMPILED_REGION, "op", "annotation"))
+    if not rows.size:
+        return None
+    names = stack.frame["name"][rows].cast(pl.String)
+    nesting = stack.nesting_of(rows)
+    row, tree = nested_paths(nesting, names, "/")
+    return nesting, row, tree, "compiled"
+
+
+def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFrame:
+    """The layer table: parents by number, depths."""
+    number = {(path, source): index for index, (path, source, _, _) in enumerate(rows)}
+    depths: dict[tuple[str, str], int] = {}
+    parents = {(path, source): (parent, source) for path, source, parent, _ in rows if parent is not None}
+    for path, source, _, _ in rows:
+        chain = [(path, source)]
+        while chain[-1] not in depths and chain[-1] in parents:
+            chain.append(parents[chain[-1]])
+        depths.setdefault(chain[-1], 0)
+        for above, below in zip(reversed(chain), list(reversed(chain))[1:], strict=False):
+            depths[below] = depths[above] + 1
+    made = [
+        (
+            index,
+            number[parents[path, source]] if (path, source) in parents else None,
+            path,
+            _last_part(path, parent),
+            type_,
+            source,
+            depths[path, source],
+        )
+        for index, (path, source, parent, type_) in enumerate(rows)
+    ]
+    return pl.DataFrame(made, schema=LAYER_SCHEMA, orient="row")
+
+
+def _last_part(path: str, parent: str | None) -> str:
+    if parent is None or parent == ROOT:
+        return path
+    return path[len(parent) + 1 :]

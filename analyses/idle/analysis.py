@@ -1,0 +1,157 @@
+"""Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4).
+
+The causes are those of `analyses.idle_causes`. Per stream: for consecutive activities a, b on one stream the gap is
+start(b) − end(a), when positive. It is `host_wait` when
+b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
+its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,
+a is whatever ended last before b began. A gap before an activity without a recorded launch is `unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.lacking import no_launches
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.units import NS_PER_US
+from tracekit.trace import Trace
+
+__all__ = ["KERNEL_WAIT_NS", "Idle", "idle"]
+
+KERNEL_WAIT_NS = 30 * NS_PER_US
+"""Gaps shorter than this between queued activities are the price of starting a kernel."""
+
+CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Idle(Result):
+    """`by_cause`, `by_layer`, `by_operator`, `by_frame`, `by_range`, `by_os_call`, `by_function`: the idle time of whole devices, stretches in which none of a
+    device's streams worked, as in `analyses.idle_causes`. `device_gaps`: the longest of these stretches, with the
+    main `cause` of each (`cause_ns` of `duration_ns`), the `operator`, `layer`, `frame` and `range` of the largest piece of
+    that cause, the `dependency` waited for, and the activity that ended it (`name`, `activity_id`, `stream_id`;
+    null at the end of the window).
+
+    `streams`: per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`,
+    `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations). `gaps`: the
+    longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
+    `category`.
+
+    `device_idle_ns` is the sum over devices. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that
+    waits while another works counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
+    """
+
+    by_cause: pl.DataFrame
+    by_layer: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
+    by_range: pl.DataFrame | None
+    by_os_call: pl.DataFrame | None
+    by_function: pl.DataFrame | None
+    device_gaps: pl.DataFrame
+    streams: pl.DataFrame
+    gaps: pl.DataFrame
+    device_idle_ns: int
+    idle_ns: int
+    host_wait_ns: int | None
+
+
+def idle(
+    trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERNEL_WAIT_NS, top: int = 100
+) -> Idle:
+    """Idle time per stream and its split.
+
+    >>> import tracekit
+    >>> result = idle(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> parts = result.streams.select("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
+    >>> int(parts.sum_horizontal().sum()) == result.idle_ns
+    True
+    """
+    scope = scope or select(trace)
+    causes = idle_causes(trace, scope=scope, top=top)
+    gaps = _gaps(scope, kernel_wait_ns)
+    parts = [
+        pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
+        for name in CATEGORIES
+    ]
+    waiting = gaps.group_by("device_id", "stream_id").agg(
+        pl.col("duration_ns").sum().alias("idle_ns"), *parts, pl.len().cast(pl.Int64).alias("gaps")
+    )
+    busy = scope.activities.group_by("device_id", "stream_id").agg(pl.col("duration").sum().alias("busy_ns"))
+    streams = (
+        busy.join(waiting, on=["device_id", "stream_id"], how="left")
+        .with_columns(pl.exclude("device_id", "stream_id").fill_null(0))
+        .sort("device_id", "stream_id")
+        .select("device_id", "stream_id", "idle_ns", *[f"{n}_ns" for n in CATEGORIES], "gaps", "busy_ns")
+    )
+    total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
+    host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
+    result = Idle(
+        answer=causes.answer,
+        by_cause=causes.by_cause,
+        by_layer=causes.by_layer,
+        by_operator=causes.by_operator,
+        by_frame=causes.by_frame,
+        by_range=causes.by_range,
+        by_os_call=causes.by_os_call,
+        by_function=causes.by_function,
+        device_gaps=causes.gaps,
+        streams=streams,
+        gaps=_longest(gaps, top),
+        device_idle_ns=causes.idle_ns,
+        idle_ns=total,
+        host_wait_ns=host,
+        not_captured=_not_captured(scope),
+    )
+    return evaluate("idle", trace, scope, result)
+
+
+def _longest(gaps: pl.DataFrame, top: int) -> pl.DataFrame:
+    ordered = gaps.sort("duration_ns", "start", descending=[True, False])
+    return ordered.head(top).with_columns(pl.col("name").cast(pl.String))
+
+
+def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
+    """The gaps of each stream, with the activity that ended each."""
+    per = ["device_id", "stream_id"]
+    host = scope.trace.host.select(
+        pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start")
+    )
+    if scope.on_cpu:  # an operator is its own launch
+        host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
+    columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
+    rows = (
+        scope.activities.select(columns).join(host, on="launch_id", how="left").sort([*per, "start", "end"])
+    )
+    before = pl.col("end").cum_max().shift(1).over(per)
+    rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
+    length = pl.col("start") - pl.col("gap_start")
+    category = (
+        pl.when(pl.lit(scope.on_cpu) | (pl.col("launch_start") > pl.col("gap_start")))
+        .then(pl.lit("host_wait"))
+        .when(pl.col("launch_start").is_null())
+        .then(pl.lit("unknown"))
+        .when(length < kernel_wait_ns)
+        .then(pl.lit("kernel_wait"))
+        .otherwise(pl.lit("other"))
+    )
+    return rows.select(
+        "device_id",
+        "stream_id",
+        pl.col("gap_start").alias("start"),
+        length.alias("duration_ns"),
+        category.alias("category"),
+        "name",
+        "activity_id",
+    )
+
+
+def _not_captured(scope: Scope) -> str | None:
+    if scope.on_cpu:
+        return "no device activity; gaps between operators are shown"
+    return no_launches(scope, "so waits cannot be told apart")

@@ -1,0 +1,331 @@
+"""Why each device was idle: every ns of idle time has one cause, one layer and one operator (DEFINITIONS §4).
+
+For each maximal gap [g, h) of a device let b be the activity that ends it. When b was launched after g the host was
+late: the part of the gap before the launch is split over what the launching thread did in it, by the innermost
+span, and the rest, launch to start, is launch latency. When b was launched before g it waited for another stream
+(dependency), or the gap is below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and
+after the device's last activity, the cause is not captured.
+
+Outside all spans it is Python, on the autograd engine's threads too, or host code where the trace shows no Python. Without a device, the time in which no
+operator runs takes the place of idle time, and the thread that runs the steps that of the launching thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.attribution.layer_ranges import counting
+from tracekit.analyses.idle.gaps import device_gaps
+from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
+from tracekit.analyses.idle.pieces import idle_pieces
+from tracekit.analyses.lacking import no_launches
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.stack_names import NOT_A_LAYER
+from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.limits import LONGEST_NAME
+from tracekit.range_filter import RangeFilter
+from tracekit.spans import BoolArray, nest, take
+from tracekit.trace import Trace
+
+__all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
+
+KERNEL_GAP_NS = 5 * NS_PER_US
+"""A gap below this before an activity that was launched in time is what the device takes to start it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class IdleCauses(Result):
+    """`pieces` cut the idle time of every device: `device_id`, `gap_id`, `start`, `duration_ns`, `cause`, `span_id`
+    (the host span that made the device wait; null for none), `ended_by` (activity_id; null at the end of the
+    window), `layer_id` (of `layers`), `op_id` (host.span_id of the innermost operator), `phase`, `frame` (the
+    innermost frame of the user's own Python code, `file.py(line): function`; null where no stacks were recorded or
+    none of the user's is open) and `dependency` (what was waited for). Times in ns. The pieces of a device sum to
+    its `idle_ns` in `breakdown`.
+
+    `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
+    `by_operator`, `by_frame`, `by_range`: `layer` / `operator` / `frame` / `range` (null: in none) and `cause`, over all
+    devices, with `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no
+    frame of the user's is known, `by_range` where no range of the user's is open. A range is the innermost one, whether
+    or not work was launched in it; of ranges that differ in numbers only these are `#`. `by_os_call`: the time of the causes `python` and `host_code` by the call of the OS runtime that was
+    open in it, `os_call` (null: none), `total_ns`, `share` of that time, `calls`; `by_function`: the samples that were taken
+    in it by `function` (the innermost; null without a symbol), `samples`, `share`; None where the profile has no such
+    calls or samples. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
+    `cause_ns` of that, `operator`, `layer`, `frame`, `range` of the largest piece of that cause, what ended it (`name`,
+    `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
+    """
+
+    pieces: pl.DataFrame
+    by_cause: pl.DataFrame
+    by_layer: pl.DataFrame
+    by_operator: pl.DataFrame | None
+    by_frame: pl.DataFrame | None
+    by_range: pl.DataFrame | None
+    by_os_call: pl.DataFrame | None
+    by_function: pl.DataFrame | None
+    gaps: pl.DataFrame
+    layers: pl.DataFrame
+    idle_ns: int
+
+
+def idle_causes(
+    trace: Trace, *, scope: Scope | None = None, kernel_gap_ns: int = KERNEL_GAP_NS, top: int = 100
+) -> IdleCauses:
+    """Idle time of the devices in the scope by cause.
+
+    >>> import tracekit
+    >>> result = idle_causes(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> int(result.pieces["duration_ns"].sum()) == result.idle_ns == int(result.by_cause["total_ns"].sum())
+    True
+    """
+    scope = scope or select(trace)
+    key = f"idle_causes/{kernel_gap_ns}/{top}/{trace.layer_ranges}"
+    kept = scope.kept.get(key)
+    if isinstance(kept, IdleCauses):
+        return kept
+    found = attribution(trace, scope=scope)
+    gaps = device_gaps(scope)
+    pieces = idle_pieces(scope, found, gaps, kernel_gap_ns)
+    named = _named(trace, found, pieces)
+    waits = host_code(trace, pieces)
+    calls, functions = by_os_call(trace, waits), by_function(trace, waits)
+    made = IdleCauses(
+        answer=_answer(scope, named) + _during(calls, functions),
+        not_captured=_not_captured(scope, gaps),
+        pieces=pieces,
+        by_cause=_by_cause(scope, pieces),
+        by_layer=_grouped(named, "layer"),
+        by_operator=None if scope.on_cpu else _grouped(named, "operator"),
+        by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
+        by_range=_grouped(_pooled(named), "range") if named["range"].is_not_null().any() else None,
+        by_os_call=calls,
+        by_function=functions,
+        gaps=_longest(scope, gaps, named, top),
+        layers=found.layers,
+        idle_ns=int(pieces["duration_ns"].sum()),
+    )
+    scope.kept[key] = made
+    return made
+
+
+def idle_caused_by_layer(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """The idle time that each layer caused: `layer_id` (of `attribution(...).layers`), `idle_caused_ns`.
+
+    Only layers that caused some are in it; idle time that no layer caused is in no row.
+    """
+    pieces = idle_causes(trace, scope=scope).pieces
+    return (
+        pieces.filter(pl.col("layer_id").is_not_null())
+        .group_by("layer_id")
+        .agg(pl.col("duration_ns").sum().alias("idle_caused_ns"))
+        .sort("layer_id")
+    )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with the names of their operators, ranges and layers."""
+    operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    ranges = trace.host.select(pl.col("span_id").alias("range_id"), pl.col("name").alias("range"))
+    pieces = pieces.with_columns(_ranges(trace, found, pieces))
+    layers = found.layers.select("layer_id", pl.col("path").alias("layer"))
+    return (
+        pieces.join(operators, on="op_id", how="left", maintain_order="left")
+        .join(layers, on="layer_id", how="left", maintain_order="left")
+        .join(ranges, on="range_id", how="left", maintain_order="left")
+    )
+
+
+def _ranges(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.Series:
+    """`range_id`: the innermost range that a person named around the span that made the device wait, or around the
+    launch where none did; null for none. Such a range need not hold work of the device, as a layer must; where the trace's
+    `layer_ranges` choose among ranges, it is one of the chosen.
+    """
+    stack = found.model.stack
+    named = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
+    if trace.layer_ranges is not None and named.any():
+        named = _chosen(stack, named, trace.layer_ranges)
+    if not named.any():
+        return pl.Series("range_id", [None], dtype=pl.Int64).new_from_index(0, pieces.height)
+    launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
+    spans = (
+        pieces.select("span_id", "ended_by")
+        .join(launches, on="ended_by", how="left", maintain_order="left")
+        .select(pl.coalesce("span_id", "launch_id").fill_null(-1))
+        .to_series()
+    )
+    around = pl.Series("range_id", take(stack.nesting.nearest_ancestor(named), spans.to_numpy()))
+    return around.set(around < 0, None)
+
+
+def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArray:
+    """Those of the named ranges that the flags leave."""
+    rows = np.flatnonzero(named)
+    rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
+    if chosen.depth is not None:
+        rows = rows[nest(stack.thread[rows], stack.start[rows], stack.end[rows]).depth() < chosen.depth]
+    wanted = np.zeros(named.size, dtype=bool)
+    wanted[rows] = True
+    return wanted
+
+
+def _pooled(named: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with their ranges' names without numbers, so that those of all rounds of a loop are one."""
+    names = named.select(pl.col("range").unique().drop_nulls())
+    pooled = pl.col("range").cast(pl.String).str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
+    known = names.with_columns(pooled.alias("pooled"))
+    several = pl.len().over("pooled") > 1
+    known = known.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
+    return (
+        named.select("range", "cause", "duration_ns")
+        .join(known, on="range", how="left")
+        .select(pl.col("pooled").alias("range"), "cause", "duration_ns")
+    )
+
+
+def _by_cause(scope: Scope, pieces: pl.DataFrame) -> pl.DataFrame:
+    window = scope.duration
+    share = pl.col("total_ns") / window if window else pl.lit(None, dtype=pl.Float64)
+    return (
+        pieces.group_by("device_id", "cause")
+        .agg(
+            pl.col("duration_ns").sum().alias("total_ns"),
+            pl.col("gap_id").n_unique().cast(pl.Int64).alias("gaps"),
+        )
+        .with_columns(share.alias("share"))
+        .sort("device_id", "total_ns", "cause", descending=[False, True, False])
+        .select("device_id", pl.col("cause").cast(pl.String), "total_ns", "share", "gaps")
+    )
+
+
+def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Idle time by one column and cause; a name with more idle time in all comes first."""
+    total = int(named["duration_ns"].sum())
+    share = pl.col("total_ns") / total if total else pl.lit(None, dtype=pl.Float64)
+    return (
+        named.group_by(by, "cause")
+        .agg(pl.col("duration_ns").sum().alias("total_ns"))
+        .with_columns(pl.col(by).cast(pl.String))
+        .with_columns(share.alias("share"), pl.col("total_ns").sum().over(by).alias("all_ns"))
+        .sort("all_ns", by, "total_ns", "cause", descending=[True, False, True, False], nulls_last=True)
+        .select(by, pl.col("cause").cast(pl.String), "total_ns", "share")
+    )
+
+
+def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) -> pl.DataFrame:
+    """The longest gaps; of each the largest cause, and the largest piece of that."""
+    longest = (
+        gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
+        .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
+        .head(top)
+    )
+    pieces = named.join(longest.select("gap_id"), on="gap_id", how="semi").sort(
+        "duration_ns", "start", descending=[True, False]
+    )
+    places = [pl.col(name).first() for name in ("operator", "layer", "frame", "range", "dependency")]
+    main = (
+        pieces.group_by("gap_id", "cause", maintain_order=True)
+        .agg(pl.col("duration_ns").sum().alias("cause_ns"), *places)
+        .sort("cause_ns", "cause", descending=[True, False])
+        .unique("gap_id", keep="first", maintain_order=True)
+    )
+    rows = scope.activities if scope.on_cpu else scope.trace.device
+    names = rows.select(pl.col("activity_id").alias("ended_by"), "name")
+    return (
+        longest.join(main, on="gap_id", how="left", maintain_order="left")
+        .join(names, on="ended_by", how="left", maintain_order="left")
+        .select(
+            *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
+            pl.col("operator").cast(pl.String),
+            *("layer", "frame", pl.col("range").cast(pl.String), "dependency"),
+            pl.col("name").cast(pl.String),
+            pl.col("ended_by").alias("activity_id"),
+        )
+    )
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
+    total = int(pieces["duration_ns"].sum())
+    if not total:
+        return "An operator ran all the time." if scope.on_cpu else "No device was idle."
+    sums = (
+        pieces.group_by("cause")
+        .agg(pl.col("duration_ns").sum())
+        .sort("duration_ns", "cause", descending=[True, False])
+    )
+    parts = [
+        f"{cause_name(cause)} {format_share(ns / total)}{_library(pieces, ns) if cause == 'library_call' else ''}"
+        for cause, ns in sums.head(3).rows()
+    ]
+    who = (
+        "No operator ran for"
+        if scope.on_cpu
+        else "The devices were idle for"
+        if len(scope.device_ids) > 1
+        else "The device was idle for"
+    )
+    return f"{who} {format_ns(total)}: {', '.join(parts)}."
+
+
+def _library(pieces: pl.DataFrame, total: int) -> str:
+    """The function of a library in which half or more of the `total` time in such calls passed."""
+    calls = pieces.filter(pl.col("cause") == "library_call")
+    calls = calls.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("duration_ns").sum())
+    name, ns = calls.sort("duration_ns", "operator", descending=[True, False]).row(0)
+    return f" (most in {name})" if name is not None and 2 * ns >= total else ""
+
+
+def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
+    """What ran on the host where no recorded call was open; nothing where that was not recorded."""
+    named = None if calls is None else calls.drop_nulls("os_call")
+    told, subject = "", "the host"
+    if named is not None and named.height:
+        told = (
+            f" the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
+            f"most in {named['os_call'][0]}"
+        )
+        subject = "it"
+    sampled = sampled_most(functions)
+    if sampled is not None:
+        function, share, count = sampled
+        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
+    return f" Outside recorded calls{told}." if told else ""
+
+
+def cause_name(cause: str) -> str:
+    """A cause as a sentence says it.
+
+    >>> cause_name("data_loading"), cause_name("launch_api")
+    ('data loading', 'launch calls')
+    """
+    return _NAMES.get(cause, cause.replace("_", " "))
+
+
+_NAMES = {
+    "launch_api": "launch calls",
+    "library_call": "calls of libraries",
+    "python": "Python",
+    "host_code": "host code outside recorded calls",
+    "dependency": "another stream",
+    "kernel_gap": "gaps between queued kernels",
+    "unexplained": "no known reason",
+    "not_captured": "not captured",
+}
+
+
+def _not_captured(scope: Scope, gaps: pl.DataFrame) -> str | None:
+    if scope.on_cpu:
+        return "no device activity; the time in which no operator runs takes the place of idle time"
+    if gaps.height and not gaps["launched"].is_not_null().any():
+        return no_launches(scope, "so the causes of idle time are unknown")
+    return None

@@ -1,0 +1,142 @@
+"""What the host did while the device was idle and no recorded call was open: calls of the OS, and sampled functions.
+
+Of the idle time whose cause is `python` or `host_code` each ns belongs to the innermost call of the OS runtime that
+was open in it on the thread that launched next, or to none; a sample belongs to it when it was taken in it, on that
+thread. Samples are taken of running threads only, so they say nothing about time in which the thread waited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.idle.timeline import timeline
+from tracekit.facts.program_names import UNNAMED_FUNCTION
+from tracekit.intervals import IntervalSet
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import Int64Array
+from tracekit.trace import Trace, one_of
+
+__all__ = ["HOST_CODE", "by_function", "by_os_call", "host_code", "sampled_most"]
+
+HOST_CODE: Final = ("python", "host_code")
+"""The causes of idle time in which no recorded call was open."""
+
+LEAST_SAMPLES: Final = 20
+"""Fewer samples are no share of anything."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Threads:
+    """Intervals of threads, by thread and start: what `timeline` reads."""
+
+    thread: Int64Array
+    start: Int64Array
+    end: Int64Array
+
+
+def host_code(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of idle time in which the host ran code outside of recorded calls: `process_id`, `thread_id` (the
+    thread that launched what ended the gap), `start`, `end`.
+    """
+    launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
+    threads = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
+    return (
+        pieces.filter(one_of("cause", *HOST_CODE) & (pl.col("duration_ns") > 0))
+        .select("ended_by", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"))
+        .join(launches, on="ended_by", how="inner", maintain_order="left")
+        .join(threads, on="launch_id", how="inner", maintain_order="left")
+        .select("process_id", "thread_id", "start", "end")
+    )
+
+
+def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
+    """The time of `waits` (of `host_code`) by the call of the OS that was open: `os_call` (null: none), `total_ns`,
+    `share`, `calls`. None where no such calls were recorded, or there are no waits.
+    """
+    if trace.os_calls is None or not waits.height:
+        return None
+    keys = ["process_id", "thread_id"]
+    numbered = waits.select(keys).unique().sort(keys).with_row_index("code")
+    asked = waits.join(numbered, on=keys, how="inner", nulls_equal=True)
+    calls = (
+        trace.os_calls.filter(pl.col("duration") > 0)
+        .join(numbered, on=keys, how="inner", nulls_equal=True)
+        .sort("code", "start", "duration", descending=[False, False, True])
+    )
+    total = int((waits["end"] - waits["start"]).sum())
+    found = _split(asked, calls)
+    rest = pl.DataFrame(
+        {"os_call": [None], "total_ns": [total - int(found["total_ns"].sum())], "calls": [None]},
+        schema=found.schema,
+    )
+    return (
+        pl.concat([found, rest])
+        .with_columns((pl.col("total_ns") / total).alias("share"))
+        .sort("total_ns", "os_call", descending=[True, False])
+        .select("os_call", "total_ns", "share", "calls")
+    )
+
+
+def _split(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """The time inside calls: `os_call`, `total_ns`, `calls`."""
+    code = asked["code"].to_numpy().astype(np.int64)
+    start = calls["start"].to_numpy()
+    line = _Threads(calls["code"].to_numpy().astype(np.int64), start, start + calls["duration"].to_numpy())
+    pieces = timeline(line, code).split(code, asked["start"].to_numpy(), asked["end"].to_numpy())
+    inside = pieces.span >= 0
+    rows = pl.DataFrame(
+        {
+            "os_call": calls["name"].cast(pl.String).gather(pieces.span[inside]),
+            "ns": (pieces.end - pieces.start)[inside],
+            "call": pieces.span[inside],
+        }
+    )
+    return rows.group_by("os_call").agg(
+        pl.col("ns").sum().alias("total_ns"), pl.col("call").n_unique().cast(pl.Int64).alias("calls")
+    )
+
+
+def by_function(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
+    """Samples that were taken in `waits`, by the function that ran: `function`, `samples`, `share`.
+
+    It is the innermost one; null where it has no symbol. None where no such sample was recorded.
+    """
+    if trace.samples is None or not waits.height:
+        return None
+    parts = [trace.samples.clear()]
+    for (process, thread), mine in waits.group_by("process_id", "thread_id", maintain_order=True):
+        own = trace.samples.filter(
+            pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
+        )
+        region = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())
+        parts.append(own.filter(pl.Series(region.contains(own["start"].to_numpy()), dtype=pl.Boolean)))
+    inside = pl.concat(parts)
+    if not inside.height:
+        return None
+    function = pl.col("stack").cast(pl.String).str.split(";").list.last()
+    named = pl.when(~function.str.contains(UNNAMED_FUNCTION)).then(function.str.slice(0, LONGEST_NAME))
+    return (
+        inside.group_by("stack")
+        .agg(pl.len().cast(pl.Int64).alias("samples"))
+        .group_by(named.alias("function"))
+        .agg(pl.col("samples").sum())
+        .with_columns((pl.col("samples") / inside.height).alias("share"))
+        .sort("samples", "function", descending=[True, False], nulls_last=True)
+    )
+
+
+def sampled_most(functions: pl.DataFrame | None) -> tuple[str, float, int] | None:
+    """The function of `by_function` with the most samples, its share of them, and how many there are in all.
+
+    None where there are too few to tell, or none has a symbol.
+    """
+    if functions is None or int(functions["samples"].sum()) < LEAST_SAMPLES:
+        return None
+    named = functions.drop_nulls("function")
+    if not named.height:
+        return None
+    return named["function"][0], float(named["share"][0]), int(functions["samples"].sum())

@@ -1,0 +1,250 @@
+"""Idle gaps cut into pieces, each with its cause, the span that caused it, and where that lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import Attribution
+from tracekit.analyses.attribution.host_stack import texts
+from tracekit.analyses.idle.gaps import waits_for
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
+from tracekit.analyses.idle.timeline import timeline
+from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.stack_names import PHASES
+from tracekit.limits import LONGEST_NAME
+from tracekit.spans import Int64Array, take
+from tracekit.trace import Schema
+
+__all__ = ["PIECE_COLUMNS", "idle_pieces"]
+
+_C = CAUSE_NUMBER
+
+PIECE_COLUMNS: Schema = {
+    "device_id": pl.Int64,
+    "gap_id": pl.Int64,
+    "start": pl.Int64,
+    "duration_ns": pl.Int64,
+    "cause": pl.Enum(CAUSES),
+    "span_id": pl.Int64,
+    "ended_by": pl.Int64,
+    "layer_id": pl.Int64,
+    "op_id": pl.Int64,
+    "phase": pl.Enum(PHASES),
+    "frame": pl.String,
+    "dependency": pl.String,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Pieces as arrays: the row of the gap, start, end, cause, and the host span that caused it (−1 for none)."""
+
+    gap: Int64Array
+    start: Int64Array
+    end: Int64Array
+    cause: Int64Array
+    span: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where pieces lie; −1 for nowhere."""
+
+    layer: Int64Array
+    op: Int64Array
+    phase: Int64Array
+    frame: Int64Array
+
+
+def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+    """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
+    causes = span_causes(scope.trace, found.model)
+    host = _host_part(scope, found, gaps, causes)
+    rest, dependency = _rest(scope, gaps, kernel_gap_ns)
+    main = _main_threads(scope, found, gaps)
+    places = [_at_spans(found, host, main, causes), _at_activities(scope, found, gaps, rest, main, causes)]
+    rows, place = _joined([host, rest]), _joined(places)
+    order = np.lexsort((rows.start, rows.gap))
+    gap, frame = rows.gap[order], place.frame[order]
+    made = pl.DataFrame(
+        {
+            "device_id": gaps["device_id"].gather(gap),
+            "gap_id": gap,
+            "start": rows.start[order],
+            "duration_ns": (rows.end - rows.start)[order],
+            "cause": rows.cause[order],
+            "span_id": rows.span[order],
+            "ended_by": gaps["ended_by"].gather(gap),
+            "layer_id": place.layer[order],
+            "op_id": place.op[order],
+            "phase": place.phase[order],
+            "frame": _frame_texts(found, frame),
+            "dependency": dependency.gather(gap),
+        }
+    )
+    return made.with_columns(
+        *(pl.when(pl.col(name) >= 0).then(name) for name in ("span_id", "layer_id", "op_id")),
+        pl.col("cause").replace_strict(dict(enumerate(CAUSES)), return_dtype=pl.Enum(CAUSES)),
+        pl.col("phase").replace_strict(dict(enumerate(PHASES)), return_dtype=pl.Enum(PHASES)),
+    ).select(pl.col(name).cast(dtype) for name, dtype in PIECE_COLUMNS.items())
+
+
+def _frame_texts(found: Attribution, frame: Int64Array) -> pl.Series:
+    """The names of the frames; null where there is none."""
+    rows = pl.Series(frame, dtype=pl.Int64)
+    names = found.model.stack.frame["name"]
+    known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
+    return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
+
+
+_Columns = TypeVar("_Columns", _Rows, _Places)
+
+
+def _joined(parts: list[_Columns]) -> _Columns:
+    """Parts one behind the other."""
+    kind = type(parts[0])
+    return kind(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(kind)))
+
+
+# -- the host was late -----------------------------------------------------------------------------
+
+
+def _host_part(scope: Scope, found: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
+    """The time of gaps in which the activity that ends them was not launched yet, by what the host did."""
+    stack = found.model.stack
+    start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
+    if scope.on_cpu:  # an operator is its own launch
+        late = np.arange(gaps.height)
+        main = _stepping_thread(found)
+        thread = np.full(late.size, main, dtype=np.int64)
+    else:
+        launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
+        late = np.flatnonzero(launched > start)
+        end = np.minimum(launched, end)
+        launch = gaps["launch_id"].gather(late).to_numpy().astype(np.int64)
+        thread = stack.thread[launch]
+    pieces = timeline(stack, thread).split(thread, start[late], end[late])
+    return _Rows(late[pieces.interval], pieces.start, pieces.end, causes.of(pieces.span), pieces.span)
+
+
+def _stepping_thread(found: Attribution) -> int:
+    """The thread that runs the steps of the process that has some; the one with most spans where none is known."""
+    mains = list(found.model.phases.main.values())
+    if mains:
+        return mains[0]
+    codes, counts = np.unique(found.model.stack.thread, return_counts=True)
+    return int(codes[counts.argmax()]) if codes.size else -1
+
+
+# -- and when it was not ---------------------------------------------------------------------------
+
+
+def _rest(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> tuple[_Rows, pl.Series]:
+    """The time of gaps after the launch, and for each gap the text of what its end waited for."""
+    none = pl.Series([None] * gaps.height, dtype=pl.String)
+    if scope.on_cpu or not gaps.height:
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Rows(nothing, nothing, nothing, nothing, nothing), none
+    start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
+    linked = gaps["launched"].is_not_null().to_numpy()
+    launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
+    late = launched > start
+    waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)), kernel_gap_ns)
+    waiting = np.zeros(gaps.height, dtype=bool)
+    waiting[waits["gap_id"].to_numpy()] = True
+    cause = np.where(end - start < kernel_gap_ns, _C["kernel_gap"], _C["unexplained"])
+    cause = np.where(waiting, _C["dependency"], cause)
+    cause = np.where(late, _C["launch_latency"], cause)
+    cause = np.where(linked, cause, _C["not_captured"])
+    begin = np.where(late, np.minimum(launched, end), start)
+    span = np.where(late, gaps["launch_id"].fill_null(-1).to_numpy(), -1)
+    left = np.flatnonzero(end > begin)
+    rows = _Rows(left, begin[left], end[left], cause[left], span[left])
+    return rows, _named_sources(scope, gaps, waits)
+
+
+def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
+    """`kernel (stream 20)`, and the device where it is another one; null for gaps that waited for nothing."""
+    wanted = waits.select(pl.col("source").alias("activity_id")).unique()
+    # Names as text only of what was waited for: those of all kernels would take more than all else.
+    sources = scope.trace.device.join(wanted, on="activity_id", how="semi").select(
+        pl.col("activity_id").alias("source"),
+        pl.col("name").cast(pl.String),
+        pl.col("stream_id").alias("on"),
+        pl.col("device_id").alias("of"),
+    )
+    other = pl.format("device {}, ", "of")
+    where = pl.when(pl.col("of") != pl.col("device_id")).then(other).otherwise(pl.lit(""))
+    named = waits.join(sources, on="source", how="left").join(gaps.select("gap_id", "device_id"), on="gap_id")
+    named = named.select("gap_id", pl.format("{} ({}stream {})", "name", where, "on").alias("text"))
+    return gaps.select("gap_id").join(named, on="gap_id", how="left", maintain_order="left")["text"]
+
+
+# -- where it lies ---------------------------------------------------------------------------------
+
+
+def _at_spans(found: Attribution, rows: _Rows, main: Int64Array, causes: SpanCauses) -> _Places:
+    """Layer, operator, phase and frame around the spans."""
+    stack = found.model.stack
+    distinct, back = np.unique(rows.span, return_inverse=True)
+    places = found.model.places(distinct)
+    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), rows.span)
+    frame = _frames(found, rows, rows.span, main, causes)
+    return _Places(places.layer[back], op, places.phase[back], frame)
+
+
+def _at_activities(
+    scope: Scope, found: Attribution, gaps: pl.DataFrame, rows: _Rows, main: Int64Array, causes: SpanCauses
+) -> _Places:
+    """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
+    ended = gaps["ended_by"].gather(rows.gap)
+    chosen = pl.DataFrame({"activity_id": ended})
+    known = found.activities.select("activity_id", "layer_id", "phase")
+    anchors = scope.overlapping.select("activity_id", "op_id", "launch_id")
+    joined = chosen.join(anchors, on="activity_id", how="left", maintain_order="left").join(
+        known, on="activity_id", how="left", maintain_order="left"
+    )
+    op = joined["op_id"].fill_null(-1).to_numpy()
+    launch = joined["launch_id"].fill_null(-1).to_numpy()
+    anchor = np.where(launch >= 0, launch, op)
+    distinct, back = np.unique(anchor, return_inverse=True)
+    places = found.model.places(distinct)
+    attributed = joined["phase"].is_not_null().to_numpy()
+    phase = joined["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    layer = joined["layer_id"].fill_null(-1).to_numpy()
+    return _Places(
+        np.where(attributed, layer, places.layer[back]),
+        op,
+        np.where(attributed, phase, places.phase[back]),
+        _frames(found, rows, anchor, main, causes),
+    )
+
+
+def _frames(
+    found: Attribution, rows: _Rows, spans: Int64Array, main: Int64Array, causes: SpanCauses
+) -> Int64Array:
+    """The user's frame around each span; where there is none on its thread (the autograd engine's have none), that
+    of the main thread at that time.
+    """
+    frame = take(causes.frame, spans)
+    lost = np.flatnonzero((frame < 0) & (main[rows.gap] >= 0))
+    if lost.size and (causes.frame >= 0).any():
+        open_then = found.model.stack.nesting.innermost_at(main[rows.gap[lost]], rows.start[lost])
+        frame[lost] = take(causes.frame, open_then)
+    return frame
+
+
+def _main_threads(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> Int64Array:
+    """For each gap the main thread of the process that launched what ended it; −1 where that is unknown."""
+    if scope.on_cpu:
+        return np.full(gaps.height, _stepping_thread(found), dtype=np.int64)
+    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    main = np.full(launch.size, -1, dtype=np.int64)
+    known = launch >= 0
+    main[known] = found.model.phases.main_thread(found.model.stack.process[launch[known]])
+    return main

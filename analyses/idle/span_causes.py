@@ -1,0 +1,170 @@
+"""Of each host span: why a device waits while it is the innermost, and the frame of the user's code around it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.attribution.span_places import StackModel
+from tracekit.analyses.program import program
+from tracekit.facts.idle_names import (
+    ASYNCHRONOUS_CALL_NS,
+    CAUSES,
+    CODE_LOADING,
+    COLLECTIVE_SPAN,
+    COMPILING_FRAME,
+    COMPILING_SPAN,
+    DATA_FRAME,
+    DATA_OPERATOR,
+    LIBRARIES,
+    NOT_AN_OPERATOR,
+    PAGEABLE_COPY,
+    PROFILER_FRAME,
+    PYTHON_FILE,
+    RELEASING_FRAME,
+    UNNAMED_COPY,
+    VALUE_OPERATOR,
+)
+from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
+from tracekit.facts.stack_names import PHASES
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = ["CAUSE_NUMBER", "SpanCauses", "span_causes", "user_frames"]
+
+CAUSE_NUMBER = {name: number for number, name in enumerate(CAUSES)}
+_C = CAUSE_NUMBER
+_UNMARKED = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanCauses:
+    """`cause` of every span, as a number into CAUSES; `frame` is the span of the user's frame around it, or −1;
+    `outside` the cause outside all spans.
+    """
+
+    cause: Int64Array
+    frame: Int64Array
+    outside: int
+
+    def of(self, spans: Int64Array) -> Int64Array:
+        """The causes of spans; outside all of them (−1) it is Python, or host code."""
+        return np.where(spans >= 0, take(self.cause, spans), self.outside)
+
+
+def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
+    """The causes of all spans of a trace.
+
+    An API call that waits, allocates, launches or loads code says so itself. Else what lies in the data loader is
+    data loading; else the nearest span around it decides whose name tells; else it is dispatch inside an operator,
+    and Python outside. Where the names in the trace show no PyTorch it is a call of a library, and where they show no
+    Python host code.
+    """
+    shown = program(trace)
+    dispatch = _C["operator_dispatch" if shown.pytorch else "library_call"]
+    outside = _C["python" if shown.python else "host_code"]
+    stack = model.stack
+    runtime, op = stack.of_kind("runtime", "sync"), stack.of_kind("op")
+    mark = _marks(stack)
+    waited, returned_early = _copies(trace, stack)
+    mark[waited] = _C["synchronisation"]
+    mark[returned_early] = _C["launch_api"]
+    calls = np.where(runtime, mark, _UNMARKED)
+    inner_call = calls >= 0
+
+    inside = op & ~stack.named(NOT_AN_OPERATOR, "op")
+    cause = np.where(stack.nesting.nearest_ancestor(inside) >= 0, dispatch, outside)
+    # A call that no table names is the framework at work, whatever lies around it.
+    cause[runtime] = dispatch
+    inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
+    around = take(mark, stack.nesting.nearest_ancestor(inheritable))
+    own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["profiler_overhead"]])
+    told = (around >= 0) & (~runtime | own_work)
+    cause[told] = around[told]
+    cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
+    cause[inner_call] = calls[inner_call]
+    return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)
+
+
+def _marks(stack: HostStack) -> Int64Array:
+    """The cause that a span's own name and kind tell; −1 where they do not."""
+    mark = np.full(stack.size, _UNMARKED, dtype=np.int64)
+    # The last row that matches holds.
+    for pattern, cause, kinds in (
+        (PROFILER_FRAME, "profiler_overhead", ("python",)),
+        (COMPILING_SPAN, "compilation", ("op", "annotation")),
+        (COMPILING_FRAME, "compilation", ("python",)),
+        (RELEASING_FRAME, "allocation", ("python",)),
+        (COLLECTIVE_SPAN, "collective_bookkeeping", ("op", "annotation")),
+        (VALUE_OPERATOR, "synchronisation", ("op",)),
+        (CODE_LOADING, "compilation", ("runtime",)),
+        (ALLOCATION, "allocation", ("runtime",)),
+        (LAUNCH, "launch_api", ("runtime",)),
+        (SYNCHRONISATION, "synchronisation", ("runtime",)),
+    ):
+        mark[stack.named(pattern, *kinds)] = _C[cause]
+    mark[stack.of_kind("sync")] = _C["synchronisation"]
+    mark[stack.of_kind("overhead")] = _C["profiler_overhead"]
+    mark[stack.named(CODE_LOADING, "overhead")] = _C["compilation"]
+    return mark
+
+
+def _loading(model: StackModel) -> BoolArray:
+    """Spans in a range that loads data, or in a frame of the data loader, or that prepare a batch."""
+    stack = model.stack
+    data = model.phases.marked_phase == PHASES.index("data")
+    data |= stack.named(DATA_FRAME, "python") | stack.named(DATA_OPERATOR, "op")
+    found: BoolArray = stack.nesting.nearest_ancestor(data) >= 0
+    return found
+
+
+def _in_marked_calls(stack: HostStack, marked: BoolArray) -> BoolArray:
+    """Spans inside an API call that tells its cause."""
+    found: BoolArray = stack.nesting.nearest_ancestor(marked) >= 0
+    return found
+
+
+def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
+    """Copy calls that waited for their copy, and those that returned before it was done, whatever their name says.
+
+    Of copies from or to pageable memory those waited that returned when it was done; of those that do not name the
+    memory (ROCm's) only calls of a length that shows it.
+    """
+    copies = trace.device.filter((pl.col("kind") == "memcpy") & pl.col("launch_id").is_not_null()).select(
+        "launch_id",
+        (pl.col("start") + pl.col("duration")).alias("done"),
+        pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY).alias("pageable"),
+        pl.col("name").cast(pl.String).str.contains(UNNAMED_COPY).alias("unnamed"),
+    )
+    launch = copies["launch_id"].to_numpy().astype(np.int64)
+    length = stack.end[launch] - stack.start[launch]
+    done = stack.end[launch] >= copies["done"].to_numpy()
+    likely = copies["pageable"].to_numpy() | (copies["unnamed"].to_numpy() & (length > ASYNCHRONOUS_CALL_NS))
+    return launch[likely & done], launch[~done]
+
+
+def user_frames(stack: HostStack) -> BoolArray:
+    """Which spans are frames of Python code that belongs to no library and not to Python's own."""
+    names = stack.frame.filter(pl.col("kind") == "python").select(pl.col("name").unique())
+    path = (
+        pl.col("name")
+        .cast(pl.String)
+        .str.extract(PYTHON_FILE, 1)
+        .str.replace_all("\\", "/", literal=True)
+        .alias("path")
+    )
+    files = names.with_columns(path).filter(pl.col("path").is_not_null())
+    first = pl.col("path").str.split("/").list.first().str.strip_suffix(".py")
+    foreign = pl.col("path").str.contains(r"(^|/)(site-packages|dist-packages|lib/python\d[^/]*)/|^<") | (
+        first.is_in([*LIBRARIES, *sys.stdlib_module_names])
+    )
+    own = files.filter(~foreign).select("name", pl.lit(value=True).alias("own"))
+    found = np.zeros(stack.size, dtype=bool)
+    if own.height:
+        joined = stack.frame.select("name").join(own, on="name", how="left", maintain_order="left")
+        found = joined["own"].fill_null(value=False).to_numpy() & stack.of_kind("python")
+    return found

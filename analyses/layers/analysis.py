@@ -1,0 +1,280 @@
+"""Which layer of the model takes the time: device time along the tree of layers (DEFINITIONS §5).
+
+Every activity belongs to one layer, to a pseudo-layer in angle brackets (work in no layer, but in a phase with a
+name: `<loss>`, `<optimizer>`, `<data>`) or to `unattributed`; `tracekit.analyses.attribution` says by which signal.
+A row's own time is the sum of its own activities, so the own times of all rows sum to the device time exactly.
+Inclusive times add those of the rows below it in the tree. Without a device they are operators' self times.
+
+Host time is that of the calls of the layers on the threads that ran them, less what passed in calls of other layers
+(a layer's own), and rolled up along the tree (inclusive). The backward pass calls no layers, so it is in none of
+them; a forward pass that is computed again is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed, attribution
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.layers.groups import by_group, pattern_of, shares
+from tracekit.analyses.layers.host_times import HostTimes, host_times
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import evaluate
+from tracekit.analyses.scope import Scope, launch_times, select
+from tracekit.facts.stack_names import PHASES
+from tracekit.facts.units import format_ns, format_share
+from tracekit.spans import Int64Array
+from tracekit.trace import Trace
+from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_node
+
+__all__ = ["CLASSES", "Layers", "has_layers", "layers", "most_own_time"]
+
+CLASSES = ("compute", "communication", "memory")
+
+_SOURCES = ("capture", "module", "range", "compiled", "interval")
+"""Sources of layers that are part of the model; the others stand for work in no layer."""
+
+_NAMED = 3
+"""Layers in the answer."""
+
+_LONGEST = 48
+"""Of a longer path the end is told, which tells most."""
+
+_SUMS = (
+    "device_own_ns",
+    *(f"{name}_ns" for name in PHASES),
+    *(f"class_{name}_ns" for name in CLASSES),
+    "recomputed_ns",
+    "activities",
+)
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Layers(Result):
+    """`tree`: one row per layer with any time, a walk through the tree in the order in which layers first ran.
+    `path`, `parent` (its path), `name` (the last part), `type` (class of the module), `source` of the layer, `depth`;
+    `calls` in the scope; `device_ns` inclusive and `device_own_ns`; the inclusive time by phase (`forward_ns` …
+    `other_ns`) and by class (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, in which
+    at least one of those activities ran; `recomputed_ns`, forward work that ran again in the backward pass;
+    `activities` (inclusive); `share` and `own_share` of the summed device time. `host_ns` and `host_self_ns` are null for rows
+    without calls of their own or below. `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle time
+    that a span of the layer caused (`analyses.idle_causes`), null where no launch was recorded. `layer_id` and `parent_layer_id` number the layers;
+    the row `unattributed` has none.
+
+    `by_type` and `by_pattern` group the rows by class (`Conv2d`) and by path with `*` for numbers
+    (`encoder.layer.*.attention`), a layer inside one of its own group counted once; `by_type` is None when no type is
+    known. `by_phase`: `activities`, `device_ns`, `share` per phase. `coverage`: the same per method of attribution.
+    `attributed_share` is the part of the device time in layers or named phases (None when nothing ran).
+    """
+
+    tree: pl.DataFrame
+    by_type: pl.DataFrame | None
+    by_pattern: pl.DataFrame
+    by_phase: pl.DataFrame
+    coverage: pl.DataFrame
+    attributed_share: float | None
+
+
+def layers(trace: Trace, *, scope: Scope | None = None) -> Layers:
+    """Device and host time by layer of the scope.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.scope import select
+    >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
+    >>> found = layers(trace)
+    >>> int(found.tree["device_own_ns"].sum()) == int(select(trace).activities["duration"].sum())
+    True
+    >>> found.tree.filter(found.tree["type"] == "Conv2d")["path"][0]
+    'stem.0'
+    """
+    scope = scope or select(trace)
+    known = attribution(trace, scope=scope)
+    rows = attributed(trace, scope)
+    total = int(rows["duration"].sum())
+    tree = _tree(scope, known, rows, total)
+    by_phase = _by_phase(rows, total)
+    by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), "pattern", total)
+    types = tree.with_columns(_type_or_pseudo().alias("type"))
+    result = Layers(
+        answer=_answer(by_pattern, by_phase, has_layers(tree), known.coverage_share, on_cpu=scope.on_cpu),
+        not_captured="; ".join(known.missing) or None,
+        tree=tree,
+        by_type=by_group(types, "type", total) if tree["type"].is_not_null().any() else None,
+        by_pattern=by_pattern,
+        by_phase=by_phase,
+        coverage=known.coverage,
+        attributed_share=known.coverage_share,
+    )
+    return evaluate("layers", trace, scope, result)
+
+
+def _type_or_pseudo() -> pl.Expr:
+    """What stands for work in no layer has no class; its name takes the place."""
+    return pl.when(pl.col("source").is_in(_SOURCES)).then("type").otherwise("name")
+
+
+def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
+    table = known.layers
+    # One more row, for what is in no layer.
+    parent = np.append(table["parent_layer_id"].fill_null(-1).to_numpy(), -1)
+    depth = np.append(table["depth"].to_numpy(), 0)
+    layer = rows["layer_id"].fill_null(table.height).to_numpy()
+    own, first = _own_sums(scope, rows, layer, parent.size)
+    host = host_times(scope, known.model, parent.size)
+    sums = rolled_up(own, parent, depth)
+    device = sums[:, 0]
+    calls, inside = host.rolled_up(parent, depth)
+    first = rolled_up_least(np.minimum(first, host.first), parent, depth)
+    spans = (rows["start"].to_numpy(), rows["end"].to_numpy())
+    union = union_per_node(layer, *spans, parent, depth)
+    idle_own = _idle_caused(scope, parent.size)
+    idle = rolled_up(idle_own, parent, depth)
+    columns = _columns(table, own, sums, union, host, calls, inside)
+    columns |= _idle_columns(scope, idle, idle_own)
+    kept = np.flatnonzero((sums[:, -1] > 0) | (device > 0) | (inside.total > 0) | (idle > 0))
+    order = _walk(kept, parent, first)
+    return pl.DataFrame(columns)[order].with_columns(shares(total))
+
+
+def _own_sums(
+    scope: Scope, rows: pl.DataFrame, layer: Int64Array, size: int
+) -> tuple[Int64Array, Int64Array]:
+    """Per layer the sums of `_SUMS` over its own activities, and when the first of them was launched."""
+    time = pl.col("duration")
+    frame = rows.select("duration", "phase", "class", "recomputed").with_columns(
+        pl.Series("layer", layer), pl.Series("launched", launch_times(scope.trace, rows))
+    )
+    sums = frame.group_by("layer").agg(
+        time.sum().alias("device_own_ns"),
+        *(time.filter(pl.col("phase") == name).sum().alias(f"{name}_ns") for name in PHASES),
+        *(time.filter(pl.col("class") == name).sum().alias(f"class_{name}_ns") for name in CLASSES),
+        time.filter("recomputed").sum().alias("recomputed_ns"),
+        pl.len().cast(pl.Int64).alias("activities"),
+        pl.col("launched").min(),
+    )
+    own = np.zeros((size, len(_SUMS)), dtype=np.int64)
+    first = np.full(size, _NEVER)
+    at = sums["layer"].to_numpy()
+    own[at] = sums.select(_SUMS).to_numpy()
+    first[at] = sums["launched"].to_numpy()
+    return own, first
+
+
+def _columns(
+    table: pl.DataFrame,
+    own: Int64Array,
+    sums: Int64Array,
+    union: Int64Array,
+    host: HostTimes,
+    calls: Int64Array,
+    inside: HostTimes,
+) -> dict[str, pl.Series]:
+    paths = table["path"]
+    above = table["parent_layer_id"]
+    lost = {"path": UNATTRIBUTED, "name": UNATTRIBUTED, "source": UNATTRIBUTED, "depth": 0}
+    columns = {
+        "layer_id": _with(table["layer_id"], None),
+        "parent_layer_id": _with(above, None),
+        "path": _with(paths, lost["path"]),
+        "parent": _with(paths.gather(above), None),
+        **{name: _with(table[name], lost.get(name)) for name in ("name", "type", "source", "depth")},
+        "calls": _or_null(calls, inside.known),
+        "device_ns": pl.Series(sums[:, 0]),
+        "device_own_ns": pl.Series(own[:, 0]),
+    }
+    columns |= {name: pl.Series(sums[:, at]) for at, name in enumerate(_SUMS) if at}
+    return columns | {
+        "union_ns": pl.Series(union),
+        "host_ns": _or_null(inside.total, inside.known),
+        "host_self_ns": _or_null(host.total, inside.known),
+    }
+
+
+def _idle_caused(scope: Scope, size: int) -> Int64Array:
+    """Per layer the idle time that its own spans caused; the last row has what no layer caused."""
+    pieces = idle_causes(scope.trace, scope=scope).pieces
+    caused = np.zeros(size, dtype=np.int64)
+    np.add.at(caused, pieces["layer_id"].fill_null(size - 1).to_numpy(), pieces["duration_ns"].to_numpy())
+    return caused
+
+
+def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
+    told = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
+    known = np.full(idle.size, bool(told))
+    return {"idle_caused_ns": _or_null(idle, known), "idle_caused_own_ns": _or_null(own, known)}
+
+
+def _with(values: pl.Series, last: object) -> pl.Series:
+    return pl.concat([values, pl.Series([last], dtype=values.dtype)], rechunk=True)
+
+
+def _or_null(values: Int64Array, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
+    frame = pl.DataFrame({"value": values, "known": known})
+    return frame.select(pl.when("known").then("value")).to_series()
+
+
+def _walk(kept: Int64Array, parent: Int64Array, first: Int64Array) -> Int64Array:
+    """The kept rows depth first, siblings by when they first ran; the last row of all stays the last."""
+    place = np.full(parent.size, -1, dtype=np.int64)
+    place[kept] = np.arange(kept.size)
+    above = np.where(parent[kept] >= 0, place[np.maximum(parent[kept], 0)], -1)
+    order = kept[depth_first(above, np.where(kept == parent.size - 1, _NEVER, first[kept]))]
+    return np.concatenate([order[order != parent.size - 1], order[order == parent.size - 1]])
+
+
+def _by_phase(rows: pl.DataFrame, total: int) -> pl.DataFrame:
+    share = pl.col("device_ns") / total if total else pl.lit(None, dtype=pl.Float64)
+    return (
+        rows.group_by("phase")
+        .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("device_ns"))
+        .with_columns(share.alias("share"), pl.col("phase").cast(pl.String))
+        .sort("device_ns", "phase", descending=[True, False])
+    )
+
+
+def has_layers(tree: pl.DataFrame) -> bool:
+    """Whether any row of a tree is a layer of the model, and not only work outside of it."""
+    return bool(tree["source"].is_in(_SOURCES).any())
+
+
+def _answer(
+    by_pattern: pl.DataFrame, by_phase: pl.DataFrame, known: bool, covered: float | None, *, on_cpu: bool
+) -> str:
+    if covered is None:
+        return "Nothing ran."
+    total = format_ns(int(by_phase["device_ns"].sum()))
+    what = "operators' self time" if on_cpu else "device time"
+    if not known:
+        told = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
+        return f"{total} of {what} in no known layer; by phase: {told}."
+    told = ", ".join(
+        f"{label} {format_share(share)}" for label, _, share in most_own_time(by_pattern, count=_NAMED)
+    )
+    return (
+        f"{format_share(covered)} of {total} of {what} is in layers or named phases; the most in one: {told}."
+    )
+
+
+def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:
+    """(label, ns, share of the device time) of the layers with the most time of their own.
+
+    Layers that differ only in numbers count as one, and the label says how many they are.
+    """
+    rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
+    return [
+        ((f"{layers} × " if layers > 1 else "") + _short(path), time, share)
+        for path, layers, time, share in rows["pattern", "layers", "device_own_ns", "own_share"].rows()
+    ]
+
+
+def _short(path: str) -> str:
+    """The path, or the last parts of it that are not too long."""
+    if len(path) <= _LONGEST:
+        return path
+    start = re.compile(r"[./]").search(path, len(path) - _LONGEST)
+    return f"…{path[start.end() :] if start else path[1 - _LONGEST :]}"

@@ -1,0 +1,201 @@
+"""XSP's analyses of recordings on the disk: which files make a run, and its tables.
+
+This module stands above the analyses and below the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import tracekit
+from tracekit.analyses.counters.ncu import with_ncu
+from tracekit.analyses.xsp.catalogue import CATALOGUE
+from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
+from tracekit.analyses.xsp.layer_tables import layer_tables
+from tracekit.analyses.xsp.model_tables import best_run, model_information, model_kernels, overhead
+from tracekit.analyses.xsp.result import XspTable, worded
+from tracekit.analyses.xsp.runs import XspRun, run_of
+from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
+from tracekit.readers.ncu import read_ncu
+from tracekit.sweep_index import DONE, INDEX_FILE, read_index
+from tracekit.trace import Trace
+
+__all__ = ["ReadTrace", "RunFiles", "find_runs", "xsp", "xsp_of"]
+
+ReadTrace = Callable[[Path], Trace]
+
+_OF_SERIES: Final = ("A1", "A15")
+"""Analyses that compare runs; the others are of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run on the disk: its `manifest`, None of a trace alone, and its `traces` at the levels ML and MLG."""
+
+    label: str
+    manifest: Manifest | None
+    traces: tuple[Path, ...]
+
+
+def find_runs(paths: Sequence[Path], *, rank: int | None = None) -> list[RunFiles]:
+    """The runs in folders of captures, folders of sweeps (those that are done), and trace files, each a run of its own.
+
+    Of several ranks the traces of `rank`, else of the first. Raises UnreadableTraceError for a folder that is neither, or
+    is damaged, and UsageError for a rank that was not recorded.
+    """
+    return [run for path in paths for run in _runs_at(path, rank)]
+
+
+def _runs_at(path: Path, rank: int | None) -> Iterator[RunFiles]:
+    if not path.is_dir():
+        yield RunFiles(path.name, manifest_beside(path), (path,))
+        return
+    if (path / MANIFEST_FILE).is_file():
+        yield _capture(path, rank)
+        return
+    if (path / INDEX_FILE).is_file():
+        index = read_index(path)
+        folders = index.filter(index["status"] == DONE)["folder"].drop_nulls().to_list()
+        if not folders:
+            raise UnreadableTraceError("no run of this sweep is done", path=path)
+        for folder in folders:
+            yield _capture(path / folder, rank)
+        return
+    raise UnreadableTraceError(
+        f"there is neither {MANIFEST_FILE} nor {INDEX_FILE} in it",
+        path=path,
+        remedy="name the folder of a tracekit capture or sweep, or a trace file",
+    )
+
+
+def _capture(folder: Path, rank: int | None) -> RunFiles:
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    recorded = [run for run in manifest.runs if run.trace is not None and run.level in ("ML", "MLG")]
+    ranks = sorted({run.rank for run in recorded})
+    if rank is not None and recorded and rank not in ranks:
+        raise UsageError(f"rank {rank} was not recorded", path=folder, remedy=f"the ranks are {ranks}")
+    wanted = rank if rank is not None else min(ranks, default=0)
+    traces = tuple(folder / str(run.trace) for run in recorded if run.rank == wanted)
+    return RunFiles(folder.name, manifest, traces)
+
+
+def xsp(
+    paths: Sequence[Path | str],
+    *,
+    analyses: Sequence[str] | None = None,
+    counters: Path | None = None,
+    ncu: Sequence[Path | str] = (),
+    batch: int | None = None,
+    rank: int | None = None,
+    step: str | None = None,
+) -> dict[str, XspTable]:
+    """The tables of XSP's analyses (keys of CATALOGUE; all by default) of the runs in these files and folders.
+
+    A1 and A15 have a row for each run; the others are of the run with this `batch`, else with the optimal one. `counters`
+    is a trace with hardware counters of that run, `ncu` are tables of Nsight Compute, joined to the kernels of every run. Raises what `find_runs` and `tracekit.read` raise, and UsageError for
+    runs that differ in more than the batch.
+
+    >>> tables = xsp(["sample_traces/cnn_cpu"], analyses=["A10"])
+    >>> tables["A10"].frame["name"][0]
+    'aten::convolution_backward'
+    """
+    files = find_runs([Path(path) for path in paths], rank=rank)
+    reports = [read_ncu(path) for path in ncu]
+
+    def read(path: Path) -> Trace:
+        return with_ncu(tracekit.read(path), *reports)
+
+    return xsp_of(files, read, analyses=analyses, counters=counters, batch=batch, step=step)
+
+
+def xsp_of(
+    files: Sequence[RunFiles],
+    read: ReadTrace,
+    *,
+    analyses: Sequence[str] | None = None,
+    counters: Path | None = None,
+    batch: int | None = None,
+    step: str | None = None,
+) -> dict[str, XspTable]:
+    """As `xsp`, of runs that were found, with a function that reads their traces."""
+    wanted = list(CATALOGUE) if analyses is None else [key for key in CATALOGUE if key in analyses]
+    _check_series(files)
+    bare = [XspRun(label=file.label, manifest=file.manifest) for file in files]
+    chosen = _chosen(bare, batch)
+    tables: dict[str, XspTable] = {}
+    if "A1" in wanted:
+        tables["A1"] = model_information(bare)
+    rows: list[XspTable] = []
+    for number, file in enumerate(files):
+        alone = number == chosen and any(key not in _OF_SERIES for key in wanted)
+        if not alone and "A15" not in wanted:
+            continue
+        # One run after the other: a series may hold more traces than the memory.
+        measured = None if counters is None or number != chosen else read(counters)
+        traces = [read(path) for path in file.traces]
+        run = run_of(file.label, *traces, manifest=file.manifest, counters=measured, step=step)
+        if "A15" in wanted:
+            rows.append(worded(model_row(run), run.format))
+        if alone:
+            tables |= _of_one(run, wanted)
+    if rows:
+        tables["A15"] = model_kernels(rows)
+    return {key: tables[key] for key in wanted}
+
+
+def _of_one(run: XspRun, wanted: Sequence[str]) -> dict[str, XspTable]:
+    tables: dict[str, XspTable] = {}
+    if any(key in wanted for key in ("A2", "A3", "A4", "A5", "A6", "A7", "A13")):
+        tables |= layer_tables(run)
+    if any(key in wanted for key in ("A8", "A9", "A10", "A11", "A12", "A14")):
+        tables |= kernel_tables(run)
+    if "overhead" in wanted:
+        tables["overhead"] = overhead(run)
+    return {key: worded(table, run.format) for key, table in tables.items()}
+
+
+def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:
+    if batch is None:
+        return best_run(runs)
+    for number, run in enumerate(runs):
+        if run.batch == batch:
+            return number
+    known = ", ".join(str(run.batch) for run in runs)
+    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {known}")
+
+
+def _check_series(files: Sequence[RunFiles]) -> None:
+    """Raise UsageError for several runs that no table should compare."""
+    if len(files) < 2:
+        return
+    seen: dict[int | None, str] = {}
+    for file in files:
+        other = _differs(files[0].manifest, file.manifest)
+        if other:
+            raise UsageError(
+                f"{files[0].label} and {file.label} differ in {other}",
+                remedy="name the runs of one model that differ in the batch alone",
+            )
+        batch = XspRun(label=file.label, manifest=file.manifest).batch
+        if batch in seen:
+            raise UsageError(f"{seen[batch]} and {file.label} have the same batch", remedy="name one of them")
+        seen[batch] = file.label
+
+
+def _differs(one: Manifest | None, other: Manifest | None) -> str | None:
+    """The first setting, besides the batch, in which two runs differ."""
+    if one is None or other is None:
+        return "that one has no manifest"
+    for name in ("workload", "device_name"):
+        if getattr(one, name) != getattr(other, name):
+            return name
+    if one.settings is None or other.settings is None:
+        return None if one.settings is other.settings else "settings"
+    for name in one.settings.__struct_fields__:
+        if name != "batch" and getattr(one.settings, name) != getattr(other.settings, name):
+            return name
+    return None

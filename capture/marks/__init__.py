@@ -1,0 +1,1 @@
+"""Ranges for layers and phases, and times of steps."""

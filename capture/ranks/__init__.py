@@ -1,0 +1,5 @@
+"""A capture on several ranks: one process each on this machine, and one manifest of them all. It imports no torch."""
+
+from tracekit.capture.ranks.start import Failure, error_file, record_ranks
+
+__all__ = ["Failure", "error_file", "record_ranks"]

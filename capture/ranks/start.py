@@ -1,0 +1,216 @@
+"""A capture on several ranks: one process each on this machine, and one manifest of them all. It imports no torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tracekit import errors
+from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
+from tracekit.capture.plan import Plan, process_of
+from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
+from tracekit.manifest import Manifest
+
+__all__ = ["Failure", "error_file", "record_ranks"]
+
+_POLL_SECONDS: Final = 0.05
+_GRACE_SECONDS: Final = 10
+_SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, tracebacks or "".
+
+    `own_part` is that of a WorkloadError.
+    """
+
+    kind: str
+    text: str
+    traceback: str = ""
+    own_part: str = ""
+
+
+def error_file(scratch: Path, rank: int) -> Path:
+    """Where a rank writes down why it failed."""
+    return scratch / f"error{rank}.json"
+
+
+def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Manifest:
+    """Run the plan on its ranks and return the manifest of all their runs, which is written into `folder`.
+
+    Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
+    rank did not fit the memory. What was finished on all ranks stays.
+    """
+    # Not in `folder`: when its disk is full, the ranks must still be able to say so.
+    with tempfile.TemporaryDirectory(prefix="tracekit-ranks-") as scratch_name:
+        scratch = Path(scratch_name)
+        port = _free_port()
+        processes: list[subprocess.Popen[bytes]] = []
+        error: TracekitError | None = None
+        try:
+            processes += (_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks))
+            failed = _wait(processes, scratch, progress)
+            codes = [process.poll() for process in processes]
+            error = None if failed is None else _error_of(failed, codes, scratch)
+        except KeyboardInterrupt:
+            _keep_finished(processes, scratch, plan, folder, stopped="interrupted")
+            raise
+        finally:
+            _stop(processes)
+        why = None if error is None else without_paths(str(error))
+        manifest = _keep_finished(processes, scratch, plan, folder, stopped=why)
+    if error is not None:
+        raise error
+    if manifest is None:
+        raise TracekitError("the ranks ended without a result")
+    return manifest
+
+
+def _keep_finished(
+    processes: list[subprocess.Popen[bytes]], scratch: Path, plan: Plan, folder: Path, *, stopped: str | None
+) -> Manifest | None:
+    """End the ranks and write the manifest of what all of them have finished; None when that is nothing."""
+    _stop(processes)
+    for unfinished in folder.glob(f"{SCRATCH_PREFIX}*"):
+        shutil.rmtree(unfinished)  # of ranks that were stopped while they wrote
+    manifest = _merged(scratch, plan)
+    if manifest is None or (stopped and not manifest.runs):
+        return None
+    return write_capture(folder, msgspec.structs.replace(manifest, stopped=stopped))
+
+
+def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(plan.settings.ranks),
+    }
+    words = process_of("tracekit.capture.ranks.process", plan, folder, scratch, rank)
+    return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def _wait(
+    processes: list[subprocess.Popen[bytes]], scratch: Path, progress: Callable[[str], None]
+) -> int | None:
+    """Wait for all ranks, telling what the first one does; returns the one that failed first, None when all went well."""
+    told = 0
+    while True:
+        codes = [process.poll() for process in processes]
+        lines = _lines(scratch / "progress")
+        for line in lines[told:]:
+            progress(line)
+        told = len(lines)
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed:
+            return min(failed, key=lambda rank: _failed_at(scratch, rank))
+        if all(code == 0 for code in codes):
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
+def _failed_at(scratch: Path, rank: int) -> int:
+    """When a rank wrote down its error. One fails, and the others fail because they miss it a moment later.
+
+    A rank that wrote none was killed, which no other rank's error can have caused: it comes first.
+    """
+    path = error_file(scratch, rank)
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []  # the first rank has said nothing yet
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End what still runs, gently first: a rank that is interrupted writes down what it has finished."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_POLL_SECONDS)
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _merged(scratch: Path, plan: Plan) -> Manifest | None:
+    """The first rank's manifest with the runs of all ranks; only levels that every rank has finished count."""
+    parts = []
+    for rank in range(plan.settings.ranks):
+        path = scratch / f"rank{rank}.json"
+        if not path.exists():
+            return None
+        parts.append(msgspec.json.decode(path.read_bytes(), type=Manifest))
+    runs = []
+    for level in plan.levels:
+        of_level = [run for part in parts for run in part.runs if run.level == level]
+        if len(of_level) == len(parts):
+            runs += of_level
+    skipped = sum(part.skipped_samples for part in parts)
+    return msgspec.structs.replace(parts[0], runs=runs, skipped_samples=skipped)
+
+
+def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
+    # The rank that ran out of memory takes others with it, which may be seen to end first.
+    for rank, code in enumerate(codes):
+        failure = _failure(scratch, rank)
+        if failure is not None and failure.kind == OutOfMemoryError.__name__:
+            return _raised(rank, failure)
+        if code == -_SIGKILL:
+            return OutOfMemoryError(
+                f"rank {rank}: the system killed it, as it does when memory runs out",
+                remedy="lower --batch, --size or --ranks",
+            )
+    failure = _failure(scratch, failed)
+    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: {_ended(codes[failed])}")
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        names = {member.value: member.name for member in signal.Signals}
+        return f"it crashed ({names.get(-code, f'signal {-code}')})"
+    return f"it ended with exit code {code} and no word"
+
+
+def _failure(scratch: Path, rank: int) -> Failure | None:
+    path = error_file(scratch, rank)
+    return msgspec.json.decode(path.read_bytes(), type=Failure) if path.exists() else None
+
+
+def _raised(rank: int, failure: Failure) -> TracekitError:
+    """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
+    kind = getattr(errors, failure.kind, TracekitError)
+    error: TracekitError = kind(f"rank {rank}: {failure.text}")
+    if isinstance(error, WorkloadError):
+        error.traceback = failure.own_part
+    error.__cause__ = _InAnotherProcess(failure.traceback) if failure.traceback else None
+    return error
+
+
+class _InAnotherProcess(Exception):  # noqa: N818 - it carries the text of an error, and is none itself
+    """The traceback of a rank, so that it is shown where that of a single process would be."""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

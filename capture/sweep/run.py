@@ -1,0 +1,218 @@
+"""`sweep`: run a grid of settings, each in a fresh process, into one index that can be taken up again.
+
+It imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import polars as pl
+
+import tracekit
+from tracekit.analyses.statistics import trimmed_mean
+from tracekit.capture import workloads
+from tracekit.capture.output import prepare_folder
+from tracekit.capture.plan import DEFAULT_LEVELS, Plan
+from tracekit.capture.sweep import process as sweep_process
+from tracekit.capture.sweep.grid import Grid, folder_of, label_of, run_key, series_key
+from tracekit.capture.sweep.process import Outcome
+from tracekit.errors import MissingDependencyError, TracekitError, UsageError
+from tracekit.facts.units import NS_PER_S
+from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings, read_manifest
+from tracekit.report.write import write_bytes
+from tracekit.sweep_index import ASKED, DONE, INDEX_FILE, OUT_OF_MEMORY, SKIPPED, index_of, read_index
+
+__all__ = ["Grid", "Progress", "sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a sweep stands: `number` of `total` runs, called `label`, is about to start or, with `row`, has ended.
+
+    `row` is its row of the index. `seconds_left` is the mean time of the runs so far times those that are left, None
+    before the first has ended.
+    """
+
+    number: int
+    total: int
+    label: str
+    row: dict[str, Any] | None
+    seconds_left: float | None
+
+
+def sweep(
+    grid: Grid,
+    out: Path,
+    *,
+    settings: Settings | None = None,
+    options: CaptureOptions | None = None,
+    levels: tuple[Level, ...] = DEFAULT_LEVELS,
+    data: Path | None = None,
+    retry: bool = False,
+    timeout: float | None = None,
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> pl.DataFrame:
+    """Run the grid and return its rows of the index, in the order of the grid; columns as in `tracekit.sweep_index`.
+
+    Each run is a process of its own, which records as `tracekit.capture.run.run` does, into a folder of its own in
+    `out`. `out/index.parquet` is written anew, as a whole, after each. What it holds already is not run again, unless
+    `retry` is set and the run did not succeed. A run that fails, exceeds `timeout` seconds or runs out of memory is
+    recorded, and the sweep goes on; larger batches of a run that was out of memory are skipped, unless `retry` is set.
+    `settings` hold where the grid names no values. One sweep at a time may write to a folder.
+
+    Raises `UsageError` for an unknown workload, a value out of range, data that are not there, a folder that cannot be
+    written to or an index with other columns; `MissingDependencyError` without torch. After KeyboardInterrupt
+    the run that was going has been ended and the index holds those before it.
+    """
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"the timeout is {timeout:g} s", remedy="it must be more than 0")
+    plans = grid.plans(
+        settings=settings or Settings(), options=options or CaptureOptions(), levels=levels, data=data
+    )
+    _check(plans)
+    folder = prepare_folder(Path(out))
+    index = _Index(folder)
+    waiting = [(number, plan) for number, plan in enumerate(plans, 1) if not index.knows(plan, retry=retry)]
+    seconds: list[float] = []
+    for done, (number, plan) in enumerate(waiting):
+        told = partial(Progress, number, len(plans), label_of(plan, grid))
+        progress(told(None, _left(seconds, len(waiting) - done)))
+        row = _skipped(plan, index, retry=retry) or _run(plan, folder, timeout)
+        index.put(row)
+        if row["seconds"] is not None:
+            seconds.append(row["seconds"])
+        progress(told(row, _left(seconds, len(waiting) - done - 1)))
+    return index.rows(plans)
+
+
+class _Index:
+    """The index of a folder, on disk as in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / INDEX_FILE
+        self._frame = read_index(folder) if self._path.exists() else index_of([])
+        # Written even when it is empty: a folder that takes no file says so before hours of work.
+        self._write()
+
+    def knows(self, plan: Plan, *, retry: bool) -> bool:
+        """Whether the plan need not be run: it is done, or it did not succeed and is not to be retried.
+
+        A run that was skipped is looked at again: what it was skipped for may have succeeded since.
+        """
+        found = self._frame.filter(pl.col("key") == run_key(plan))["status"].to_list()
+        return bool(found) and (found[0] == DONE or (not retry and found[0] != SKIPPED))
+
+    def reason_to_skip(self, plan: Plan) -> str | None:
+        """Which smaller batch of otherwise equal settings was out of memory, as a sentence; None when there is none."""
+        smaller = self._frame.filter(
+            (pl.col("series") == series_key(plan))
+            & (pl.col("status") == OUT_OF_MEMORY)
+            & (pl.col("batch") < (plan.settings.batch or 0))
+        )["batch"].to_list()
+        return f"batch {min(smaller)} is out of memory already" if smaller else None
+
+    def put(self, row: dict[str, Any]) -> None:
+        """Add the row in the place of an older one of the same key, and write the file."""
+        self._frame = pl.concat([self._frame.filter(pl.col("key") != row["key"]), index_of([row])])
+        self._write()
+
+    def rows(self, plans: list[Plan]) -> pl.DataFrame:
+        """The rows of these plans, in their order."""
+        keys = pl.DataFrame({"key": [run_key(plan) for plan in plans]}, schema={"key": pl.String})
+        return keys.join(self._frame, on="key", how="inner", maintain_order="left")
+
+    def _write(self) -> None:
+        buffer = BytesIO()
+        self._frame.write_parquet(buffer)
+        write_bytes(self._path, buffer.getvalue())
+
+
+def _check(plans: list[Plan]) -> None:
+    """Refuse before the first run what would fail in all of them."""
+    for name in {plan.workload for plan in plans}:
+        workloads.find(name)
+    data = plans[0].data
+    if data is not None and not Path(data).exists():
+        raise UsageError("there are no data there", path=data, remedy="give a file or folder that exists")
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
+
+
+def _left(seconds: list[float], runs: int) -> float | None:
+    return sum(seconds) / len(seconds) * runs if seconds else None
+
+
+def _skipped(plan: Plan, index: _Index, *, retry: bool) -> dict[str, Any] | None:
+    """The row of a plan that is not worth a try, None of one that is."""
+    reason = None if retry else index.reason_to_skip(plan)
+    return None if reason is None else _row(plan, Outcome(status="skipped", error=reason), None)
+
+
+def _run(plan: Plan, folder: Path, timeout: float | None) -> dict[str, Any]:
+    """Run the plan and return its row."""
+    own = folder / folder_of(plan)
+    outcome = sweep_process.run_plan(plan, own, timeout=timeout)
+    manifest = None
+    if outcome.status == DONE:
+        try:
+            manifest = read_manifest(own / MANIFEST_FILE)
+        except TracekitError as error:
+            outcome = Outcome(status="failed", error=error.fault, seconds=outcome.seconds)
+    return _row(plan, outcome, manifest)
+
+
+def _row(plan: Plan, outcome: Outcome, manifest: Manifest | None) -> dict[str, Any]:
+    settings = msgspec.structs.asdict(plan.settings)
+    return {
+        **{name: value for name, value in settings.items() if name in ASKED},
+        "key": run_key(plan),
+        "series": series_key(plan),
+        "workload": plan.workload,
+        "real_data": plan.data is not None,
+        "levels": ",".join(plan.levels),
+        "steps": plan.options.steps,
+        "warmup": plan.options.warmup,
+        "status": outcome.status,
+        "error": None if outcome.error is None else " ".join(outcome.error.split()),
+        "folder": None if outcome.status == SKIPPED else folder_of(plan),
+        "seconds": None if outcome.status == SKIPPED else outcome.seconds,
+        "tracekit_version": tracekit.__version__,
+        **({} if manifest is None else _measured(manifest)),
+    }
+
+
+def _measured(manifest: Manifest) -> dict[str, Any]:
+    times = manifest.step_times_ns("M")
+    mean = trimmed_mean(times)
+    samples = manifest.samples_per_step
+    return {
+        "device_name": manifest.device_name,
+        "step_median_ns": float(median(times)) if times else None,
+        "step_trimmed_mean_ns": mean,
+        "step_min_ns": min(times, default=None),
+        "profiling_overhead": manifest.overhead("MLG"),
+        "samples_per_step": samples,
+        "throughput_per_s": samples * NS_PER_S / mean if samples is not None and mean else None,
+        "flops_per_step": manifest.flops_per_step,
+        "peak_memory_bytes": _peak(manifest),
+        "parameters": manifest.parameters,
+    }
+
+
+def _peak(manifest: Manifest) -> int | None:
+    """The most on any rank, without the profiler where that was run."""
+    for level in ("M", *(run.level for run in manifest.runs)):
+        peaks = [run.peak_memory_bytes for run in manifest.runs if run.level == level]
+        known = [peak for peak in peaks if peak is not None]
+        if known:
+            return max(known)
+    return None

@@ -1,0 +1,1 @@
+"""Data of the workloads: made up, or read from files."""

@@ -1,0 +1,256 @@
+"""`tracekit sweep`: run a grid of captures; `tracekit characterize`: what it says about each model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tracekit.cli import capture_options as flags
+from tracekit.cli import options as shared
+from tracekit.cli import sweep_options as lists
+from tracekit.cli.asked import with_flags
+from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.frames import Listing, check_format, emit_listing, sorted_by
+from tracekit.cli.output import choose_format
+from tracekit.errors import TracekitError, UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.capture.sweep import Grid, Progress
+    from tracekit.manifest import CaptureOptions, Level, Settings
+
+__all__ = ["characterize", "sweep"]
+
+_RUN_TITLES: Final = {
+    "step_trimmed_mean_ns": "step time",
+    "throughput_per_s": "samples/s",
+    "profiling_overhead": "profiled ÷ plain",
+    "peak_memory_bytes": "peak memory",
+    "flops_per_step": "FLOPs a step",
+}
+_MODEL_TITLES: Final = {
+    "online_latency_ns": "latency at 1",
+    "maximum_throughput_per_s": "most samples/s",
+    "optimal_batch": "optimal batch",
+    "out_of_memory_batch": "no memory at",
+    "convolution_share": "convolution",
+    "gpu_share": "GPU",
+}
+_UNSHOWN: Final = frozenset({"key", "series", "workload", "batch"})
+
+
+@with_flags
+def sweep(
+    workload: lists.WorkloadNames,
+    output: lists.SweepFolder = Path("runs/sweep"),
+    *,
+    varied: lists.GridFlags,
+    data: flags.Data = None,
+    device: flags.Device = "cpu",
+    tiny: flags.Tiny = False,
+    max_rows: flags.MaxRows = None,
+    ranks: flags.Ranks = 1,
+    seed: flags.Seed = 0,
+    levels: flags.Levels = "M,MLG,metrics",
+    steps: flags.Steps = 3,
+    warmup: flags.Warmup = 1,
+    retry: lists.Retry = False,
+    timeout: lists.Timeout = None,
+    format_: lists.FormatFlag = lists.TableFormat.table,
+) -> None:
+    """Capture every combination of a few settings, each in a fresh process; goes on where it was interrupted."""
+    chosen = shared.Format(format_.value)
+    check_format(chosen, None)
+    grid = varied.of(workload)
+    from tracekit.manifest import CaptureOptions, Settings
+
+    settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
+    options = CaptureOptions(steps=steps, warmup=warmup)
+    chosen_levels = flags.levels_of(levels)
+    with ended_by_signals():
+        rows = _sweep(grid, output, settings, options, chosen_levels, data, retry=retry, timeout=timeout)
+    emit_listing(_runs(rows, output), chosen)
+    _say_what_failed(rows)
+
+
+def _sweep(
+    grid: Grid,
+    folder: Path,
+    settings: Settings,
+    options: CaptureOptions,
+    levels: tuple[Level, ...],
+    data: Path | None,
+    *,
+    retry: bool,
+    timeout: float | None,
+) -> pl.DataFrame:
+    from tracekit.capture.sweep import sweep as run_all
+
+    try:
+        return run_all(
+            grid,
+            folder,
+            settings=settings,
+            options=options,
+            levels=levels,
+            data=data,
+            retry=retry,
+            timeout=timeout,
+            progress=_teller(),
+        )
+    except KeyboardInterrupt:
+        _say_how_to_go_on(folder)
+        raise
+
+
+def _teller() -> Callable[[Progress], None]:
+    """One line a run on stderr; on a terminal also one that stands there while a run is going."""
+    live = sys.stderr.isatty()
+
+    def tell(progress: Progress) -> None:
+        if progress.row is None and not live:
+            return
+        line = "".join(letter if letter.isprintable() else "?" for letter in _line(progress))
+        wipe = "\r\033[K" if live else ""
+        sys.stderr.write(f"{wipe}{line}" + ("" if progress.row is None else "\n"))
+        sys.stderr.flush()
+
+    return tell
+
+
+def _line(progress: Progress) -> str:
+    text = f"[{progress.number}/{progress.total}] {progress.label}: {_result(progress.row)}"
+    if not progress.seconds_left:
+        return text
+    return f"{text}; {_time_left(progress.seconds_left)} left"
+
+
+def _result(row: dict[str, Any] | None) -> str:
+    from tracekit.facts.units import format_ns
+
+    if row is None:
+        return "running"
+    if row["status"] != "done":
+        return f"{row['status']} ({row['error']})"
+    if row["step_trimmed_mean_ns"] is None:
+        return "done"
+    text = f"{format_ns(row['step_trimmed_mean_ns'])} a step"
+    rate = row["throughput_per_s"]
+    return text if rate is None else f"{text}, {rate:,.{0 if rate >= 10 else 2}f} samples/s"
+
+
+def _time_left(seconds: float) -> str:
+    """A time that is only a guess, in few digits.
+
+    >>> _time_left(12.3), _time_left(130), _time_left(3900)
+    ('12 s', '2 min', '1 h 5 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _say_how_to_go_on(folder: Path) -> None:
+    from tracekit.sweep_index import INDEX_FILE, read_index
+
+    if sys.stderr.isatty():
+        typer.echo(err=True)
+    if (folder / INDEX_FILE).exists():
+        runs = read_index(folder).height
+        typer.echo(
+            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command goes on from there",
+            err=True,
+        )
+
+
+def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
+    from tracekit.sweep_index import ASKED, INDEX_FILE, STATUSES
+
+    counts = [(status, rows.filter(rows["status"] == status).height) for status in STATUSES]
+    told = ", ".join(f"{count} {status}" for status, count in counts if count)
+    return Listing(
+        "runs",
+        "What did each run give?",
+        f"{rows.height} run{'' if rows.height == 1 else 's'}: {told}. All columns are in {folder / INDEX_FILE}.",
+        rows,
+        [
+            *(
+                "workload",
+                *_varied(rows, ASKED),
+                "batch",
+                "status",
+                "step_trimmed_mean_ns",
+                "throughput_per_s",
+            ),
+            *("peak_memory_bytes", "profiling_overhead", "flops_per_step", "folder", "error"),
+        ],
+        _RUN_TITLES,
+    )
+
+
+def _varied(rows: pl.DataFrame, names: Sequence[str] | dict[str, Any]) -> list[str]:
+    """The settings that tell the rows apart."""
+    return [name for name in names if name not in _UNSHOWN and rows[name].n_unique() > 1]
+
+
+def _say_what_failed(rows: pl.DataFrame) -> None:
+    if not rows.filter(rows["status"] == "done").height:
+        raise TracekitError(f"no run succeeded; the first says: {rows['error'][0]}")
+    failed = rows.filter(rows["status"] == "failed").height
+    if failed:
+        typer.echo(
+            f"{failed} run{'' if failed == 1 else 's'} failed; the same command with --retry tries again",
+            err=True,
+        )
+
+
+def characterize(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")] = Path(
+        "runs/sweep"
+    ),
+    sort: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Largest first; texts from a to z.")
+    ] = "maximum_throughput_per_s",
+    format_: shared.FormatFlag = None,
+    output: shared.Output = None,
+    max_events: shared.MaxEvents = shared.MAX_EVENTS,
+    no_size_limit: shared.NoSizeLimit = False,
+) -> None:
+    """Of each model of a sweep: latency, throughput, optimal batch, and what bounds it there."""
+    chosen = choose_format(format_, output)
+    check_format(chosen, output)
+    from tracekit.cli.loading import limits_of
+    from tracekit.report.characterize import FIGURES, SETTINGS
+    from tracekit.report.characterize import characterize as characterized
+
+    if sort not in (columns := {**SETTINGS, **FIGURES}):
+        # Said before the traces are read.
+        raise UsageError(f"there is no column {sort!r}", remedy=f"the columns are {', '.join(columns)}")
+    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
+    rows = sorted_by(characterized(folder, limits=limits), sort)
+    listing = Listing(
+        "models",
+        "How fast is each model, and what bounds it?",
+        _answer(rows),
+        rows,
+        [
+            *("workload", "precision", *(name for name in _varied(rows, SETTINGS) if name != "precision")),
+            *(name for name in FIGURES if name not in ("parameters", "runs")),
+        ],
+        _MODEL_TITLES,
+    )
+    emit_listing(listing, chosen, output)
+
+
+def _answer(rows: pl.DataFrame) -> str:
+    count = f"{rows.height} series of runs"
+    still = rows.filter(rows["open"].fill_null(value=False)).height
+    if not still:
+        return f"{count}. Convolution, GPU and bound are those of the optimal batch."
+    return f"{count}; in {still} no doubling of the batch stopped to gain, so that the optimal one is open: the largest run."

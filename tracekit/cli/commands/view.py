@@ -1,0 +1,108 @@
+"""`tracekit view`: the trace in Perfetto, or its report, in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tracekit.cli import options as flags
+from tracekit.cli.asked import NamedRanges, Reading, with_flags
+from tracekit.cli.loading import expanded
+from tracekit.cli.sources import read_one
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.cli.serve import Document, Server
+    from tracekit.trace import Trace
+
+__all__ = ["view"]
+
+PERFETTO_PORT: Final = 9001
+"""The only one that the Perfetto UI may load from."""
+
+
+@with_flags
+def view(
+    trace: flags.TraceFile,
+    html: Annotated[
+        bool, typer.Option("--html", help="Open tracekit's own report with its timeline, not Perfetto.")
+    ] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
+    ] = True,
+    once: Annotated[bool, typer.Option("--once", help="End when the file was fetched once.")] = False,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
+    ] = PERFETTO_PORT,
+    process: flags.Process = None,
+    step: flags.Step = None,
+    window: flags.WindowFlag = flags.WindowKind.steps,
+    *,
+    ranges: NamedRanges,
+    reading: Reading,
+) -> None:
+    """Open a trace in Perfetto (ui.perfetto.dev), or its report: served from this machine to your browser only."""
+    from tracekit.cli.serve import Document, Server
+
+    paths = expanded([trace])
+    if len(paths) != 1:
+        raise UsageError(
+            "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
+        )
+    layers = ranges.filter
+    if html:
+        document = _report(read_one(paths[0], process, reading, layers), step, window)
+    else:
+        _for_perfetto(paths[0])
+        document = Document.of_trace(paths[0])
+    _serve(Server(document, port), browser=browser, once=once)
+
+
+def _serve(server: Server, *, browser: bool, once: bool) -> None:
+    import webbrowser
+
+    server.start()
+    try:
+        typer.echo(server.link)
+        if browser and not webbrowser.open(server.link):
+            typer.echo("no browser could be opened; open the address yourself", err=True)
+        if not once:
+            typer.echo("serving it until Ctrl-C", err=True)
+        _wait(server, once=once)
+    finally:
+        server.stop()
+
+
+def _for_perfetto(path: Path) -> None:
+    """Raises UsageError for what Perfetto cannot load, before anything waits for it."""
+    from tracekit.readers.nsys import is_nsys
+
+    if is_nsys(path):
+        raise UsageError(
+            "Perfetto reads no exports of Nsight Systems", path=path, remedy="see its report with --html"
+        )
+
+
+def _wait(server: Server, *, once: bool) -> None:
+    """Until Ctrl-C, which is how this ends, or with `once` until the document was sent."""
+    try:
+        while True:  # a wait without an end cannot be interrupted on every system
+            if server.served.wait(0.2):
+                if once:
+                    return
+                server.served.clear()
+    except KeyboardInterrupt:
+        typer.echo("", err=True)
+
+
+def _report(read: Trace, step: str | None, window: flags.WindowKind) -> Document:
+    from tracekit.report import html
+    from tracekit.report.build import build_report
+
+    page = html.render(build_report(read, window=window.value, step=step), read)
+    from tracekit.cli.serve import Document
+
+    return Document.of_page("report.html", page)

@@ -1,0 +1,174 @@
+"""Parsed traces on disk, keyed by the content of the file, so that a second look is fast.
+
+An entry is a folder with one Parquet file a frame, `meta.json`, and `sums.json` with the checksums of the others. It is written beside its place and renamed
+into it, so that a crash leaves nothing half-written and two processes cannot disturb each other. A damaged
+entry is read again from the source and replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+from isal import isal_zlib
+
+from tracekit.readers.digest import cache_root
+from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
+
+__all__ = ["clear", "load", "store"]
+
+_LIMIT_BYTES: Final = 4 << 30
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-[0-9]+)?|\.writing-.*")
+_SUMS: Final = "sums.json"
+_FAILURES: Final = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,  # no home folder is known; JSON is nested too deep
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+
+
+def load(
+    digest: str, path: str | os.PathLike[str], *, max_events: int | None = None, part: int = 0
+) -> Trace | None:
+    """The cached trace with this digest, as if it had just been read from `path`; None when there is none.
+
+    `part` is the number of the trace in a file that holds several. With `max_events` it is the whole trace if it has no more rows, else the excerpt made for this number.
+    """
+    key = _key(digest, part)
+    whole = _load(key, path, max_events)
+    return whole or (None if max_events is None else _load(f"{key}-{max_events}", path, None))
+
+
+def _key(digest: str, part: int) -> str:
+    return f"{digest}.{part}" if part else digest
+
+
+def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trace | None:
+    try:
+        entry = cache_root() / key
+        sums = json.loads((entry / _SUMS).read_text("utf-8"))
+        known = json.loads(_verified(entry, "meta.json", sums))
+        if known.pop("rows") > (most_rows or math.inf):
+            return None
+        meta = _meta_from(known)
+        frames = {name: _frame(entry, f"{name}.parquet", sums) for name in FRAMES}
+        trace = Trace(meta=replace(meta, path=os.fspath(path)), **frames)  # type: ignore[arg-type]
+    except _FAILURES:
+        return None  # absent, damaged or of another version: the source is read instead
+    with suppress(OSError):  # of a cache that may only be read
+        os.utime(entry)
+    return trace
+
+
+def store(digest: str, trace: Trace, *, max_events: int | None = None) -> bool:
+    """Keep a trace; False when the disk does not allow it, which costs nothing but the next run's time.
+
+    `max_events` is the number with which it was read, if that made it an excerpt.
+    """
+    key = _key(digest, trace.meta.part)
+    key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
+    temporary: Path | None = None
+    try:
+        root = cache_root()
+        root.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=root))
+        for name in FRAMES:
+            frame: pl.DataFrame | None = getattr(trace, name)
+            if frame is not None:
+                frame.write_parquet(temporary / f"{name}.parquet", compression="lz4", statistics=False)
+        rows = sum(frame.height for name in FRAMES if (frame := getattr(trace, name)) is not None)
+        meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": "", "rows": rows}
+        (temporary / "meta.json").write_text(json.dumps(meta), "utf-8")
+        sums = {file.name: isal_zlib.crc32(file.read_bytes()) for file in temporary.iterdir()}
+        (temporary / _SUMS).write_text(json.dumps(sums), "utf-8")
+        entry = root / key
+        if entry.exists():
+            shutil.rmtree(entry, ignore_errors=True)
+        temporary.rename(entry)
+        _prune(root, keep=key)
+    except _FAILURES:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return False
+    return True
+
+
+def clear() -> int:
+    """Remove all entries; returns how many bytes they held."""
+    root = cache_root()
+    if not root.is_dir():
+        return 0
+    freed = 0
+    for entry in _entries(root):
+        freed += _size(entry)
+        shutil.rmtree(entry, ignore_errors=True)
+    return freed
+
+
+def _prune(root: Path, keep: str) -> None:
+    """Drop the entries that were not used for longest while the whole is too large."""
+    entries = sorted((e for e in _entries(root) if e.name != keep), key=lambda e: e.stat().st_mtime)
+    total = sum(_size(entry) for entry in entries) + _size(root / keep)
+    for entry in entries:
+        if total <= _LIMIT_BYTES:
+            return
+        total -= _size(entry)
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    """The cache's own folders. Whatever else lies beside them, in a folder that a user named, is his."""
+    return (entry for entry in root.iterdir() if _ENTRY.fullmatch(entry.name) and entry.is_dir())
+
+
+def _size(entry: Path) -> int:
+    return sum(file.stat().st_size for file in entry.glob("*") if file.is_file())
+
+
+def _frame(entry: Path, name: str, sums: dict[str, int]) -> pl.DataFrame | None:
+    if name not in sums and not (entry / name).exists():
+        return None  # this trace has no such frame
+    return pl.read_parquet(io.BytesIO(_verified(entry, name, sums)))
+
+
+def _verified(entry: Path, name: str, sums: dict[str, int]) -> bytes:
+    """The bytes of a file that is as it was written: Parquet itself would give other numbers for a flipped bit."""
+    data = (entry / name).read_bytes()
+    if isal_zlib.crc32(data) != sums[name]:
+        raise ValueError(f"{name} is damaged")
+    return data
+
+
+def _meta_from(raw: dict[str, Any]) -> Meta:
+    devices = tuple(
+        DeviceInfo(**{**entry, "compute_capability": _pair(entry["compute_capability"])})
+        for entry in raw["devices"]
+    )
+    return Meta(
+        **{
+            **raw,
+            "devices": devices,
+            "excerpt": None if raw["excerpt"] is None else Excerpt(**raw["excerpt"]),
+            "captured": frozenset(raw["captured"]),
+            "process_ids": tuple(raw["process_ids"]),
+        }
+    )
+
+
+def _pair(value: list[int] | None) -> tuple[int, int] | None:
+    return None if value is None else (value[0], value[1])

@@ -1,0 +1,193 @@
+"""What `args` may hold, by kind of event, as typed records; keys not listed are skipped at full speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tracekit.readers.kineto.salvage import Defects
+
+__all__ = [
+    "ActivityArgs",
+    "MemoryArgs",
+    "OpArgs",
+    "PythonArgs",
+    "RuntimeArgs",
+    "SyncArgs",
+    "decode_args",
+    "loose_args",
+]
+
+Scalar = int | str | float | None
+
+
+class OpArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "external_id": "External id",
+        "sequence": "Sequence number",
+        "forward_thread": "Fwd thread id",
+        "shapes": "Input Dims",
+        "dtypes": "Input type",
+        "concrete_inputs": "Concrete Inputs",
+        "collective": "Collective name",
+        "elements_in": "In msg nelems",
+        "elements_out": "Out msg nelems",
+        "group": "Process Group Name",
+        "group_size": "Group size",
+        "collective_sequence": "Seq",
+    },
+):
+    """Operators and annotations."""
+
+    external_id: Scalar = None
+    sequence: Scalar = None
+    forward_thread: Scalar = None
+    shapes: msgspec.Raw = msgspec.Raw()
+    dtypes: msgspec.Raw = msgspec.Raw()
+    concrete_inputs: msgspec.Raw = msgspec.Raw()
+    layer: Scalar = None
+    module: Scalar = None
+    collective: Scalar = None
+    dtype: Scalar = None
+    elements_in: Scalar = None
+    elements_out: Scalar = None
+    group: Scalar = None
+    group_size: Scalar = None
+    collective_sequence: Scalar = None
+
+
+class RuntimeArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={"external_id": "External id", "external_id_2021": "external id"},
+):
+    """Calls of the CUDA or HIP API."""
+
+    correlation: Scalar = None
+    external_id: Scalar = None
+    external_id_2021: Scalar = None
+
+
+class PythonArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "python_id": "Python id",
+        "python_parent_id": "Python parent id",
+        "module_id": "Python module id",
+    },
+):
+    """Python functions and module calls."""
+
+    python_id: Scalar = None
+    python_parent_id: Scalar = None
+    module_id: Scalar = None
+
+
+class ActivityArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "external_id": "External id",
+        "external_id_2021": "external id",
+        "registers": "registers per thread",
+        "shared_memory": "shared memory",
+        "occupancy": "est. achieved occupancy %",
+        "graph_node": "graph node id",
+        "byte_count": "bytes",
+        "byte_count_2024": "Bytes",
+    },
+):
+    """Kernels, copies and fills."""
+
+    device: Scalar = None
+    context: Scalar = None
+    stream: Scalar = None
+    correlation: Scalar = None
+    external_id: Scalar = None
+    external_id_2021: Scalar = None
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
+    registers: Scalar = None
+    shared_memory: Scalar = None
+    occupancy: Scalar = None
+    graph_node: Scalar = None
+    byte_count: Scalar = None
+    byte_count_2024: Scalar = None
+
+
+class SyncArgs(msgspec.Struct, gc=False, rename={"wait_on_correlation": "wait_on_cuda_event_record_corr_id"}):
+    """Device-side synchronisation records."""
+
+    device: Scalar = None
+    stream: Scalar = None
+    correlation: Scalar = None
+    wait_on_stream: Scalar = None
+    wait_on_correlation: Scalar = None
+
+
+class MemoryArgs(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "address": "Addr",
+        "byte_count": "Bytes",
+        "allocated": "Total Allocated",
+        "reserved": "Total Reserved",
+        "device_id": "Device Id",
+        "device_type": "Device Type",
+    },
+):
+    """Allocator events."""
+
+    address: Scalar = None
+    byte_count: Scalar = None
+    allocated: Scalar = None
+    reserved: Scalar = None
+    device_id: Scalar = None
+    device_type: Scalar = None
+
+
+def loose_args(raw: msgspec.Raw | bytes, defects: Defects) -> dict[str, Any]:
+    """Arguments with keys of any name; nothing, and counted, when they are not an object."""
+    try:
+        args: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        args = None
+    if isinstance(args, dict):
+        return args
+    defects.add("odd_arguments", bytes(raw))
+    return {}
+
+
+_Args = TypeVar("_Args", bound=msgspec.Struct)
+
+
+def decode_args(raws: Sequence[msgspec.Raw], record: type[_Args], defects: Defects) -> list[_Args]:
+    """The `args` of many events as records; one that is not an object becomes a record of nothing, and is counted."""
+    try:
+        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[record])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [_decode_one(bytes(raw), record, defects) for raw in raws]
+
+
+def _decode_one(raw: bytes, record: type[_Args], defects: Defects) -> _Args:
+    try:
+        return msgspec.json.decode(raw, type=record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        defects.add("odd_arguments", raw)
+    loose = loose_args(raw, Defects())
+    fields = msgspec.structs.fields(record)
+    kept: dict[str, Any] = {}
+    for field in fields:
+        value = loose.get(field.encode_name)
+        if field.type is msgspec.Raw:
+            if value is not None:
+                kept[field.name] = msgspec.Raw(msgspec.json.encode(value))
+        elif isinstance(value, int | str | float):
+            kept[field.name] = value
+    return record(**kept)

@@ -1,0 +1,304 @@
+"""From bytes to event records: the streaming decoder of Chrome-format JSON.
+
+The file is cut into blocks of whole events, and each block is decoded at once into typed records. A cut is a
+guess (the last `},{`-like place of a block), and decoding proves it: a prefix of the array that decodes is
+balanced, so the guess was right. What does not decode is salvaged event by event in `_salvage`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.readers.common.columns import EXACT_FLOAT_US
+from tracekit.readers.common.source import Source
+from tracekit.readers.kineto.salvage import Defects, decode_object, depth_of, end_of_value, salvage
+
+if TYPE_CHECKING:
+    from tracekit.readers.kineto.pool import Pool
+
+__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array"]
+
+_EVENTS_KEY: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+_BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+_TIME: Final = attrgetter("ts")
+_HEADER_LIMIT: Final = 256 << 20
+_TAIL_LIMIT: Final = 64 << 20
+_EVENT_LIMIT: Final = 64 << 20
+"""No real event is as long; one that is would only fill the memory."""
+_GUESSES: Final = 3
+_WINDOW: Final = 4 << 10
+"""No key and its bracket are further apart."""
+_OPENINGS: Final = 8
+"""How many places that look like the event array are tried although braces say that they lie deeper."""
+
+
+NO_ARGS: Final = msgspec.Raw(b"{}")
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event; `args` stays undecoded until its category is known."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    id: int | str | float | None = None
+    args: msgspec.Raw = NO_ARGS
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """An event whose time stays text, because a double cannot hold it to the ns."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: int | float | str | None = None
+    id: int | str | float | None = None
+    args: msgspec.Raw = NO_ARGS
+
+
+AnyEvent = Event | ExactEvent
+_FAST: Final = msgspec.json.Decoder(list[Event])
+_EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
+
+
+@dataclass(slots=True)
+class EventStream:
+    """Iterates over lists of events; `header` holds the file's other top-level keys once it is exhausted."""
+
+    source: Source
+    header: dict[str, Any] = field(default_factory=dict)
+    defects: Defects = field(default_factory=Defects)
+
+    def __iter__(self) -> Iterator[list[AnyEvent]]:
+        """Lists of events, one a block, decoded in this process.
+
+        Raises UnreadableTraceError when the file is not a trace at all.
+        """
+        blocks = self.source.blocks()
+        yield from self._one_by_one(self._open_array(blocks), blocks)
+
+    def batches(self, pool: Pool | None) -> Iterator[list[AnyEvent] | bytes]:
+        """The same, with blocks decoded by the processes of `pool`, if there is one: their answers are bytes.
+
+        Cuts are guesses here as well. When one does not decode, it and all that follows is read in this process.
+        """
+        blocks = self.source.blocks()
+        pending = self._open_array(blocks)
+        if pool is None:
+            yield from self._one_by_one(pending, blocks)
+            return
+        under_way: deque[tuple[bytes, Future[bytes]]] = deque()
+        for block in blocks:
+            pending += block
+            cut = self._last_cut(pending)
+            if cut is None:
+                if len(pending) > _EVENT_LIMIT:
+                    break  # the slow path counts it
+                continue
+            text, pending = pending[:cut], pending[_skip_comma(pending, cut) :]
+            under_way.append((text, pool.submit(text)))
+            while len(under_way) > pool.depth or (under_way and under_way[0][1].done()):
+                if not (answer := under_way[0][1].result()):
+                    break
+                under_way.popleft()
+                yield answer
+            if under_way and under_way[0][1].done() and not under_way[0][1].result():
+                break
+        while under_way and (answer := under_way[0][1].result()):
+            under_way.popleft()
+            yield answer
+        rest = b",".join([*[text for text, _ in under_way], pending])
+        yield from self._one_by_one(rest, blocks)
+
+    def opened(self) -> tuple[bytes, bytes, Iterator[bytes]]:
+        """The plain bytes of the file: those up to the bracket that opens the event array, with it, what was read
+        beyond it, and all blocks after that.
+
+        Raises UnreadableTraceError when the file is not a trace at all.
+        """
+        read: list[bytes] = []
+        blocks = self.source.blocks()
+        beyond = self._open_array(_kept_in(read, blocks))
+        head = b"".join(read)
+        return head[: len(head) - len(beyond)], beyond, blocks
+
+    def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[list[AnyEvent]]:
+        ended = False
+        for block in chain((b"",), blocks):
+            pending += block
+            cut = self._last_cut(pending)
+            if cut is None:
+                if len(pending) > _EVENT_LIMIT:
+                    self.defects.add("oversized_event", pending[:120])
+                    return
+                continue
+            events, used, ended = self._decode(pending, cut)
+            pending = pending[used:]
+            if events:
+                yield events
+            if ended:
+                break
+        if not ended:
+            events, used, ended = self._decode_last(pending)
+            pending = pending[used:]
+            if events:
+                yield events
+        if self.source.damaged:
+            self.defects.add("damaged_gzip", self.source.path.name)
+        if not ended or self.source.truncated:
+            self.defects.add("truncated_file", pending[:120])
+        self._read_tail(pending if ended else b"", blocks)
+
+    def _open_array(self, blocks: Iterator[bytes]) -> bytes:
+        """Read up to the opening bracket of the event array; returns what follows it."""
+        head = b""
+        searched = counted = depth = tried = 0
+        for block in blocks:
+            head = head + block if head else block.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if head and head[:1] == b"[":
+                return head[1:]
+            if head and head[:1] != b"{":
+                raise UnreadableTraceError(
+                    "it is not a JSON trace", path=self.source.path, remedy="give a PyTorch-profiler trace"
+                )
+            for match in _EVENTS_KEY.finditer(head, searched):
+                depth += depth_of(head[counted : match.start()])
+                counted = match.start()
+                tried += 1
+                if depth != 1 and tried > _OPENINGS:
+                    continue
+                parsed = decode_object(head[: match.start()] + b'"traceEvents":[]}', self.defects)
+                if parsed is not None:
+                    parsed.pop("traceEvents", None)
+                    self.header.update(parsed)
+                    return head[match.end() :]
+            searched = max(counted + 1, len(head) - _WINDOW) if counted else max(0, len(head) - _WINDOW)
+            if len(head) > _HEADER_LIMIT:
+                break
+        fault = "it holds no traceEvents"
+        if not head:
+            fault = "the file is empty"
+        elif head and decode_object(head, Defects()) is None:
+            fault = "it is truncated or damaged before the first event"
+        raise UnreadableTraceError(fault, path=self.source.path, remedy="give a PyTorch-profiler trace")
+
+    @staticmethod
+    def _last_cut(text: bytes, before: int | None = None) -> int | None:
+        """The position just behind the last `}` that is followed by `,` and `{`."""
+        high = len(text) if before is None else before
+        reach = 1 << 14
+        while True:
+            low = max(0, high - reach)
+            found = None
+            for match in _BETWEEN.finditer(text, low, min(len(text), high + 1)):
+                if match.start() + 1 < high:
+                    found = match.start() + 1
+            if found is not None or low == 0:
+                return found
+            reach *= 8
+
+    def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
+        """Events of text[:cut], how many bytes were used, and whether the array ended."""
+        guess: int | None = cut
+        for _ in range(_GUESSES):
+            if guess is None:
+                break
+            array = b"[" + text[:guess] + b"]"
+            try:
+                return decode_array(array), _skip_comma(text, guess), False
+            except msgspec.ValidationError:
+                break  # well-formed, but a field has an odd type: read event by event
+            except msgspec.DecodeError as error:
+                end = end_of_value(error, array)
+                if end is not None:
+                    return decode_array(array[:end]), end - 1, True
+            except (UnicodeDecodeError, RecursionError):
+                break
+            guess = self._last_cut(text, guess)
+        events, used, ended = _salvage(text[:cut], self.defects, final=False)
+        while not ended and text[used : used + 1] in (b",", b" ", b"\n", b"\r", b"\t"):
+            used += 1
+        return events, used, ended
+
+    def _decode_last(self, text: bytes) -> tuple[list[AnyEvent], int, bool]:
+        array = b"[" + text
+        end: int | None = len(array)
+        try:
+            return decode_array(array), len(text), True
+        except msgspec.DecodeError as error:
+            end = end_of_value(error, array)
+        except (UnicodeDecodeError, RecursionError):
+            end = None
+        if end is not None:
+            try:
+                return decode_array(array[:end]), end - 1, True
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return _salvage(text, self.defects, final=True)
+        return _salvage(text, self.defects, final=True)
+
+    def _read_tail(self, tail: bytes, blocks: Iterator[bytes]) -> None:
+        """Keys that follow the event array."""
+        for block in blocks:
+            if len(tail) < _TAIL_LIMIT:
+                tail += block
+        text = tail.strip().removeprefix(b"]").strip().removeprefix(b",").strip()
+        if text in (b"", b"}"):
+            return
+        parsed = decode_object(b"{" + text, self.defects)
+        if parsed is None:
+            self.defects.add("unreadable_tail", text[:120])
+            return
+        if parsed.pop("traceEvents", None) is not None:
+            self.defects.add("unreadable_tail", "a second traceEvents")
+        self.header.update(parsed)
+
+
+def _kept_in(read: list[bytes], blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for block in blocks:
+        read.append(block)
+        yield block
+
+
+def _skip_comma(text: bytes, cut: int) -> int:
+    return text.index(b",", cut) + 1
+
+
+def decode_array(array: bytes) -> list[AnyEvent]:
+    """A JSON array of events as records; with times as text when doubles would lose their ns.
+
+    Raises msgspec.DecodeError or UnicodeDecodeError when it is not one.
+    """
+    events = _FAST.decode(array)
+    times = list(map(_TIME, events))
+    types = set(map(type, times))
+    if float in types and _loses_ns(times, types):
+        return cast("list[AnyEvent]", _EXACT.decode(array))
+    return cast("list[AnyEvent]", events)
+
+
+def _loses_ns(times: list[Any], types: set[type]) -> bool:
+    """Whether a number among the times is too large for a double to hold it to the ns."""
+    known = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
+    return max(known) >= EXACT_FLOAT_US or min(known) <= -EXACT_FLOAT_US
+
+
+def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:
+    events, used, ended = salvage(text, defects, ExactEvent, final=final)
+    return cast("list[AnyEvent]", events), used, ended

@@ -1,0 +1,55 @@
+"""Communication that NCCL marks with ranges in an Nsight Systems export."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from tracekit.readers.nsys import payload_names as nsys_payloads
+from tracekit.readers.nsys import vocabulary as facts
+
+__all__ = ["collectives_in", "with_group_sizes"]
+
+_NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d{1,18}"
+_COMMUNICATOR: Final = r"[\w,]*\w"
+
+
+def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
+    """The ranges that are collectives or point-to-point, with what their payloads tell; ns as in `host`."""
+    name = pl.col("name").cast(pl.String)
+    chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
+    rows = host.join(chosen, on="name", how="semi", maintain_order="left")
+    return rows.select(
+        name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
+        _field(nsys_payloads.COMMUNICATOR, _COMMUNICATOR).alias("group"),
+        _number(nsys_payloads.RANKS).alias("group_size"),
+        _number(nsys_payloads.MESSAGE_SIZE).alias("elements_in"),
+        pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
+        *("process_id", "thread_id", "start", "duration"),
+    )
+
+
+def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame) -> pl.DataFrame | None:
+    """Collectives with the number of ranks that the making of their communicator tells; left out where two makings differ."""
+    if collectives is None:
+        return None
+    told = host.select("payload").unique().drop_nulls()
+    made = told.select(
+        _field(nsys_payloads.COMMUNICATOR, _COMMUNICATOR).alias("group"),
+        _number(nsys_payloads.RANKS).alias("ranks"),
+    )
+    made = made.drop_nulls().unique().filter(pl.col("group").is_unique())
+    joined = collectives.join(made, on="group", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("group_size", "ranks").alias("group_size")).drop("ranks")
+
+
+def _field(title: str, value: str) -> pl.Expr:
+    """A value of the payload; some versions write it as text with commas between thousands."""
+    found = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
+    return found.str.replace_all(",", "", literal=True)
+
+
+def _number(title: str) -> pl.Expr:
+    return _field(title, _NUMBER).cast(pl.Int64, strict=False)

@@ -1,0 +1,109 @@
+"""The numbers by which an Nsight Systems export names processes, threads and strings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.limits import LONGEST_NAME
+from tracekit.readers.nsys.pages import ColumnKind
+from tracekit.readers.nsys.tables import Tables, whole
+
+__all__ = ["UNNAMED", "Texts", "labels_of", "process_of", "thread_of"]
+
+UNNAMED: Final = "<unnamed>"
+"""What a row is called whose name the file does not hold."""
+
+_PID_BITS, _TID_BITS = 24, 24
+_MOST_CODES: Final = 1 << 10
+_LONGEST_LABEL: Final = 64
+_MANY_STRINGS: Final = 1 << 19
+_SHORT: Final = pl.format("{}… #{}", pl.col("text").str.slice(0, LONGEST_NAME // 2), "id")
+_MOST_BYTES: Final = 1 << 28
+"""So many bytes the names of a table's rows may have, however long they are on average."""
+
+
+def process_of(column: str) -> pl.Expr:
+    """The process that a serialised id names: 8 bits of hardware, 8 of a VM, 24 of a process, 24 of a thread."""
+    return ((pl.col(column) // (1 << _TID_BITS)) % (1 << _PID_BITS)).alias("process_id")
+
+
+def thread_of(column: str) -> pl.Expr:
+    """The thread that a serialised id names."""
+    return (pl.col(column) % (1 << _TID_BITS)).alias("thread_id")
+
+
+def labels_of(tables: Tables, table: str) -> dict[int, str]:
+    """The labels of codes that a table of the file tells; none where it has no such table."""
+    rows = whole(tables, table, {"id": "int", "label": "text"}, _MOST_CODES).drop_nulls()
+    return {code: label[:_LONGEST_LABEL] for code, label in rows.rows() if label}
+
+
+class Texts:
+    """The strings that a column of a table refers to; looked up when the first of its ids comes.
+
+    With `without` (a regular expression), what it matches is left out of each. Of very many strings, as where each range
+    has a text of its own, only those of a page are held.
+    """
+
+    def __init__(self, tables: Tables, table: str, column: str, *, without: str | None = None) -> None:
+        self._tables, self._table, self._column = tables, table, column
+        self._without = without
+        self._known: pl.DataFrame | None = None
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """The strings with these ids as a categorical column, null where there is none."""
+        return self._found(ids, pl.Categorical())
+
+    def strings(self, ids: pl.Series) -> pl.Series:
+        """The same as texts: each may be another one."""
+        return self._found(ids, pl.String())
+
+    def _found(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
+        if ids.null_count() == ids.len():
+            return pl.Series([None], dtype=dtype).new_from_index(0, ids.len())
+        known = self._of_page(ids) if self._known is None else self._known
+        if known is None:
+            self._known = known = self._all()
+        joined = ids.alias("id").to_frame().join(known, on="id", how="left", maintain_order="left")
+        return joined["text"].cast(dtype)
+
+    def _of_page(self, ids: pl.Series) -> pl.DataFrame | None:
+        """The strings of these ids where there are very many; the long ones cut, with their number behind."""
+        if self._tables.count("StringIds") <= _MANY_STRINGS:
+            return None
+        found = self._tables.texts_by_id(ids)
+        if found is None:
+            return None
+        text, size = pl.col("text"), pl.col("text").str.len_bytes()
+        found = found.with_columns(pl.when(size > LONGEST_NAME).then(_SHORT).otherwise(text).alias("text"))
+        return self._stripped(found)
+
+    def _all(self) -> pl.DataFrame:
+        found = self._short(self._tables.texts(self._table, self._column))
+        return self._stripped(found).with_columns(pl.col("text").cast(pl.Categorical()))
+
+    def _stripped(self, found: pl.DataFrame) -> pl.DataFrame:
+        if self._without is None:
+            return found
+        return found.with_columns(pl.col("text").str.replace(self._without, ""))
+
+    def _short(self, found: pl.DataFrame) -> pl.DataFrame:
+        """The same strings; the long ones cut, with their number behind, where rows would tell more than their names can be.
+
+        One string can be the name of every row, and what looks at names may hold one for each row.
+        """
+        size = pl.col("text").str.len_bytes().cast(pl.Int64)
+        longest, rows = found.select(size.max()).item() or 0, self._tables.count(self._table)
+        if longest * rows <= _MOST_BYTES:
+            return found
+        wanted: dict[str, ColumnKind] = {self._column: "int"}
+        pages = [page.group_by(self._column).len("rows") for page in self._tables.pages(self._table, wanted)]
+        uses = pl.concat(pages).group_by(pl.col(self._column).alias("id")).agg(pl.col("rows").sum())
+        told = found.join(uses, on="id", how="inner").select((size * pl.col("rows").cast(pl.Int64)).sum())
+        if told.item() <= max(_MOST_BYTES, LONGEST_NAME * rows):
+            return found
+        return found.with_columns(
+            pl.when(size > LONGEST_NAME // 2).then(_SHORT).otherwise("text").alias("text")
+        )

@@ -1,0 +1,161 @@
+"""NVTX in an Nsight Systems export: ranges of threads and of processes, marks, and the names of domains and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.health import HealthLog
+from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys.collectives import collectives_in
+from tracekit.readers.nsys.ids import UNNAMED, Texts, process_of, thread_of
+from tracekit.readers.nsys.names import interpreted
+from tracekit.readers.nsys.pages import ColumnKind
+from tracekit.readers.nsys.payloads import Payloads
+from tracekit.readers.nsys.tables import Tables
+
+__all__ = ["NvtxNames", "nvtx_names", "ranges"]
+
+_TABLE: Final = "NVTX_EVENTS"
+_COLUMNS: Final[Mapping[str, ColumnKind]] = {
+    "start": "int",
+    "end": "int",
+    "eventType": "int",
+    "text": "text",
+    "textId": "int",
+    "globalTid": "int",
+    "endGlobalTid": "int",
+    "domainId": "int",
+    "jsonText": "text",
+    "jsonTextId": "int",
+}
+_NUMBERS: Final[Mapping[str, ColumnKind]] = {
+    "uint64Value": "int",
+    "int64Value": "int",
+    "uint32Value": "int",
+    "int32Value": "int",
+    "doubleValue": "float",
+    "floatValue": "float",
+}
+_USED: Final = (*facts.NESTED_RANGES, *facts.SPANNING_RANGES, *facts.MARKS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NvtxNames:
+    """`domains` (`process_id`, `domainId`, `domain`), `threads` (`process_id`, `thread_id`, `name`), and the rank that the name of a
+    process's thread tells.
+    """
+
+    domains: pl.DataFrame
+    threads: pl.DataFrame
+    ranks: dict[int, int]
+
+
+def nvtx_names(tables: Tables) -> NvtxNames:
+    """What rows of NVTX name; the default domain, 0, has no name."""
+    wanted: dict[str, ColumnKind] = {
+        name: _COLUMNS[name] for name in ("eventType", "globalTid", "domainId", "text", "textId")
+    }
+    only = ("eventType", (facts.NAMED_THREAD, facts.DOMAIN_CREATED))
+    schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in wanted.items()}
+    rows = pl.concat([*tables.pages(_TABLE, wanted, only=only), pl.DataFrame(schema=schema)])
+    name = pl.coalesce("text", Texts(tables, _TABLE, "textId").strings(rows["textId"]))
+    rows = rows.with_columns(name.alias("name"), process_of("globalTid"), thread_of("globalTid"))
+    kind = pl.col("eventType")
+    domains = rows.filter(kind == facts.DOMAIN_CREATED).select(
+        "process_id", "domainId", pl.col("name").cast(pl.Categorical()).alias("domain")
+    )
+    threads = rows.filter(kind == facts.NAMED_THREAD).select("process_id", "thread_id", "name").drop_nulls()
+    ranks = threads.select("process_id", pl.col("name").str.extract(facts.RANK_NAME).cast(pl.Int64))
+    return NvtxNames(
+        domains=domains.unique(["process_id", "domainId"], keep="first", maintain_order=True),
+        threads=threads,
+        ranks=dict(ranks.drop_nulls().rows()),
+    )
+
+
+def ranges(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
+    binary = Payloads(tables)
+    for table in facts.NVTX_TABLES:
+        yield from _ranges_of(tables, table, names, binary)
+    health.count("unread_payload", binary.unread, "of NVTX ranges")
+
+
+def _ranges_of(
+    tables: Tables, table: str, names: NvtxNames, binary: Payloads
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    texts, payloads = Texts(tables, table, "textId"), Texts(tables, table, "jsonTextId")
+    there = tables.columns(table)
+    numbers = [name for name in _NUMBERS if name in there]
+    kind = pl.col("eventType")
+    # Old exports know no null, and write 0 or an empty text.
+    ended, written = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
+    wanted = {**_COLUMNS, **binary.columns, **{name: _NUMBERS[name] for name in numbers}}
+    for page in tables.pages(table, wanted):
+        rows = page.filter(kind.is_in(_USED))
+        if not rows.height:
+            continue
+        rows = rows.select(
+            "eventType",
+            "endGlobalTid",
+            "start",
+            (ended - pl.col("start")).alias("duration"),
+            process_of("globalTid"),
+            thread_of("globalTid"),
+            pl.coalesce(written, texts.strings(rows["textId"]), pl.lit(UNNAMED)).alias("text"),
+            _domain(rows, names.domains).alias("domain"),
+            _payload(rows, payloads, numbers, binary).alias("payload"),
+        )
+        nested = rows.filter(kind.is_in(facts.NESTED_RANGES))
+        if nested.height:
+            place = ["process_id", "thread_id", "start", "duration", "domain", "payload"]
+            told = interpreted(nested.select("text", "domain"))
+            host = pl.concat([told, nested.select(place)], how="horizontal")
+            yield "host", host
+            talk = collectives_in(host)
+            if talk.height:
+                yield "collectives", talk
+        others = rows.filter(~kind.is_in(facts.NESTED_RANGES))
+        if others.height:
+            yield "ranges", _spanning(others)
+
+
+def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
+    """The names of the rows' domains; one whose name was not recorded goes by its number."""
+    if not domains.height and not (rows["domainId"] > 0).any():
+        return pl.Series("domain", [None], dtype=pl.Categorical()).new_from_index(0, rows.height)
+    key = ["process_id", "domainId"]
+    used = rows.select(process_of("globalTid"), "domainId")
+    known = used.unique().join(domains, on=key, how="left")
+    number = pl.when(pl.col("domainId") > 0).then(pl.format("#{}", "domainId")).cast(pl.Categorical())
+    known = known.with_columns(pl.coalesce("domain", number).alias("domain"))
+    return used.join(known, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
+
+
+def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str], binary: Payloads) -> pl.Series:
+    """What a range carries: text of JSON, else the numbers of its bytes, else its number."""
+    asked = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
+    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in asked]
+    json = written.pop(0) if "jsonText" in asked else pl.lit(None, pl.Categorical())
+    told = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
+    return rows.select(told.alias("payload")).to_series()
+
+
+def _spanning(rows: pl.DataFrame) -> pl.DataFrame:
+    mark = pl.col("eventType").is_in(facts.MARKS)
+    ended = pl.coalesce(thread_of("endGlobalTid"), "thread_id")
+    return rows.select(
+        pl.when(mark).then(pl.lit("mark")).otherwise(pl.lit("start_end")).alias("kind"),
+        pl.col("text").cast(pl.Categorical()).alias("name"),
+        "domain",
+        "payload",
+        "process_id",
+        "thread_id",
+        pl.when(~mark).then(ended).alias("end_thread_id"),
+        "start",
+        pl.when(~mark).then("duration").alias("duration"),
+    )

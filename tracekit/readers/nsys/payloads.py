@@ -1,0 +1,196 @@
+"""Payloads that an Nsight Systems export holds in binary form, by the schemas that it holds as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.readers.nsys import payload_names as facts
+from tracekit.readers.nsys.pages import ColumnKind
+from tracekit.readers.nsys.tables import Tables, whole
+
+__all__ = ["Payloads"]
+
+_MOST_ENTRIES: Final = 1 << 14
+_MOST_LAYOUTS: Final = 1 << 10
+_MOST_FIELDS: Final = 16
+_LONGEST_TITLE: Final = 64
+_MOST_ROWS: Final = 1 << 22
+"""So many payloads of tables of their own are held until their events come."""
+
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A number of a payload: its title, its type, and where it begins."""
+
+    title: str
+    dtype: pl.DataType
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The numbers of payloads of one schema, which are `size` bytes long."""
+
+    size: int
+    fields: tuple[_Field, ...]
+
+
+class Payloads:
+    """What payloads tell, as text of JSON; `unread` counts those that their schema does not explain."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._layouts = _layouts(tables)
+        keys = dict.fromkeys(("domain", "schema"), pl.UInt64)
+        positive = [key for key in self._layouts if min(key) >= 0]
+        self._keys = pl.DataFrame(positive, schema=keys, orient="row")
+        self._told = _of_tables(tables, self._layouts)
+        self.unread = 0
+        self.columns: Mapping[str, ColumnKind] = {
+            **({"binaryData": "bytes"} if tables.columns(facts.SCHEMA_TABLE) else {}),
+            **({"eventId": "int"} if self._told.height else {}),
+        }
+        """The columns of the events that are to be read for it."""
+
+    def of(self, rows: pl.DataFrame) -> pl.Series:
+        """The payload of each row as a categorical column, null where it has none."""
+        told = pl.Series([None], dtype=pl.Categorical()).new_from_index(0, rows.height)
+        if "eventId" in self.columns and rows["eventId"].null_count() < rows.height:
+            told = rows.select("eventId").join(self._told, on="eventId", how="left", maintain_order="left")[
+                "told"
+            ]
+        if "binaryData" in self.columns and rows["binaryData"].null_count() < rows.height:
+            told = pl.select(pl.coalesce(told, self._decoded(rows))).to_series()
+        return told
+
+    def _decoded(self, rows: pl.DataFrame) -> pl.Series:
+        key = ["domainId", "binaryData"]
+        found = rows.select(key).drop_nulls("binaryData").unique()
+
+        def head(place: int) -> pl.Expr:
+            return (
+                pl.col("binaryData")
+                .bin.slice(8 * place, 8)
+                .bin.reinterpret(dtype=pl.UInt64, endianness="little")
+            )
+
+        longer = pl.col("binaryData").bin.size() > facts.HEAD_BYTES
+        parts = found.filter(longer).with_columns(
+            head(0).alias("domain"), head(1).alias("schema"), head(2).alias("size")
+        )
+        empty = pl.DataFrame(schema={**found.schema, "told": pl.Categorical()})
+        known = parts.join(self._keys, on=["domain", "schema"], how="semi")
+        explained = (
+            _explained(part, self._layouts[part.select("domain", "schema").row(0)])
+            for part in known.partition_by("domain", "schema")
+        )
+        joined = rows.select(key).join(
+            pl.concat([empty, *explained]), on=key, how="left", maintain_order="left", nulls_equal=True
+        )
+        self.unread += joined["told"].null_count() - rows["binaryData"].null_count()
+        return joined["told"]
+
+
+def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
+    """The payloads whose head agrees with their row and their schema, with what they tell."""
+    size = pl.col("binaryData").bin.size().cast(pl.Int64)
+    agrees = (pl.col("size") == layout.size) & (size == facts.HEAD_BYTES + layout.size)
+    agrees &= (pl.col("domainId") == pl.col("domain").cast(pl.Int64, strict=False)).fill_null(value=True)
+    fields = [
+        pl.col("binaryData")
+        .bin.slice(facts.HEAD_BYTES + field.offset, field.width)
+        .bin.reinterpret(dtype=field.dtype, endianness="little")
+        .alias(field.title)
+        for field in layout.fields
+    ]
+    told = pl.struct(fields).struct.json_encode().cast(pl.Categorical()).alias("told")
+    return part.filter(agrees).select("domainId", "binaryData", told)
+
+
+def _layouts(tables: Tables) -> dict[_Key, _Layout]:
+    """How payloads are laid out, by domain and schema; where two of the same number differ, neither counts."""
+    key: dict[str, ColumnKind] = {"domainId": "int", "schemaId": "int"}
+    of_schema: dict[str, ColumnKind] = {**key, "type": "int", "payloadSize": "int"}
+    of_entry: dict[str, ColumnKind] = {
+        "idx": "int",
+        "flags": "int",
+        "type": "int",
+        "name": "text",
+        "offset": "int",
+    }
+    schemas = whole(tables, facts.SCHEMA_TABLE, of_schema, _MOST_ENTRIES).unique()
+    entries = (
+        whole(tables, facts.SCHEMA_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
+    )
+    # Processes number schemas for themselves.
+    plain = pl.struct(*key).is_unique() & (pl.col("type") == facts.STATIC) & (pl.col("payloadSize") > 0)
+    layouts: dict[_Key, _Layout] = {}
+    for domain, schema, _, size in schemas.drop_nulls(list(key)).filter(plain).sort(*key).rows():
+        own = entries.filter((pl.col("domainId") == domain) & (pl.col("schemaId") == schema))
+        fields = _fields(own, size) if own["idx"].is_unique().all() else ()
+        if fields and len(layouts) < _MOST_LAYOUTS:
+            layouts[domain, schema] = _Layout(size, fields)
+    return layouts
+
+
+def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
+    fields: dict[str, _Field] = {}
+    for row in entries.iter_rows(named=True):
+        title = (row["name"] or "")[:_LONGEST_TITLE]
+        known = facts.TYPES.get(row["type"])
+        # The first entry lies at the beginning, whose 0 is written as null.
+        offset = row["offset"] if row["offset"] is not None or row["idx"] else 0
+        if (
+            not title
+            or title in fields
+            or known is None
+            or offset is None
+            or (row["flags"] or 0) & facts.NOT_IN_PLACE
+        ):
+            continue
+        dtype, width = getattr(pl, known[0])(), known[1]
+        if 0 <= offset <= size - width and len(fields) < _MOST_FIELDS:
+            fields[title] = _Field(title, dtype, offset, width)
+    return tuple(fields.values())
+
+
+def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
+    """`eventId` and `told` of payloads that have tables of their own."""
+    names: dict[str, ColumnKind] = {"originalName": "text", "sanitizedName": "text"}
+    shown = whole(tables, facts.NAMES_TABLE, names, _MOST_ENTRIES).drop_nulls()
+    sanitised = dict(shown.rows())
+    found = [pl.DataFrame(schema={"eventId": pl.Int64, "told": pl.Categorical()})]
+    room = _MOST_ROWS
+    all_names = pl.Series("table", tables.names(), dtype=pl.String)
+    matched = all_names.to_frame().with_columns(
+        *(
+            pl.col("table").str.extract(facts.DATA_TABLE, place).cast(pl.Int64, strict=False).alias(name)
+            for place, name in ((1, "domain"), (2, "schema"))
+        )
+    )
+    for table, domain, schema in matched.drop_nulls().rows():
+        there = tables.columns(table)
+        layout = layouts.get((domain, schema))
+        fields = {sanitised.get(field.title, field.title): field for field in layout.fields} if layout else {}
+        fields = {column: field for column, field in fields.items() if column in there}
+        if not fields or "eventId" not in there or room <= 0:
+            continue
+        wanted: dict[str, ColumnKind] = {"eventId": "int"}
+        wanted |= {name: "float" if field.dtype.is_float() else "int" for name, field in fields.items()}
+        rows = whole(tables, table, wanted, room)
+        room -= rows.height
+        told = pl.struct(_widened(name, field) for name, field in fields.items()).struct.json_encode()
+        found.append(rows.select("eventId", told.cast(pl.Categorical()).alias("told")))
+    return pl.concat(found).drop_nulls("eventId").unique("eventId", keep="first", maintain_order=True)
+
+
+def _widened(column: str, field: _Field) -> pl.Expr:
+    """A number of a table, under its title. SQLite holds unsigned ones of 64 bits as signed."""
+    value = pl.col(column)
+    return (value.reinterpret(signed=False) if field.dtype == pl.UInt64 else value).alias(field.title)

@@ -1,0 +1,365 @@
+"""The reader of Nsight Systems exports: SQLite files and folders of Parquet files, of every version of the schema.
+
+A table or a column that is not there was not captured. One file may hold several processes; each that put work on a
+device becomes a Trace. Work is linked to its launch by correlation id within the process: the ids of two processes
+are the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.health import HealthLog
+from tracekit.limits import Limits
+from tracekit.readers.assemble import Assembled
+from tracekit.readers.common.excerpt import take_excerpt
+from tracekit.readers.common.finish import (
+    assembled,
+    captured_kinds,
+    collectives_of,
+    count_partial_overlaps,
+    or_empty,
+    rank_in_name,
+    side_frame,
+)
+from tracekit.readers.common.store import FrameStore
+from tracekit.readers.nsys import device as device_side
+from tracekit.readers.nsys import host as host_side
+from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys.collectives import with_group_sizes
+from tracekit.readers.nsys.graphs import graph_nodes
+from tracekit.readers.nsys.meta import Machine, machine_of
+from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
+from tracekit.readers.nsys.stores import OF_MACHINE, ProcessStores
+from tracekit.readers.nsys.tables import Tables, open_tables
+from tracekit.trace import (
+    COUNTER_SCHEMA,
+    DEVICE_SCHEMA,
+    GRAPH_NODE_SCHEMA,
+    HOST_SCHEMA,
+    MEMORY_SCHEMA,
+    OS_CALL_SCHEMA,
+    RANGE_SCHEMA,
+    SAMPLE_SCHEMA,
+    SYNC_SCHEMA,
+    DeviceInfo,
+    Excerpt,
+    Meta,
+    Schema,
+    Trace,
+)
+
+__all__ = ["is_nsys", "read_nsys"]
+
+_SQLITE: Final = b"SQLite format 3\0"
+_MOST_DEVICES: Final = 128
+"""Of one process; each is looked at with all that the host did meanwhile."""
+_SIDE_SCHEMAS: Final[dict[str, Schema]] = {
+    "syncs": SYNC_SCHEMA,
+    "memory": MEMORY_SCHEMA,
+    "counters": COUNTER_SCHEMA,
+    "ranges": RANGE_SCHEMA,
+    "os_calls": OS_CALL_SCHEMA,
+    "samples": SAMPLE_SCHEMA,
+    "graph_nodes": GRAPH_NODE_SCHEMA,
+}
+
+
+def is_nsys(path: Path) -> bool:
+    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read.
+
+    So is what calls itself an export or a report: the reader says what is wrong with it.
+    """
+    try:
+        if path.is_dir():
+            return next(path.glob("*.parquet"), None) is not None
+        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
+            return path.exists()
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except (OSError, ValueError):
+        return False  # the reader of plain files says what is wrong with it
+
+
+def read_nsys(
+    path: str | os.PathLike[str],
+    *,
+    limits: Limits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trace]:
+    """Read an export: one Trace per process that put work on a device, in order of the process id.
+
+    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), by
+    estimate. Raises UnreadableTraceError when the file is damaged, foreign or holds no event.
+
+    Times of each returned trace are ns from its own earliest event.
+    """
+    place = Path(path)
+    size = _size(place)
+    health = HealthLog()
+    with ExitStack() as stack:
+        tables = stack.enter_context(closing(open_tables(place)))
+        _refuse_foreign(tables)
+        most = limits.max_events if limits is not None else None
+        stores = ProcessStores(place, most, stack)
+        names = nvtx_names(tables)
+        total = sum(tables.count(table) for table in facts.EVENT_TABLES)
+        for name, frame in _pages(tables, names, health):
+            stores.add(name, frame)
+            if progress is not None and total:
+                progress(min(size, size * stores.rows // total), size)
+        _count_unread(tables, health)
+        _refuse_empty(stores, tables)
+        if stores.left_out:
+            health.count("other_process", stores.left_out, f"{stores.others} processes")
+        machine = machine_of(tables, names.ranks)
+        threads = host_side.named_threads(tables, names.threads)
+        health.count("invalid_utf8", tables.replaced_texts)
+        parts, shared = stores.parts(), stores.machine.take("counters")
+        return [
+            _build(
+                _Part(place, size, part, len(parts), process),
+                store,
+                shared,
+                machine,
+                threads,
+                health.copy(),
+                most,
+            )
+            for part, (process, store) in enumerate(parts)
+        ]
+
+
+def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
+    """All rows by the frame that they belong to; device activities come first, since they tell the processes."""
+    yield from device_side.activities(tables)
+    yield from device_side.waits(tables)
+    yield from device_side.allocations(tables)
+    yield from host_side.api_calls(tables, health)
+    yield from ranges(tables, names, health)
+    yield from host_side.library_calls(tables)
+    yield from host_side.overheads(tables)
+    yield from host_side.os_calls(tables)
+    yield from host_side.samples(tables, health)
+    yield from graph_nodes(tables, health)
+    yield from device_side.metrics(tables, health)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Which of a file's traces is built."""
+
+    path: Path
+    size: int
+    number: int
+    of: int
+    process: int | None
+
+
+def _build(
+    part: _Part,
+    store: FrameStore,
+    machine_rows: pl.DataFrame | None,
+    machine: Machine,
+    threads: pl.DataFrame,
+    health: HealthLog,
+    most: int | None,
+) -> Trace:
+    total = store.rows
+    excerpt = take_excerpt(store, most, part.path) if most is not None and store.overflowed else None
+    if excerpt is not None:
+        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
+    last = max((_last(store, name) for name in ("host", "device")), default=0)
+    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in OF_MACHINE}
+    side["ranges"] = _ended(side["ranges"], last, health)
+    side["memory"] = _summed(side["memory"])
+    collectives = store.take("collectives")
+    devices = [_on_gpus(or_empty(store.take("device"), DEVICE_SCHEMA), machine)]
+    if (count := devices[0]["device_id"].n_unique()) > _MOST_DEVICES:
+        raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
+    side["syncs"] = _on_devices(side["syncs"], devices[0])
+    made, origin = assembled(
+        or_empty(_ended(store.take("host"), last, health), HOST_SCHEMA),
+        devices.pop(),
+        [side["syncs"], side["memory"], side["ranges"]],
+        health,
+    )
+    side["counters"] = machine_rows
+    frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
+    collectives = with_group_sizes(collectives, made.host)
+    frames["collectives"] = collectives_of(collectives, made.host, origin)
+    rank = _rank(part, machine)
+    if rank is None:
+        health.count("unknown_rank", 1, part.path.name)
+    count_partial_overlaps(made.host, health)
+    meta = _meta(part, machine, made, frames, origin, rank)
+    since = None if excerpt is None else _since(excerpt, origin)
+    meta = replace(meta, event_count=total, excerpt=since)
+    mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
+    return Trace(
+        meta=meta,
+        host=made.host,
+        device=made.device,
+        threads=mine,
+        health=health.frame(),
+        **frames,  # type: ignore[arg-type]  # one of them is no frame
+    )
+
+
+def _meta(
+    part: _Part,
+    machine: Machine,
+    made: Assembled,
+    frames: Mapping[str, pl.DataFrame | None],
+    origin: int,
+    rank: int | None,
+) -> Meta:
+    processes = made.host["process_id"].unique().sort().to_list()
+    present = captured_kinds(made.host, made.device, frames)
+    return Meta(
+        path=str(part.path),
+        format="nsys",
+        format_version=machine.version,
+        size_bytes=part.size,
+        producer=machine.producer,
+        rank=rank,
+        process_ids=tuple(processes) if part.process is None else (part.process,),
+        devices=_devices(machine, made.device),
+        origin_ns=origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        captured=frozenset(name for name, is_there in present.items() if is_there),
+        part=part.number,
+        parts=part.of,
+    )
+
+
+def _since(excerpt: Excerpt, origin: int) -> Excerpt:
+    return replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
+
+
+def _last(store: FrameStore, name: str) -> int:
+    """The latest time that rows of this name tell."""
+    latest = 0
+    for rows in store.parts(name, ["start", "duration"]):
+        found = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
+        latest = max(latest, found if isinstance(found, int) else 0)
+    return latest
+
+
+def _ended(frame: pl.DataFrame | None, last: int, health: HealthLog) -> pl.DataFrame | None:
+    """Ranges that were open when recording ended reach to its end."""
+    if frame is None:
+        return None
+    still_open = pl.col("duration").is_null() & pl.col("start").is_not_null()
+    if "kind" in frame.columns:
+        still_open &= pl.col("kind") != "mark"
+    count = frame.select(still_open.sum()).item()
+    if not count:
+        return frame
+    health.count("open_range", count, str(frame.filter(still_open)["name"][0]))
+    return frame.with_columns(
+        pl.when(still_open)
+        .then(pl.max_horizontal(last - pl.col("start"), 0))
+        .otherwise("duration")
+        .alias("duration")
+    )
+
+
+def _summed(memory: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Allocator events with the total after each, per device."""
+    if memory is None:
+        return None
+    return memory.sort("start", maintain_order=True).with_columns(
+        pl.col("bytes").cum_sum().over("device_id").alias("allocated")
+    )
+
+
+def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
+    """Activities under the number of the GPU, not that by which the process knows it."""
+    if all(cuda == gpu for (_, cuda), gpu in machine.ordinals.items()):
+        return device
+    rows = [(process, cuda, gpu) for (process, cuda), gpu in machine.ordinals.items()]
+    key = ["process_id", "device_id"]
+    known = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
+    joined = device.join(known, on=key, how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("gpu", "device_id").alias("device_id")).drop("gpu")
+
+
+def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFrame | None:
+    """Waits on the device of their context: the number that their own rows bear is not always that of the device."""
+    if syncs is None or "context_id" not in device.columns:
+        return syncs
+    of_context = device.select("context_id", pl.col("device_id").alias("found")).drop_nulls()
+    known = of_context.unique("context_id", keep="first", maintain_order=True)
+    joined = syncs.join(known, on="context_id", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("found", "device_id").alias("device_id")).drop("found")
+
+
+def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
+    """The devices that worked; without any work all that the machine has."""
+    used = device["device_id"].unique().sort().to_list()
+    if not used:
+        return tuple(machine.gpus.values())
+    return tuple(replace(machine.gpus.get(number, DeviceInfo(number)), device_id=number) for number in used)
+
+
+def _rank(part: _Part, machine: Machine) -> int | None:
+    """MPI's rank of the process, else what the name of a file of one process tells; unknown is not 0."""
+    if part.process is not None and part.process in machine.ranks:
+        return machine.ranks[part.process]
+    return rank_in_name(part.path) if part.of == 1 else None
+
+
+def _refuse_foreign(tables: Tables) -> None:
+    names = set(tables.names())
+    if names & {*facts.EVENT_TABLES, *facts.METADATA_TABLES, "StringIds"}:
+        return
+    shown = ", ".join(sorted(names)[:3]) or "no table"
+    raise UnreadableTraceError(
+        f"it is no Nsight Systems export (it holds {shown[:100]})",
+        path=tables.path,
+        remedy="export one: nsys export --type sqlite FILE.nsys-rep",
+    )
+
+
+def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
+    if stores.rows:
+        return
+    if unread := tables.without_row_ids():
+        fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
+        remedy = "export it again: nsys export --type sqlite"
+        raise UnreadableTraceError(fault, path=tables.path, remedy=remedy)
+    raise UnreadableTraceError(
+        "it is an Nsight Systems export without events",
+        path=tables.path,
+        remedy="profile with nsys profile --trace=cuda,nvtx",
+    )
+
+
+def _count_unread(tables: Tables, health: HealthLog) -> None:
+    """Tables with events that are not read, and tables of any kind that cannot be."""
+    others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
+    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES))}
+    told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
+    health.count("unread_table", sum(rows.values()), told)
+    unread = tables.without_row_ids()
+    health.count("table_without_row_ids", len(unread), ", ".join(unread))
+
+
+def _size(path: Path) -> int:
+    try:
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.glob("*.parquet"))
+        return path.stat().st_size
+    except OSError as error:
+        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error

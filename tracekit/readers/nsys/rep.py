@@ -1,0 +1,156 @@
+"""Reports of Nsight Systems (`.nsys-rep`, once `.qdrep`): NVIDIA's own program turns them into an export that can be read.
+
+The format of a report is not public. Where an `nsys` is on the PATH it is asked for an export into a private folder, which
+is gone once it was read. The flags are those of NVIDIA's public user guide (`nsys export`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.readers.nsys.vocabulary import REPORT_SUFFIXES
+
+__all__ = ["export_report", "is_report"]
+
+_MAGIC: Final = b"SQLite format 3\0"
+_POLL_SECONDS: Final = 0.05
+_GRACE_SECONDS: Final = 10
+_TOLD_BYTES: Final = 4096
+_LONGEST_LINE: Final = 300
+_LONGEST_STEM: Final = 200
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file has the name of a report of Nsight Systems, and is no export that was only given that name.
+
+    >>> is_report(Path("profile.nsys-rep")), is_report(Path("profile.sqlite"))
+    (True, False)
+    """
+    return path.name.lower().endswith(REPORT_SUFFIXES) and not _is_database(path)
+
+
+@contextmanager
+def export_report(path: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Path]:
+    """Have nsys export a report, and give the SQLite file it wrote, which is removed afterwards.
+
+    `progress` is called with (bytes of the export so far, bytes of the report). There is no limit of time; Ctrl-C ends
+    nsys. Raises UnreadableTraceError when the report is missing, nsys is not on the PATH, or it wrote no export.
+    """
+    size = _size(path)
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise UnreadableTraceError(
+            "it is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH",
+            path=path,
+            remedy=f"run where it is: nsys export --type sqlite {path.name}",
+        )
+    with tempfile.TemporaryDirectory(prefix="tracekit-nsys-") as folder:
+        place = Path(folder)
+        # Named after the report, whose name may tell the rank. nsys takes % for a variable.
+        export = place / f"{path.stem[:_LONGEST_STEM].replace('%', '_')}.sqlite"
+        # Whole paths: a name that begins with a dash is no flag then, wherever nsys runs.
+        words = [
+            *(os.path.abspath(nsys), "export", "--type=sqlite"),  # noqa: PTH100 - a link keeps its name
+            *(f"--output={export}", "--force-overwrite=true", os.path.abspath(path)),  # noqa: PTH100
+        ]
+        with (place / "stdout").open("wb") as said, (place / "stderr").open("wb") as complained:
+            code = _run(words, place, (said.fileno(), complained.fileno()), _told(export, size, progress))
+        if code or not _is_database(export):
+            reason = _last_line(place / "stderr") or _last_line(place / "stdout")
+            outcome = f"nsys ended with exit code {code}" if code else "nsys wrote no export"
+            raise UnreadableTraceError(
+                f"it could not be exported: {outcome}" + (f" ({reason})" if reason else ""),
+                path=path,
+                remedy=f"run the nsys that recorded it: nsys export --type sqlite {path.name}",
+            )
+        yield export
+
+
+def _size(path: Path) -> int:
+    try:
+        if not path.is_file():
+            raise UnreadableTraceError("no such file", path=path, remedy="check the path")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise UnreadableTraceError("the file is empty", path=path, remedy="record it again")
+            return os.fstat(file.fileno()).st_size
+    except (OSError, ValueError) as error:
+        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+
+
+def _told(export: Path, size: int, progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+    def tell() -> None:
+        if progress is not None:
+            with suppress(OSError):  # nsys has not begun to write, or has just moved it
+                progress(export.stat().st_size, size)
+
+    return tell
+
+
+def _run(words: list[str], folder: Path, streams: tuple[int, int], tell: Callable[[], None]) -> int:
+    """Wait for nsys and return its exit code; it is ended when the wait is.
+
+    It runs in a group of its own, so that what it starts is ended with it, and in the private folder, so that whatever
+    else it writes goes with it.
+    """
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=streams[0],
+            stderr=streams[1],
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnreadableTraceError(
+            f"nsys cannot be run ({error.strerror or error})", path=words[0]
+        ) from error
+    try:
+        # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+        while (code := process.poll()) is None:
+            tell()
+            time.sleep(_POLL_SECONDS)
+    except BaseException:
+        _end(process)
+        raise
+    return code if code >= 0 else 128 - code
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+            return
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def _last_line(path: Path) -> str:
+    """The last line that is not blank, on one line and without what moves a terminal's cursor."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TOLD_BYTES, 0))
+        text = file.read().decode("utf-8", "replace")
+    lines = [
+        "".join(c if c.isprintable() else " " for c in line) for line in text.replace("\r", "\n").split("\n")
+    ]
+    shown = [" ".join(line.split()) for line in lines if line.strip()]
+    return shown[-1][:_LONGEST_LINE] if shown else ""

@@ -1,0 +1,95 @@
+"""Which rows of an Nsight Systems export belong to which of its processes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.readers.common.store import FrameStore
+
+__all__ = ["OF_MACHINE", "ProcessStores"]
+
+_MOST_PROCESSES: Final = 256
+OF_MACHINE: Final = ("counters",)
+"""Frames that are not of one process; every trace of the file has them."""
+
+
+class ProcessStores:
+    """The rows of each process that works on a device; of all processes together when none does."""
+
+    def __init__(self, path: Path, most: int | None, stack: ExitStack) -> None:
+        self._path = path
+        self.rows = self.left_out = 0
+        self.machine = FrameStore()
+        self._most = most
+        self._stack = stack
+        self._by_process: dict[int | None, FrameStore] = {}
+        self._on_device = True
+        self._others: set[int] = set()
+
+    @property
+    def others(self) -> int:
+        """How many processes were left out."""
+        return len(self._others)
+
+    def add(self, name: str, frame: pl.DataFrame) -> None:
+        """Sort the rows of a frame by process."""
+        self.rows += frame.height
+        if not frame.height:
+            return
+        if name in OF_MACHINE:
+            self.machine.add(name, frame)
+            return
+        if name != "device" and self._on_device:
+            self._on_device = False
+            if not self._by_process:  # nobody works on a device: all are one trace
+                self._open(None)
+            self._adopt()
+        if self._by_process.keys() == {None} and name != "device":
+            self._by_process[None].add(name, frame)
+            return
+        present = frame["process_id"].unique()
+        if name == "device":
+            for process in present.sort().to_list():
+                if process not in self._by_process:
+                    self._open(process)
+        self._add_of_each(name, frame, present)
+
+    def parts(self) -> list[tuple[int | None, FrameStore]]:
+        """Processes in order, each with its rows."""
+        return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
+
+    def _add_of_each(self, name: str, frame: pl.DataFrame, present: pl.Series) -> None:
+        """Each process's own rows; those of processes that do not work on a device are left out."""
+        known = [process for process in present.to_list() if process in self._by_process]
+        if present.len() == len(known) == 1:
+            self._by_process[known[0]].add(name, frame)
+            return
+        own = frame.filter(pl.col("process_id").is_in(known, nulls_equal=True))
+        if own.height:
+            for (process,), rows in own.partition_by("process_id", as_dict=True).items():
+                self._by_process[process if isinstance(process, int) else None].add(name, rows)
+        others = frame["process_id"].null_count() if None not in known else 0
+        self.left_out += frame.height - own.height - others
+        self._others.update(
+            process for process in present.drop_nulls().to_list() if process not in self._by_process
+        )
+
+    def _adopt(self) -> None:
+        """Work on a device that names no process is that of the only process there is."""
+        known = [process for process in self._by_process if process is not None]
+        if len(known) == 1 and None in self._by_process:
+            for rows in self._by_process.pop(None).parts("device"):
+                mine = rows.with_columns(pl.lit(known[0], pl.Int64).alias("process_id"))
+                self._by_process[known[0]].add("device", mine)
+
+    def _open(self, process: int | None) -> None:
+        if len(self._by_process) >= _MOST_PROCESSES:
+            fault = f"more than {_MOST_PROCESSES} processes worked on devices"
+            raise UnreadableTraceError(fault, path=self._path)
+        self._by_process[process] = store = FrameStore(self._most)
+        self._stack.enter_context(closing(store))

@@ -1,0 +1,5 @@
+"""A trace with tracks of layers and of idle time added, for Perfetto and other viewers of Chrome's format."""
+
+from tracekit.report.chrome.render import write
+
+__all__ = ["write"]

@@ -1,0 +1,155 @@
+"""Tracks of layers and of idle time as events of the Chrome trace format, one JSON text each."""
+
+from __future__ import annotations
+
+import msgspec
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.layers.tracks import layer_tracks
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.kineto import ENRICHED_CATEGORY
+from tracekit.limits import LONGEST_NAME
+from tracekit.trace import Trace
+
+__all__ = ["FIRST_MARK", "tracks"]
+
+FIRST_MARK = f'{{"ph":"M","cat":"{ENRICHED_CATEGORY}"'
+"""How the first event begins; so a file that has the tracks is known."""
+
+_FIRST_THREAD = 900_000_000
+"""Tracks are threads of processes; the numbers of real ones are smaller, where a system has no namespaces of its own."""
+
+_BAR = ("pid", "label", "sort", "start", "duration", "name", "args")
+
+
+def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
+    """The events, each as JSON, with the threads' names first; and how many bars of layers and pieces of idle time."""
+    scope = select(trace, window="trace")
+    layers, idle = _layers(trace, scope), _idle(scope)
+    bars = pl.concat([layers, idle])
+    threads = bars.select("pid", "label", "sort").unique(maintain_order=True)
+    threads = threads.with_columns(pl.Series("tid", _free_threads(trace, threads.height), dtype=pl.Int64))
+    bars = bars.join(threads, on=["pid", "label", "sort"], how="left", maintain_order="left")
+    lines = [*_names(threads), *_events(bars, trace.meta.origin_ns)]
+    return lines, {"layer bars": layers.height, "pieces of idle time": idle.height}
+
+
+def _free_threads(trace: Trace, count: int) -> list[int]:
+    used = set(trace.host["thread_id"].unique()) | set(trace.threads["thread_id"].unique())
+    used |= set(trace.device["stream_id"].drop_nulls().unique())
+    numbers = (
+        number for number in range(_FIRST_THREAD, _FIRST_THREAD + count + len(used)) if number not in used
+    )
+    return [next(numbers) for _ in range(count)]
+
+
+def _layers(trace: Trace, scope: Scope) -> pl.DataFrame:
+    found = attribution(trace, scope=scope)
+    made = layer_tracks(scope, found)
+    table = found.layers.select("layer_id", "path", "type", "name")
+    several = (pl.struct("process_id", "thread_id").n_unique().over("phase") > 1) & (
+        pl.col("thread_id").n_unique().over("process_id", "phase") > 1
+    )
+    phase = pl.format("layers ({})", pl.col("phase").cast(pl.String))
+    host = made.host.with_columns(
+        pl.col("process_id").alias("pid"),
+        pl.when(several).then(pl.format("{}, thread {}", phase, "thread_id")).otherwise(phase).alias("label"),
+        (pl.col("phase").to_physical().cast(pl.Int64) - 100).alias("sort"),
+    )
+    device = made.device.with_columns(
+        pl.col("device_id").alias("pid"),
+        pl.format("layers, stream {}", pl.col("stream_id").fill_null(-1)).alias("label"),
+        pl.col("stream_id").fill_null(-1).alias("sort"),
+    )
+    frames = [
+        frame.join(table, on="layer_id", how="left", maintain_order="left").select(
+            "pid",
+            "label",
+            "sort",
+            "start",
+            "duration",
+            "name",
+            pl.struct("path", "type", pl.col("phase").cast(pl.String), "work_ns")
+            .struct.json_encode()
+            .alias("args"),
+        )
+        for frame in (host, device)
+    ]
+    return pl.concat(frames).filter(pl.col("pid").is_not_null())
+
+
+def _idle(scope: Scope) -> pl.DataFrame:
+    if scope.on_cpu:
+        return pl.DataFrame(
+            schema={
+                **dict.fromkeys(("pid", "sort", "start", "duration"), pl.Int64),
+                **dict.fromkeys(("label", "name", "args"), pl.String),
+            }
+        ).select(_BAR)
+    result = idle_causes(scope.trace, scope=scope)
+    host = scope.trace.host.select(
+        "span_id", pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME).alias("host")
+    )
+    rows = result.pieces.sort("device_id", "start", maintain_order=True)
+    rows = rows.join(host, on="span_id", how="left", maintain_order="left").join(
+        result.layers.select("layer_id", pl.col("path").alias("layer")),
+        on="layer_id",
+        how="left",
+        maintain_order="left",
+    )
+    names = {cause: cause_name(cause) for cause in CAUSES}
+    told = pl.struct(
+        pl.col("cause").cast(pl.String),
+        "host",
+        "layer",
+        pl.col("phase").cast(pl.String),
+        "frame",
+        "dependency",
+    )
+    return rows.select(
+        pl.col("device_id").alias("pid"),
+        pl.lit("idle, by cause").alias("label"),
+        pl.lit(-1, pl.Int64).alias("sort"),
+        "start",
+        pl.col("duration_ns").alias("duration"),
+        pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String).alias("name"),
+        told.struct.json_encode().alias("args"),
+    )
+
+
+def _names(threads: pl.DataFrame) -> list[str]:
+    return [
+        f'{FIRST_MARK},"name":"{what}","pid":{pid},"tid":{tid},"args":{msgspec.json.encode(args).decode()}}}'
+        for pid, label, sort, tid in threads.select("pid", "label", "sort", "tid").iter_rows()
+        for what, args in (("thread_name", {"name": label}), ("thread_sort_index", {"sort_index": sort}))
+    ]
+
+
+def _events(bars: pl.DataFrame, origin: int) -> list[str]:
+    """Complete events, times in µs with three digits: exact to the ns."""
+    distinct = bars["name"].unique()
+    written = [msgspec.json.encode(name).decode() for name in distinct]
+    names = pl.DataFrame(
+        {"name": distinct, "written": written}, schema={"name": pl.String, "written": pl.String}
+    )
+    rows = bars.join(names, on="name", how="left", maintain_order="left").with_columns(
+        pl.col("start") + origin
+    )
+    event = pl.concat_str(
+        pl.lit(f'{{"ph":"X","cat":"{ENRICHED_CATEGORY}","name":'),
+        "written",
+        pl.format(
+            ',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", _micros("start"), _micros("duration")
+        ),
+        "args",
+        pl.lit("}"),
+    )
+    return rows.select(event).to_series().to_list()
+
+
+def _micros(column: str) -> pl.Expr:
+    digits = (pl.col(column) % 1000).cast(pl.String).str.zfill(3)
+    return pl.format("{}.{}", pl.col(column) // 1000, digits)

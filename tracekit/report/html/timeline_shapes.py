@@ -1,0 +1,250 @@
+"""What a timeline draws, as one frame: layers, threads, streams and idle time of one stretch of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.layers.tracks import layer_tracks
+from tracekit.analyses.scope import Scope, select
+from tracekit.facts.idle_names import CAUSES
+from tracekit.report.text import clean
+from tracekit.trace import Trace, one_of
+
+__all__ = ["GROUPS", "Shapes", "shapes_of"]
+
+GROUPS: Final = ("layers", "idle", "streams", "threads", "python")
+"""What lanes are of, from the top down; lanes of a group can be hidden together."""
+
+_G: Final = {name: number for number, name in enumerate(GROUPS)}
+_HOST_KINDS: Final = ("step", "annotation", "module", "op", "runtime", "sync")
+
+SHAPE_SCHEMA: Final = {
+    "group": pl.Int32,
+    "lane": pl.String,
+    "key": pl.Int64,  # order of the lanes of a group; equal ones by name
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "name": pl.String,
+    "kind": pl.String,
+    "rank": pl.Int32,  # what is left out first, when there is too much: the highest
+    "span_id": pl.Int64,
+    "activity_id": pl.Int64,
+    "link_span": pl.Int64,  # of an activity its launch call, of idle time what the host did meanwhile
+    "link_activity": pl.Int64,  # of idle time the activity that ended it
+    "layer_id": pl.Int64,
+    "phase": pl.Int64,
+    "method": pl.Int64,
+    "note": pl.String,  # more about the cause of idle time
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """`frame` has the columns of SHAPE_SCHEMA, times in ns from the trace's origin; `layers` is attribution's table."""
+
+    frame: pl.DataFrame
+    layers: pl.DataFrame
+    low: int
+    high: int
+
+
+def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
+    """Everything that touches the time from `low` on, to the last activity launched before `high`; cut to it."""
+    if trace.has_device:
+        high = max(high, _last_launched(trace, low, high))
+    scope = _narrowed(select(trace, window="trace"), low, high)
+    found = attribution(trace, scope=scope)
+    frames = [
+        *_layers(scope, found),
+        _host(trace, found, low, high, python=False),
+        _host(trace, found, low, high, python=True),
+    ]
+    if trace.has_device:
+        frames += [_idle(scope), _device(trace, found)]
+    cut = pl.concat([_conformed(frame) for frame in frames]).filter(
+        (pl.col("start") < high) & ((pl.col("end") > low) | (pl.col("start") >= low))
+    )
+    cut = cut.with_columns(pl.col("start", "end").clip(low, high))
+    return Shapes(cut, found.layers, low, high)
+
+
+def _narrowed(scope: Scope, low: int, high: int) -> Scope:
+    """The scope of what touches a stretch of the trace, and of all of the gaps that do.
+
+    So a piece of idle time is the same as in the whole trace, which would take far longer.
+    """
+    rows = scope.overlapping
+    ends = rows.filter(pl.col("start") < low).group_by("device_id").agg(pl.col("end").max().alias("at"))
+    starts = rows.filter(pl.col("start") >= high).group_by("device_id").agg(pl.col("start").min().alias("at"))
+    devices = rows.select("device_id").unique()
+    first = (
+        devices.join(ends, on="device_id", how="left")
+        .select(pl.col("at").fill_null(scope.start).min())
+        .item()
+    )
+    last = (
+        devices.join(starts, on="device_id", how="left")
+        .select(pl.col("at").fill_null(scope.end).max())
+        .item()
+    )
+    if first is None or last is None:
+        return scope
+    start, end = min(first, low), max(last, high)
+    near = rows.filter((pl.col("end") >= start) & (pl.col("start") <= end))
+    return replace(
+        scope,
+        start=max(start, scope.start),
+        end=min(end, scope.end),
+        activities=near,
+        overlapping=near,
+        kept={},
+        _unions={},
+    )
+
+
+def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
+    missing = [
+        pl.lit(None, kind).alias(name) for name, kind in SHAPE_SCHEMA.items() if name not in frame.columns
+    ]
+    return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in SHAPE_SCHEMA.items())
+
+
+def _last_launched(trace: Trace, low: int, high: int) -> int:
+    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    rows = trace.device.select("launch_id", "start", "duration").join(calls, on="launch_id", how="left")
+    at = pl.coalesce("launched", "start")
+    last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
+    return high if last is None else int(last)
+
+
+def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
+    tracks = layer_tracks(scope, found)
+    names = found.layers.select("layer_id", pl.col("name"))
+    threads = tracks.host.group_by("phase").agg(
+        pl.struct("process_id", "thread_id").n_unique().alias("threads")
+    )
+    thread = pl.when(pl.col("threads") > 1).then(pl.format(" ({})", "thread_id")).otherwise(pl.lit(""))
+    host = tracks.host.join(threads, on="phase").with_columns(
+        pl.format("layers: {}{}", pl.col("phase").cast(pl.String), thread).alias("lane"),
+        pl.col("phase").to_physical().cast(pl.Int64).alias("key"),
+        pl.lit(_G["layers"]).alias("group"),
+    )
+    device = tracks.device.with_columns(
+        pl.format("{}: layers", _stream()).alias("lane"),
+        _device_key(2),
+        pl.lit(_G["streams"]).alias("group"),
+    )
+    return [
+        frame.join(names, on="layer_id").with_columns(
+            (pl.col("start") + pl.col("duration")).alias("end"),
+            pl.lit("layer").alias("kind"),
+            pl.lit(0).alias("rank"),
+            pl.col("phase").to_physical().cast(pl.Int64),
+        )
+        for frame in (host, device)
+    ]
+
+
+def _stream() -> pl.Expr:
+    return pl.format(
+        "device {}, stream {}", pl.col("device_id").fill_null(-1), pl.col("stream_id").fill_null(-1)
+    )
+
+
+def _device_key(part: int) -> pl.Expr:
+    """The order of a device's lanes: its streams, each with its layers below it."""
+    stream = pl.col("stream_id").fill_null(-1).clip(-1, 1 << 40)
+    return (pl.col("device_id").fill_null(-1) * (1 << 50) + stream * 4 + part).alias("key")
+
+
+def _host(trace: Trace, found: Attribution, low: int, high: int, *, python: bool) -> pl.DataFrame:
+    kinds = ("python",) if python else _HOST_KINDS
+    end = pl.col("start") + pl.col("duration")
+    rows = trace.host.filter(one_of("kind", *kinds) & (pl.col("start") < high) & (end > low))
+    places = found.model.places(rows["span_id"].to_numpy())
+    rows = rows.with_columns(
+        pl.Series("layer_id", places.layer),
+        pl.Series("phase", places.phase),
+        pl.Series("method", places.method),
+    )
+    return (
+        rows.join(_threads(trace), on=["process_id", "thread_id"], how="left", maintain_order="left")
+        .with_columns(pl.len().over("process_id", "thread_id").alias("size"))
+        .select(
+            pl.lit(_G["python" if python else "threads"]).alias("group"),
+            pl.format("Python · {}", "label").alias("lane") if python else pl.col("label").alias("lane"),
+            -pl.col("size").cast(pl.Int64).alias("key"),
+            "start",
+            end.alias("end"),
+            pl.col("name").cast(pl.String),
+            pl.col("kind").cast(pl.String),
+            pl.lit(2 if python else 1).alias("rank"),
+            "span_id",
+            pl.when(pl.col("layer_id") >= 0).then("layer_id").alias("layer_id"),
+            "phase",
+            "method",
+        )
+    )
+
+
+def _threads(trace: Trace) -> pl.DataFrame:
+    """`process_id`, `thread_id` and `label`: what the profile calls a thread, with its number where that is not unique."""
+    named = (
+        trace.host.select("process_id", "thread_id")
+        .unique()
+        .join(trace.threads, on=["process_id", "thread_id"], how="left")
+    )
+    labels = [
+        clean(name) if name else f"thread {thread} of process {process}"
+        for process, thread, name in named.select("process_id", "thread_id", "name").iter_rows()
+    ]
+    named = named.with_columns(pl.Series("label", labels, dtype=pl.String))
+    shared = pl.len().over("label") > 1
+    label = pl.when(shared).then(pl.format("{} (thread {}, process {})", "label", "thread_id", "process_id"))
+    return named.select("process_id", "thread_id", label.otherwise("label").alias("label"))
+
+
+def _idle(scope: Scope) -> pl.DataFrame:
+    pieces = idle_causes(scope.trace, scope=scope).pieces
+    names = {cause: cause_name(cause) for cause in CAUSES}
+    cause = pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String)
+    return pieces.select(
+        pl.lit(_G["idle"]).alias("group"),
+        pl.format("device {}: idle, by cause", "device_id").alias("lane"),
+        pl.col("device_id").alias("key"),
+        "start",
+        (pl.col("start") + pl.col("duration_ns")).alias("end"),
+        cause.alias("name"),
+        pl.format("idle: {}", cause).alias("kind"),
+        pl.lit(0).alias("rank"),
+        pl.col("span_id").alias("link_span"),
+        pl.col("ended_by").alias("link_activity"),
+        "layer_id",
+        pl.col("phase").to_physical().cast(pl.Int64),
+        pl.coalesce(pl.format("waited for {}", "dependency"), pl.format("in {}", "frame")).alias("note"),
+    )
+
+
+def _device(trace: Trace, found: Attribution) -> pl.DataFrame:
+    places = found.activities.select(
+        "activity_id",
+        "layer_id",
+        pl.col("phase").to_physical().cast(pl.Int64),
+        pl.col("method").to_physical().cast(pl.Int64),
+    )
+    rows = trace.device.join(places, on="activity_id", how="inner", maintain_order="left")
+    return rows.with_columns(
+        pl.lit(_G["streams"]).alias("group"),
+        _stream().alias("lane"),
+        _device_key(1),
+        (pl.col("start") + pl.col("duration")).alias("end"),
+        pl.col("name").cast(pl.String),
+        pl.col("category").cast(pl.String).alias("kind"),
+        pl.lit(0).alias("rank"),
+        pl.col("launch_id").alias("link_span"),
+    )

@@ -1,0 +1,102 @@
+"""The report as JSON: a versioned envelope with stable keys, for scripts, gates and agents.
+
+Times are integer ns, sizes bytes, ratios 0 to 1. What was not captured is null; NaN never appears. All rows of all
+tables are there; each stands on a line of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from tracekit.findings import Finding
+from tracekit.report.model import Report, Section, Table
+from tracekit.report.tree import costliest
+
+__all__ = ["finding_dict", "render", "report_dict", "section_dict"]
+
+
+def render(report: Report, *, top: int | None = None) -> str:
+    """The report as JSON text that ends with a newline; `top` limits the rows of every table (None: all).
+
+    It follows `tracekit.report.json.schema.report_schema()`.
+    """
+    return _text(report_dict(report, top=top))
+
+
+def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
+    """The report as plain dicts, lists, strings and numbers; `top` limits the rows of every table."""
+    return {
+        "schema_version": report.schema_version,
+        "trace": dataclasses.asdict(report.trace),
+        "window": dataclasses.asdict(report.window),
+        "health": [dataclasses.asdict(item) for item in report.health],
+        "verdict": _verdict(report),
+        "analyses": {section.name: section_dict(section, top=top) for section in report.sections},
+    }
+
+
+def section_dict(section: Section, *, top: int | None = None) -> dict[str, Any]:
+    """One analysis as plain data; every table a list of rows (at most `top`) by column name."""
+    return {
+        "question": section.question,
+        "answer": section.answer,
+        "not_captured": section.not_captured,
+        "error": section.error,
+        "scalars": dict(section.scalars),
+        "tables": {table.name: _rows(table, top) for table in section.tables},
+        "findings": [finding_dict(finding) for finding in section.findings],
+    }
+
+
+def _rows(table: Table, top: int | None) -> list[dict[str, Any]]:
+    return (table.frame if top is None else costliest(table, top)).to_dicts()
+
+
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """A finding with its time at stake in ns and in seconds."""
+    return {**dataclasses.asdict(finding), "seconds_at_stake": finding.seconds_at_stake}
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    verdict = dataclasses.asdict(report.verdict)
+    for advice in verdict["advice"]:
+        stake = advice["ns_at_stake"]
+        advice["seconds_at_stake"] = None if stake is None else stake / 1e9
+    return verdict
+
+
+def _text(value: Any) -> str:
+    lines: list[str] = []
+    _write(value, "", lines, "", "")
+    return "\n".join(lines) + "\n"
+
+
+def _write(value: Any, indent: str, lines: list[str], before: str, after: str) -> None:
+    """Containers of containers over several lines, everything else on one: a table has one row a line."""
+    inner = indent + "  "
+    nested = isinstance(value, dict | list | tuple) and any(
+        isinstance(v, dict | list | tuple) for v in _values(value)
+    )
+    if not nested:
+        lines.append(f"{indent}{before}{_encode(value)}{after}")
+        return
+    opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
+    lines.append(f"{indent}{before}{opening}")
+    last = len(value) - 1
+    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    for index, (key, item) in enumerate(items):
+        label = "" if key is None else f"{_encode(key)}: "
+        _write(item, inner, lines, label, "" if index == last else ",")
+    lines.append(f"{indent}{closing}{after}")
+
+
+def _values(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _encode(value: Any) -> str:
+    # msgspec writes a float that is not finite as null
+    return msgspec.json.encode(value).decode()

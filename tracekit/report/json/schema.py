@@ -1,0 +1,154 @@
+"""The JSON Schema of the JSON report, made from the classes and the declared columns, so that it cannot drift."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, Final, Literal, Union
+
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.findings import Finding
+from tracekit.report.columns import unit_of
+from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
+from tracekit.report.views import TABLES
+
+__all__ = ["report_schema"]
+
+_PRIMITIVES: Final[dict[Any, dict[str, Any]]] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+}
+_DESCRIPTIONS: Final[dict[Unit, str]] = {
+    "ns": "a duration in ns",
+    "time": "an instant in ns from the trace's origin",
+    "bytes": "bytes",
+    "ratio": "a ratio, 1 is all",
+    "gbps": "10⁹ bytes a second",
+    "device": "a device number; −1 is the host",
+}
+_AVERAGES: Final = ("mean", "median", "p95", "std", "trimmed")
+"""Durations whose names begin so are not whole numbers."""
+
+
+def report_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12) of what `tracekit.report.json.render.render` writes.
+
+    Analyses and tables of other packages are allowed; those that come with tracekit must have their columns.
+    """
+    finding = _dataclass(Finding)
+    finding["properties"]["seconds_at_stake"] = {"type": ["number", "null"]}
+    verdict = _dataclass(Verdict)
+    verdict["properties"]["advice"]["items"]["properties"]["seconds_at_stake"] = {"type": ["number", "null"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "tracekit report",
+        "description": "Times are ns, sizes bytes, ratios 0 to 1; null stands for what was not captured.",
+        **_object(
+            {
+                "schema_version": {"const": SCHEMA_VERSION},
+                "trace": _dataclass(TraceInfo),
+                "window": _dataclass(Window),
+                "health": {"type": "array", "items": _dataclass(HealthItem)},
+                "verdict": verdict,
+                "analyses": {
+                    "type": "object",
+                    "properties": {analysis.name: _analysis(analysis.name) for analysis in BUILT_IN},
+                    "additionalProperties": {"$ref": "#/$defs/analysis"},
+                },
+            }
+        ),
+        "$defs": {"finding": finding, "row": _row(), "analysis": _section({})},
+    }
+
+
+def _analysis(name: str) -> dict[str, Any]:
+    tables = {}
+    for key, view in TABLES.items():
+        section, _, table = key.partition(".")
+        if section == name:
+            tables[table] = {"type": "array", "items": _columns(view.schema)}
+    return _section(tables)
+
+
+def _section(tables: dict[str, Any]) -> dict[str, Any]:
+    scalar = {"type": ["number", "string", "null"]}
+    rows = {"type": "array", "items": {"$ref": "#/$defs/row"}}
+    return _object(
+        {
+            "question": {"type": "string"},
+            "answer": {"type": "string"},
+            "not_captured": {"type": ["string", "null"]},
+            "error": {"type": ["string", "null"]},
+            "scalars": {"type": "object", "additionalProperties": scalar},
+            "tables": {"type": "object", "properties": tables, "additionalProperties": rows},
+            "findings": {"type": "array", "items": {"$ref": "#/$defs/finding"}},
+        }
+    )
+
+
+def _row() -> dict[str, Any]:
+    values = {"type": ["number", "string", "boolean", "array", "object", "null"]}
+    return {"type": "object", "additionalProperties": values}
+
+
+def _columns(names: tuple[str, ...]) -> dict[str, Any]:
+    """Rows with at least these columns; more may come in a later version."""
+    return {"type": "object", "properties": {name: _column(name) for name in names}, "required": list(names)}
+
+
+def _column(name: str) -> dict[str, Any]:
+    unit = unit_of(name)
+    kind = {"text": "string", "flag": "boolean", "ratio": "number", "gbps": "number", "number": "number"}.get(
+        unit, "number" if unit == "ns" and name.startswith(_AVERAGES) else "integer"
+    )
+    schema: dict[str, Any] = {"type": [kind, "null"]}
+    if unit in _DESCRIPTIONS:
+        schema["description"] = _DESCRIPTIONS[unit]
+    return schema
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _dataclass(cls: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return _object({field.name: _type(hints[field.name]) for field in dataclasses.fields(cls)})
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(typing.cast("type[Any]", hint))
+    if hint in _PRIMITIVES:
+        return dict(_PRIMITIVES[hint])
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_type(argument) for argument in arguments]}
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _type(arguments[1])}
+    message = f"no JSON Schema for {hint!r}"
+    raise TypeError(message)
+
+
+def _tuple(arguments: tuple[Any, ...]) -> dict[str, Any]:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return {"type": "array", "items": _type(arguments[0])}
+    return {
+        "type": "array",
+        "prefixItems": [_type(a) for a in arguments],
+        "items": False,
+        "minItems": len(arguments),
+    }

@@ -1,0 +1,366 @@
+"""The report for a terminal: the verdict in the first lines, then a section for each question, on two screens."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from tracekit.errors import UsageError
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import Finding
+from tracekit.report.format import (
+    format_scalar,
+    format_source,
+    is_silent,
+    missing,
+    scalar_name,
+    shown_columns,
+)
+from tracekit.report.model import Figure, Report, Section, Table, Verdict
+from tracekit.report.names import bound_name
+from tracekit.report.terminal.grid import grid
+from tracekit.report.terminal.tree_lines import tree_lines
+from tracekit.report.text import unbroken
+from tracekit.report.tree import sorted_tree
+
+__all__ = ["render", "render_section", "sort_table"]
+
+LEAST_WIDTH: Final = 40
+FINDINGS: Final = 3
+"""Findings of one section in the report; the sections' own commands show all."""
+
+OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
+    "workload": (("phases", 4),),
+    "breakdown": (("devices", 8),),
+    "steps": (("table", 5),),
+    "idle": (("by_cause", 4),),
+    "layers": (("tree", 8),),
+    "kernels": (("by_category", 4), ("by_name", 5), ("measured", 5)),
+    "launches": (("calls", 3),),
+    "overlap": (("collectives", 3),),
+    "memory": (("copies", 3), ("peaks", 3)),
+    "counters": (("series", 5),),
+}
+"""The tables of each section in the report, and how many of their rows; the sections' own commands show all."""
+
+ELSEWHERE: Final = frozenset({"ops"})
+"""Sections that the report leaves to their own commands: operators stand among the kernels already."""
+
+MOST_LINES: Final = 110
+"""Two screens; a longer report shows fewer rows of its tables."""
+
+LEAST_ROWS: Final = 2
+LEAST_LAYERS: Final = 5
+"""Fewer rows of a tree are hardly more than its trunk."""
+
+ONE_TABLE: Final = 3
+"""From this round of shortening on, a section shows its first table only."""
+
+SHORTEST: Final = 6
+
+DEFAULT_ROWS: Final = 20
+GLOSSARY: Final = "What the words mean: docs/definitions.md, or the glossary in the HTML report."
+LEAST_SHARE: Final = 0.0005
+"""A part below this would be listed with 0.0 %."""
+
+_MARKS: Final = {"critical": ("!!", "bold red"), "warning": ("! ", "yellow"), "info": ("· ", "cyan")}
+_GLYPHS: Final = (("█", "green"), ("▓", "magenta"), ("▒", "yellow"), ("·", "bright_black"), ("+", "blue"))
+
+Lines = Iterator[Text]
+
+
+def render(report: Report, *, width: int, color: bool, top: int | None = None) -> str:
+    """The whole report as text with lines of at most `width` cells.
+
+    `color` adds ANSI colours; `top` sets the rows of every table (None: few, so that the report fits two screens).
+    """
+    width = max(width, LEAST_WIDTH)
+    for shorter in range(SHORTEST + 1):
+        lines = _lines(report, width, top, shorter)
+        if top is not None or len(lines) <= MOST_LINES:
+            break
+    return _draw(lines, width, color)
+
+
+def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Text]:
+    """The whole report, with tables shortened by so many rows."""
+    lines = [*_head(report, width)]
+    said = {advice.finding for advice in report.verdict.advice[:1]}
+    silent = [section for section in report.sections if is_silent(section)]
+    for section in report.sections:
+        if section not in silent and section.name not in ELSEWHERE:
+            lines += _section(section, width, _limits(section, top, shorter), said)
+    lines += _not_captured(silent, width)
+    lines += _health(report, width)
+    return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
+
+
+def render_section(
+    section: Section, *, width: int, color: bool, top: int | None = None, sort: str | None = None
+) -> str:
+    """One section with all its tables and figures, at most `top` rows each (None: 20). A time series is listed only where it is the one table.
+
+    `sort` names the column by which every table that has it is sorted, largest first; texts sort from a to z.
+    Raises UsageError when no table of the section has that column.
+    """
+    width = max(width, LEAST_WIDTH)
+    if sort is not None and not any(table.column(sort) for table in section.tables):
+        known = sorted({column.name for table in section.tables for column in table.columns})
+        raise UsageError(
+            f"{section.name} has no column {sort!r}", remedy=f"sort by one of {', '.join(known)}"
+        )
+    lines = [*_opening(section, width), *_scalars(section, width)]
+    for finding in section.findings:
+        lines += _finding(finding, width, advice=True, full=True)
+    for table in section.tables:
+        if not table.series or len(section.tables) == 1:
+            lines += _table(sort_table(table, sort), width, top or DEFAULT_ROWS, titled=True)
+    return _draw(lines[1:], width, color)
+
+
+def sort_table(table: Table, column: str | None) -> Table:
+    """The table sorted by a column, largest first (texts from a to z); as it is when it has no such column."""
+    found = table.column(column) if column else None
+    if found is None:
+        return table
+    if table.tree is not None:
+        return sorted_tree(table, found)
+    frame = table.frame.sort(
+        found.name, descending=found.unit != "text", nulls_last=True, maintain_order=True
+    )
+    short = table.short
+    if short and found.name not in short:
+        short = (short[0], found.name, *short[1:])  # a narrow page drops columns from the right
+    elif short:
+        rest = (name for name in short[1:] if name != found.name)
+        short = tuple(dict.fromkeys((short[0], found.name, *rest)))
+    hidden = tuple(name for name in table.hidden if name != found.name)
+    return replace(table, frame=frame, short=short, hidden=hidden)
+
+
+# -- the head --------------------------------------------------------------------------------------
+
+
+def _head(report: Report, width: int) -> Lines:
+    yield from _verdict(report.verdict, width, on_cpu=report.window.on_cpu)
+    yield from _labelled("trace", format_source(report.trace), width, "dim")
+    window = report.window
+    text = f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
+    yield from _labelled("window", text, width, "dim")
+
+
+def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
+    tag = bound_name(verdict.bound).upper()
+    for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
+        if index == 0:
+            yield Text.assemble((tag, "bold reverse"), line[len(tag) :])
+        else:
+            yield Text(line)
+    costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
+    if costs:
+        yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
+    layers = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.layers]
+    if layers:
+        whole = "the operators' time" if on_cpu else "the device time"
+        yield from _labelled("layers", f"of {whole}: {' · '.join(layers)}", width)
+    for index, advice in enumerate(verdict.advice):
+        stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
+        text = f"{advice.title}{stake}"
+        # The advice of the others stands in their sections.
+        yield from _labelled(
+            "try" if index == 0 else "also", f"{text}: {advice.advice}" if index == 0 else text, width, most=8
+        )
+    for note in verdict.notes:
+        yield from _labelled("note", note, width)
+
+
+def _labelled(label: str, text: str, width: int, style: str = "", *, most: int = 4) -> Lines:
+    """A label in a column of its own, and the text beside it."""
+    indent = 8
+    wrapped = _fold(text, width - indent) or [""]
+    if len(wrapped) > most:
+        wrapped = [*wrapped[: most - 1], _cut(f"{wrapped[most - 1]} …", width - indent)]
+    for index, line in enumerate(wrapped):
+        lead = label.ljust(indent) if index == 0 else " " * indent
+        yield Text.assemble((lead, "bold"), (line, style))
+
+
+def _fold(text: str, width: int) -> list[str]:
+    """The text in lines of at most `width`, never broken between a figure and its unit."""
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(unbroken(text), width)]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 2].rstrip()} …"
+
+
+# -- a section -------------------------------------------------------------------------------------
+
+
+def _overview(section: Section) -> list[Table]:
+    if section.name not in OVERVIEW:
+        return [table for table in section.tables if not table.series][:2]
+    found = (section.table(name) for name, _ in OVERVIEW[section.name])
+    return [table for table in found if table is not None]
+
+
+def _limits(section: Section, top: int | None, shorter: int) -> dict[str, int]:
+    few = dict(OVERVIEW.get(section.name, ()))
+    shown = _overview(section)[: 1 if shorter >= ONE_TABLE else None]
+    least = {table.name: LEAST_ROWS if table.tree is None else LEAST_LAYERS for table in shown}
+    return {name: top or max(few.get(name, 4) - shorter, rows) for name, rows in least.items()}
+
+
+def _section(section: Section, width: int, limits: dict[str, int], said: set[str]) -> Lines:
+    yield from _opening(section, width)
+    for finding in section.findings[:FINDINGS]:
+        yield from _finding(finding, width, advice=finding.id not in said, full=False)
+    if len(section.findings) > FINDINGS:
+        more = f"{len(section.findings) - FINDINGS} more: see `tracekit {section.name}`"
+        yield Text(f"   {more}", style="dim")
+    for figure in section.figures:
+        if figure.name == "breakdown":
+            yield from _bars(figure, width)
+    for table in _overview(section)[: len(limits)]:
+        yield from _table(table, width, limits[table.name], titled=len(limits) > 1)
+
+
+def _opening(section: Section, width: int) -> Lines:
+    yield Text()
+    title = f"── {section.question} "
+    yield Text(title + "─" * max(0, width - len(title)), style="bold")
+    if section.error is not None:
+        yield from _wrapped(f"This analysis failed: {section.error}", width, "red")
+        return
+    yield from _wrapped(section.answer, width)
+    lacking = missing(section)
+    if lacking:
+        yield from _wrapped(f"Not captured: {lacking}.", width, "dim")
+
+
+def _scalars(section: Section, width: int) -> Lines:
+    known = {name: value for name, value in section.scalars.items() if value is not None}
+    if known:
+        words = [
+            f"{scalar_name(section.name, name)} {format_scalar(name, value)}" for name, value in known.items()
+        ]
+        yield from _wrapped(" · ".join(words), width, "dim")
+
+
+def _wrapped(text: str, width: int, style: str = "") -> Lines:
+    for line in _fold(text, width):
+        yield Text(line, style=style)
+
+
+def _finding(finding: Finding, width: int, *, advice: bool, full: bool) -> Lines:
+    mark, style = _MARKS[finding.severity]
+    stake = f" [up to {format_ns(finding.ns_at_stake)}]" if finding.ns_at_stake else ""
+    text = f"{finding.title}{stake}."
+    if finding.evidence and (full or finding.severity != "info"):
+        text += f" {finding.evidence}"
+    lines = _fold(text, width - 3)
+    for index, line in enumerate(lines):
+        yield Text.assemble((f"{mark} " if index == 0 else "   ", style), line)
+    if advice and finding.advice:
+        steps = _fold(f"→ {finding.advice}", width - 3)
+        if not full and finding.severity == "info" and len(steps) > 1:
+            steps = [_cut(f"{steps[0]} …", width - 3)]
+        for line in steps:
+            yield Text(f"   {line}", style="green")
+
+
+def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
+    if not table.frame.height:
+        return
+    shown = min(rows, table.frame.height)
+    if table.tree is not None:
+        lines = tree_lines(table, width=width - 2, rows=shown)
+        shown = len(lines) - 1
+    else:
+        columns = shown_columns(table, table.short or None)
+        if not columns:
+            return
+        lines = grid(table, columns, width=width - 2, rows=shown)
+    if titled:
+        more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
+        yield Text.assemble(("  " + table.title, "italic"), (more, "dim"))
+    yield Text("  " + lines[0], style="bold cyan")
+    for line in lines[1:]:
+        yield Text("  " + line)
+    if not titled and table.total_rows > shown:
+        yield Text(f"  … {format_count(table.total_rows - shown)} more", style="dim")
+
+
+def _bars(figure: Figure, width: int) -> Lines:
+    """One stacked bar for each row; the glyphs tell the parts apart where there is no colour."""
+    for row in figure.data["rows"][:8]:
+        total = sum(part["value"] for part in row["parts"])
+        if not total:
+            continue
+        room = width - 2
+        bar, legend, used, passed = Text("  "), Text(), 0, 0
+        for part, (glyph, style) in zip(row["parts"], _GLYPHS, strict=False):
+            passed += part["value"]
+            until = round(room * passed / total)
+            bar.append(glyph * (until - used), style=style)
+            used = until
+            if part["value"] < LEAST_SHARE * total:
+                continue
+            entry = f"{part['label']} {format_share(part['value'] / total)}"
+            if len(legend) and len(legend) + len(entry) + 4 > width:
+                yield legend
+                legend = Text()
+            legend.append("  ").append(f"{glyph} ", style=style).append(entry)
+        yield bar
+        yield legend
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def _not_captured(sections: Sequence[Section], width: int) -> Lines:
+    if not sections:
+        return
+    yield Text()
+    yield Text("── Not answered " + "─" * max(0, width - 16), style="bold")
+    for section in sections:
+        yield from _labelled(f"{section.name:<10}"[:10], section.not_captured or "", width, "dim", most=2)
+
+
+def _health(report: Report, width: int) -> Lines:
+    serious = [item for item in report.health if item.severity != "info"]
+    if not report.health:
+        return
+    yield Text()
+    yield Text("── Health of the trace " + "─" * max(0, width - 23), style="bold")
+    for item in serious[:6]:
+        yield from _wrapped(f"! {format_count(item.count)} × {item.kind}: {item.meaning}", width, "yellow")
+    rest = len(report.health) - len(serious[:6])
+    if rest:
+        word = "remark" if rest == 1 else "remarks"
+        yield Text(f"{rest} {word} of no consequence; see `tracekit doctor`.", style="dim")
+
+
+def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
+    """The lines through rich, which knows how to colour them; never wrapped again."""
+    out = StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=False, soft_wrap=False)
+    return out.getvalue()

@@ -1,0 +1,318 @@
+"""The verdict: what bounds the run, its largest costs, and what to try first, decided from figures.
+
+The device's time is cut into parts that sum to the basis exactly: the categories of computation, exposed
+communication, exposed copies, and idle time by what ended it. The largest loss bounds the run when it takes three
+tenths of the basis or more than the computation does; else the computation bounds it. What was not captured is never
+blamed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.counters.join import replayed
+from tracekit.analyses.lacking import has_launch_calls
+from tracekit.analyses.layers import has_layers, most_own_time
+from tracekit.analyses.result import Result
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import rank
+from tracekit.report.model import Advice, Bound, Cost, Verdict
+from tracekit.report.names import category_name
+from tracekit.trace import Trace, one_of
+from tracekit.verdict.advice import Owned, choose, general, lead_in_advice, of_finding, top_kernels_advice
+from tracekit.verdict.cpu import on_cpu
+from tracekit.verdict.idle_words import in_long_gaps, main_cause, where
+from tracekit.verdict.parts import DeviceParts, device_parts
+
+__all__ = ["VERDICT_NEEDS", "decide"]
+
+VERDICT_NEEDS: Final = frozenset(
+    {"breakdown", "idle", "steps", "layers", "kernels", "launches", "memory", "counters"}
+)
+"""The analyses without which there is no verdict, or which may find what to try."""
+
+LOSS_SHARE: Final = 0.3
+"""A loss from this share on bounds the run, even if computation takes more."""
+
+SHORT_SHARE: Final = 0.5
+"""From this share of short kernels, or of kernels shorter than their launch, the launches are the trouble."""
+
+LEAD_IN_PART: Final = 0.5
+"""When this part of the wait for the host lies before the first activity, that is what to look at."""
+
+WARM_UP_SHARE: Final = 0.3
+"""From this share of the basis on, first-time work makes the figures those of a warm-up."""
+
+SPLIT_SHARE: Final = 0.05
+"""Communication and copies are named beside the computation from this share on."""
+
+COSTS: Final = 3
+SHOWN_SHARE: Final = 0.0005
+"""A cost below this would be listed with 0.0 %."""
+
+Tables = Mapping[str, Result]
+
+
+def decide(scope: Scope, results: Tables) -> Verdict:
+    """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
+    findings = _findings(results)
+    kernels = _replayed(scope)
+    if kernels:
+        return _of_counters(scope, kernels, findings)
+    if not scope.overlapping.height or scope.duration <= 0:
+        return _of_nothing(scope.trace)
+    verdict = on_cpu(scope, results, findings) if scope.on_cpu else _on_device(scope, results, findings)
+    return dataclasses.replace(verdict, layers=_layer_costs(results))
+
+
+def _layer_costs(results: Tables) -> tuple[Cost, ...]:
+    """The layers with the most time of their own; none when no layer is known."""
+    tables = results["layers"].tables()
+    if not has_layers(tables["tree"]):
+        return ()
+    return tuple(Cost(*cost) for cost in most_own_time(tables["by_pattern"], count=COSTS))
+
+
+def _findings(results: Tables) -> list[Owned]:
+    """Findings of all sections with their section, gravest first."""
+    owner = {id(finding): name for name, result in results.items() for finding in result.findings}
+    ranked = rank([finding for result in results.values() for finding in result.findings])
+    return [Owned(finding, owner[id(finding)]) for finding in ranked]
+
+
+def _of_nothing(trace: Trace) -> Verdict:
+    """The verdict on a trace in which no device and no operator did anything."""
+    if not trace.host.filter(one_of("kind", "module", "annotation")).height:
+        text = "The trace holds no device activity and no operator."
+        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace),))
+    marked = (trace.host["kind"] == "module").any()
+    what = "ranges of steps, phases and layers" if marked else "named ranges"
+    runs = [] if trace.manifest is None else trace.manifest.runs
+    name = Path(trace.meta.path).name
+    level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
+    text = f"Only {what} were recorded{level}: times of the host, with no operator and no device activity."
+    return Verdict("ranges only", text, advice=(general("ranges only", 0, trace),))
+
+
+# -- a run for counters ----------------------------------------------------------------------------
+
+
+def _replayed(scope: Scope) -> int:
+    """The number of kernels whose counters were measured over ranges, which replays them."""
+    ranges = replayed(scope.trace.counters)
+    return 0 if ranges is None else ranges.select("name", "start").n_unique()
+
+
+def _of_counters(scope: Scope, kernels: int, findings: list[Owned]) -> Verdict:
+    told = tuple(of_finding(owned) for owned in findings if owned.finding.id == "counter_replay")
+    what = "1 kernel was" if kernels == 1 else f"{format_count(kernels)} kernels were"
+    return Verdict(
+        bound="counters",
+        headline=(
+            f"A counter run: {what} measured one at a time; times include the replay of kernels "
+            "and are not meaningful."
+        ),
+        advice=told or (general("counters", 0, scope.trace),),
+        basis_ns=scope.duration,
+    )
+
+
+# -- a device --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Time lost: its name among the costs, and how the headline says it (None: the split says it)."""
+
+    bound: Bound
+    label: str
+    ns: int
+    phrase: str | None = None
+
+
+def _on_device(scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
+    parts = device_parts(scope, results)
+    losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
+    worst = losses[0]
+    bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
+    bound: Bound = worst.bound if bounding else "compute-bound"
+    computing = _compute_costs(parts, results)
+    lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
+    costs = sorted([*computing, *lost], key=lambda c: -c.ns)
+    warm_up = _warm_up(findings, parts.basis)
+    return Verdict(
+        bound=bound,
+        headline=_headline(bound, parts, worst, computing),
+        costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
+        advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
+        notes=tuple(_notes(scope, parts, losses, bound, warm_up)),
+        basis_ns=parts.basis,
+        basis=parts.basis_name,
+    )
+
+
+def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
+    yield _Loss("communication-bound", "exposed communication", parts.communication)
+    yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
+    loading = "waiting for the data loader"
+    yield _Loss("input-bound", loading, parts.data_loading, loading + where(results, "data_loading"))
+    # Where most kernels are shorter than the call that launches them, the host cannot but be late, a little each time.
+    launch_bound = (
+        _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
+    )
+    label = "waiting for the host between short kernels" if launch_bound else "waiting for the host"
+    bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
+    yield _Loss(bound, label, parts.host_wait, label + main_cause(results, parts.device_id, parts.basis))
+    several = parts.streams > 1
+    queued = "queued, reason unknown" if several else "gaps between queued kernels"
+    phrase = "idle with work queued, reason unknown" if several else "in gaps between queued kernels"
+    short = not several and _short(results)
+    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, phrase)
+    unknown = "idle, cause not captured"
+    yield _Loss("idle", unknown, parts.unknown_wait, unknown)
+
+
+def _leads_in(parts: DeviceParts) -> bool:
+    """Whether the host was late mostly before the device did anything."""
+    return parts.lead_in_host > 0 and parts.lead_in_host >= LEAD_IN_PART * parts.host_wait
+
+
+def _launch_bound(results: Tables) -> bool:
+    return _at_least(results["launches"].scalars().get("launch_bound_share"), SHORT_SHARE) and _short(results)
+
+
+def _short(results: Tables) -> bool:
+    return _at_least(results["launches"].scalars().get("short_share"), SHORT_SHARE)
+
+
+def _at_least(value: float | str | None, limit: float) -> bool:
+    return isinstance(value, int | float) and value >= limit
+
+
+def _computing(results: Tables, table: str) -> pl.DataFrame:
+    return (
+        results["kernels"]
+        .tables()[table]
+        .filter(~pl.col("category").is_in(["communication", "memcpy", "memset"]))
+    )
+
+
+def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
+    """Computation by category. Where kernels overlap, each category gets its part of the union by its sum."""
+    # Kernels without an end last no time: they cost nothing.
+    table = _computing(results, "by_category").filter(pl.col("total_ns") > 0)
+    total = int(table["total_ns"].sum())
+    costs = []
+    for category, ns in table.select("category", "total_ns").rows():
+        own = round((parts.compute - parts.other_compute) * ns / total)
+        costs.append(Cost(category_name(category), own, own / parts.basis))
+    if parts.other_compute:
+        costs.append(Cost("work of other steps", parts.other_compute, parts.other_compute / parts.basis))
+    return costs
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Cost]) -> str:
+    """One sentence; every share in it is of the basis."""
+    busy = format_share(parts.busy / parts.basis)
+    start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
+    share = format_share(worst.ns / parts.basis)
+    if bound == "compute-bound":
+        text = (
+            f"{start}; the largest part: {computing[0].label} {format_share(computing[0].share)}"
+            if computing
+            else start
+        )
+        return text + (f"; {share} {worst.phrase or worst.label}." if worst.ns >= 0.1 * parts.basis else ".")
+    if bound == "host-bound" and _leads_in(parts):
+        alone = format_share(parts.lead_in_host / parts.basis)
+        return f"{start}; for {alone} the host worked alone, before the device's first activity."
+    return f"{start}; {share} {worst.phrase}." if worst.phrase else f"{start}."
+
+
+def _split(parts: DeviceParts) -> str:
+    """What the device was busy with, when not only computation."""
+    other = ((parts.communication, "communication"), (parts.memory, "copies"))
+    named = [
+        f"{format_share(ns / parts.basis)} in {what} alone"
+        for ns, what in other
+        if ns >= SPLIT_SHARE * parts.basis
+    ]
+    return (
+        f": {', '.join([f'{format_share(parts.compute / parts.basis)} computing', *named])}" if named else ""
+    )
+
+
+def _notes(
+    scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None
+) -> Iterable[str]:
+    if warm_up:
+        share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
+        yield (
+            f"Warm-up was recorded: first-time work takes {share} of {format_ns(parts.basis)}, so the figures say "
+            "little about the steady state."
+        )
+    if parts.lead_in:
+        yield (
+            f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity; "
+            f"the sections below are about the {format_ns(scope.duration)} from there on."
+        )
+    second = losses[1]
+    if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
+        share = format_share(second.ns / parts.basis)
+        yield f"It is close: {second.label}, {share} of {format_ns(parts.basis)}."
+    if parts.idle and not parts.causes_known:
+        what = (
+            "No launch call could be linked"
+            if has_launch_calls(scope.trace)
+            else "No launch calls were captured"
+        )
+        yield f"{what}, so the trace cannot tell what the device waited for."
+    if bound == "compute-bound" and not parts.has_steps:
+        yield "The trace marks no steps, so work of the host before the first activity is not counted."
+    if parts.devices > 1:
+        yield f"It is about the busiest of {parts.devices} devices."
+
+
+# -- what to try -----------------------------------------------------------------------------------
+
+
+def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
+    """The finding of first-time work, when it is large or larger than all others."""
+    told = next((owned for owned in findings if owned.finding.id == "cold_start"), None)
+    if told is None:
+        return None
+    stake = told.finding.ns_at_stake or 0
+    others = (
+        x.finding.ns_at_stake or 0 for x in findings if x.finding.id not in ("cold_start", "low_utilisation")
+    )
+    return told if stake >= WARM_UP_SHARE * basis or stake > max(others, default=0) else None
+
+
+def _advice(
+    scope: Scope,
+    parts: DeviceParts,
+    results: Tables,
+    findings: list[Owned],
+    bound: Bound,
+    worst: _Loss,
+    warm_up: Owned | None,
+) -> tuple[Advice, ...]:
+    trace = scope.trace
+    first = [of_finding(warm_up)] if warm_up else []
+    if not warm_up and bound == "host-bound" and _leads_in(parts):
+        first = [lead_in_advice(parts.lead_in_host, trace.meta.format)]
+    if bound == "compute-bound":  # nobody can say what part of a computation could be saved
+        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, trace)
+    else:
+        fallback = general(bound, worst.ns, trace)
+    return choose(findings, bound, parts.basis, fallback=fallback, first=first)
