@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select, step_spans
+from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
@@ -59,7 +58,7 @@ class Breakdown(Result):
     devices: pl.DataFrame
 
 
-def breakdown(trace: Trace, *, scope: Scope | None = None) -> Breakdown:
+def breakdown(scope: Scope | Trace) -> Breakdown:
     """The temporal breakdown of each device.
 
     >>> import tracekit
@@ -69,11 +68,13 @@ def breakdown(trace: Trace, *, scope: Scope | None = None) -> Breakdown:
     >>> sum(row[p] for p in parts) == row["window_ns"]
     True
     """
-    scope = scope or select(trace)
+    return once(scope, _breakdown)
+
+
+def _breakdown(scope: Scope) -> Breakdown:
     rows = [_device_row(scope, device) for device in scope.device_ids]
     devices = pl.DataFrame(rows, schema=DEVICE_COLUMNS, orient="row")
-    result = Breakdown(answer=_answer(devices, scope), devices=devices, not_captured=_not_captured(scope))
-    return evaluate("breakdown", trace, scope, result)
+    return Breakdown(answer=_answer(devices, scope), devices=devices, not_captured=_not_captured(scope))
 
 
 def _device_row(scope: Scope, device: int) -> dict[str, object]:

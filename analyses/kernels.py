@@ -16,8 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.counters.measured_kernels import measured_kernels
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.category_names import category_name
@@ -48,7 +47,7 @@ class Kernels(Result):
     total_ns: int
 
 
-def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
+def kernels(scope: Scope | Trace) -> Kernels:
     """Kernels, copies and fills of the scope, aggregated.
 
     >>> import tracekit
@@ -56,17 +55,21 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
     >>> int(result.by_name["total_ns"].sum()) == int(result.by_category["total_ns"].sum()) == result.total_ns
     True
     """
-    scope = scope or select(trace)
-    rows = _with_operators(_per_call(scope, _layer_paths(trace, scope)), trace)
+    return once(scope, _kernels)
+
+
+def _kernels(scope: Scope) -> Kernels:
+    trace = scope.trace
+    rows = _with_operators(_per_call(scope, _layer_paths(scope)), trace)
     total = int(rows["duration"].sum())
     by_category = _table(rows, ["category"], total)
     shapes = rows.filter(pl.col("shapes").is_not_null())
-    result = Kernels(
+    return Kernels(
         answer=_answer(by_category, total, on_cpu=scope.on_cpu),
         by_name=_table(rows, ["name", "category", "kind"], total),
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
-        by_layer=_table(rows, ["layer", "name", "category"], total) if _any_layer(trace, scope) else None,
+        by_layer=_table(rows, ["layer", "name", "category"], total) if _any_layer(scope) else None,
         by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total)
         if "shapes" in trace.meta.captured
         else None,
@@ -76,19 +79,18 @@ def kernels(trace: Trace, *, scope: Scope | None = None) -> Kernels:
         if rows.height
         else f"no device activity and no operators; {how_to_record('everything', trace.meta.format)}",
     )
-    return evaluate("kernels", trace, scope, result)
 
 
-def _layer_paths(trace: Trace, scope: Scope) -> pl.Series:
+def _layer_paths(scope: Scope) -> pl.Series:
     """The path of each activity's layer."""
-    known = attribution(trace, scope=scope)
+    known = attribution(scope)
     paths = known.layers["path"].cast(pl.Categorical())
     found = paths.gather(known.activities["layer_id"])
     return found.fill_null(UNATTRIBUTED).alias("layer")
 
 
-def _any_layer(trace: Trace, scope: Scope) -> bool:
-    return bool(attribution(trace, scope=scope).model.layers.methods)
+def _any_layer(scope: Scope) -> bool:
+    return bool(attribution(scope).model.layers.methods)
 
 
 def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:

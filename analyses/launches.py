@@ -14,8 +14,7 @@ import polars as pl
 
 from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
@@ -57,14 +56,17 @@ class Launches(Result):
     host_late_share: float | None
 
 
-def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
+def launches(scope: Scope | Trace) -> Launches:
     """Launch statistics of the scope.
 
     >>> import tracekit
     >>> launches(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).activities
     0
     """
-    scope = scope or select(trace)
+    return once(scope, _launches)
+
+
+def _launches(scope: Scope) -> Launches:
     rows = _linked(scope)
     count = rows.height
     bound = int(rows["launch_bound"].sum())
@@ -73,7 +75,7 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
     short_share = short / kernels.len() if kernels.len() else None
     queue = _queue(rows)
     late = float(rows["late"].sum()) / count if count else None
-    result = Launches(
+    return Launches(
         answer=_answer(rows, bound, short_share, late),
         not_captured=_not_captured(scope, count),
         delays=_delays(rows),
@@ -87,7 +89,6 @@ def launches(trace: Trace, *, scope: Scope | None = None) -> Launches:
         launch_bound_share=bound / count if count else None,
         host_late_share=late,
     )
-    return evaluate("launches", trace, scope, result)
 
 
 def _linked(scope: Scope) -> pl.DataFrame:

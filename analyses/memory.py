@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.trace import Trace, one_of
@@ -38,21 +37,25 @@ class Memory(Result):
     timeline: pl.DataFrame | None
 
 
-def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
+def memory(scope: Scope | Trace) -> Memory:
     """Copies by direction, and the allocator's timeline and peak.
 
     >>> import tracekit
     >>> memory(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).peaks["device_id"].to_list()
     [-1]
     """
-    scope = scope or select(trace)
+    return once(scope, _memory)
+
+
+def _memory(scope: Scope) -> Memory:
+    trace = scope.trace
     copies = _copies(scope)
     timeline = _timeline(trace)
     peaks = None if timeline is None else _peaks(timeline, trace)
     lacking = (
         None if timeline is not None else f"no allocator events; {how_to_record('memory', trace.meta.format)}"
     )
-    result = Memory(
+    return Memory(
         answer=_answer(copies, peaks),
         copies=copies,
         peaks=peaks,
@@ -61,7 +64,6 @@ def memory(trace: Trace, *, scope: Scope | None = None) -> Memory:
         else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
         not_captured=lacking,
     )
-    return evaluate("memory", trace, scope, result)
 
 
 def _copies(scope: Scope) -> pl.DataFrame:

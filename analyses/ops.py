@@ -19,8 +19,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -53,7 +52,7 @@ class Ops(Result):
     host_self_ns: int
 
 
-def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
+def ops(scope: Scope | Trace) -> Ops:
     """Operators of the scope, with their times on the host and on the device.
 
     >>> import tracekit
@@ -63,11 +62,15 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
     >>> found.by_operator["device_self_ns"].null_count() == found.by_operator.height
     True
     """
-    scope = scope or select(trace)
-    calls = _calls(trace, scope)
+    return once(scope, _ops)
+
+
+def _ops(scope: Scope) -> Ops:
+    trace = scope.trace
+    calls = _calls(scope)
     by_operator = _table(calls, ["operator"], scope)
     counted = calls.filter("counted")
-    result = Ops(
+    return Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
         not_captured=None if calls.height else f"no operators; {how_to_record('ops', trace.meta.format)}",
         by_operator=by_operator,
@@ -75,18 +78,18 @@ def ops(trace: Trace, *, scope: Scope | None = None) -> Ops:
         calls=counted.height,
         host_self_ns=int(counted["host_self"].sum()),
     )
-    return evaluate("ops", trace, scope, result)
 
 
 _NEEDED = ("span_id", "process_id", "thread_id", "start", "duration", "name", "shapes", "dtypes")
 """What is read of the host spans: a copy of all their columns would be the largest thing in memory."""
 
 
-def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
+def _calls(scope: Scope) -> pl.DataFrame:
     """One row per operator's span with work in the scope, and one for activities outside any operator.
 
     `counted` are the calls of the scope, `repeats` those inside another of the same name.
     """
+    trace = scope.trace
     spans = trace.host.select("kind", *_NEEDED).filter(pl.col("kind") == "op")
     counted = np.zeros(trace.host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
@@ -99,9 +102,9 @@ def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
         pl.Series("host_self", nesting.self_time()),
         pl.Series("repeats", has_same_above(nesting.parent, name)),
         pl.Series("counted", counted),
-        pl.Series("host_phase", _host_phases(trace, scope, spans)),
+        pl.Series("host_phase", _host_phases(scope, spans)),
     )
-    launched, outside = _launched(trace, scope, spans)
+    launched, outside = _launched(scope, spans)
     whole = rolled_up(launched, nesting.parent, depth)
     frame = frame.with_columns(
         *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
@@ -112,11 +115,11 @@ def _calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
 
 
-def _host_phases(trace: Trace, scope: Scope, spans: pl.DataFrame) -> Int64Array:
+def _host_phases(scope: Scope, spans: pl.DataFrame) -> Int64Array:
     """The phase of each operator, as a number into PHASES; asked for only where no device's activities tell it."""
     if not scope.on_cpu:
         return np.full(spans.height, -1, dtype=np.int64)
-    return attribution(trace, scope=scope).model.places(spans["span_id"].to_numpy()).phase
+    return attribution(scope).model.places(spans["span_id"].to_numpy()).phase
 
 
 def _nesting(spans: pl.DataFrame) -> Nesting:
@@ -125,7 +128,7 @@ def _nesting(spans: pl.DataFrame) -> Nesting:
     return nest(thread_codes(spans), start, start + spans["duration"].to_numpy())
 
 
-def _launched(trace: Trace, scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
+def _launched(scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     """Per operator's span the time of the activities that it launched itself, by phase, and their number.
 
     Beside it the same of the activities outside any operator. Zeros without a device.
@@ -133,7 +136,7 @@ def _launched(trace: Trace, scope: Scope, spans: pl.DataFrame) -> tuple[Int64Arr
     columns = len(PHASES) + 1
     found = np.zeros((spans.height + 1, columns), dtype=np.int64)
     if not scope.on_cpu:
-        rows = attributed(trace, scope)
+        rows = attributed(scope)
         place = np.searchsorted(spans["span_id"].to_numpy(), rows["op_id"].fill_null(-1).to_numpy())
         op = np.where(rows["op_id"].is_null().to_numpy(), -1, place)  # −1 is the last row
         phase = rows["phase"].to_physical().to_numpy()

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
@@ -37,14 +36,17 @@ class Overlap(Result):
     collectives: pl.DataFrame
 
 
-def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
+def overlap(scope: Scope | Trace) -> Overlap:
     """Communication hidden behind computation, per device and per collective.
 
     >>> import tracekit
     >>> overlap(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).not_captured
     'no communication ran in this window'
     """
-    scope = scope or select(trace)
+    return once(scope, _overlap)
+
+
+def _overlap(scope: Scope) -> Overlap:
     devices = pl.DataFrame([_row(scope, d) for d in scope.device_ids], schema=_DEVICE_COLUMNS, orient="row")
     total, hidden = int(devices["communication_ns"].sum()), int(devices["overlap_ns"].sum())
     # A call of MPI on the host may well have run; it occupies no device.
@@ -54,13 +56,12 @@ def overlap(trace: Trace, *, scope: Scope | None = None) -> Overlap:
         answer = (
             f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
         )
-    result = Overlap(
+    return Overlap(
         answer=answer,
         devices=devices,
         collectives=_collectives(scope),
         not_captured=None if total else none,
     )
-    return evaluate("overlap", trace, scope, result)
 
 
 def _row(scope: Scope, device: int) -> dict[str, object]:

@@ -5,16 +5,15 @@ It imports nothing heavy, so that `tracekit --help` can list the analyses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
 
 __all__ = [
     "BUILT_IN",
@@ -27,12 +26,8 @@ __all__ = [
 ]
 
 
-class AnalysisFunction(Protocol):
-    """A pure function of a trace and a scope."""
-
-    def __call__(self, trace: Trace, *, scope: Scope | None = None) -> Result:
-        """The result for this scope; without one, for the default scope of the trace."""
-        ...
+AnalysisFunction = Callable[[Any], "Result"]
+"""A pure function of a scope (the built-in ones take a trace as well, for its default scope)."""
 
 
 @dataclass(frozen=True, slots=True)

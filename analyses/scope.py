@@ -7,9 +7,9 @@ A trace without a device is analysed on the CPU: the self time of operators take
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,10 @@ from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
 
-__all__ = ["Scope", "Window", "launch_times", "select", "step_spans", "step_table"]
+__all__ = ["Scope", "Window", "launch_times", "once", "select", "step_spans", "step_table"]
 
 Window = Literal["steps", "trace"]
+_Made = TypeVar("_Made")
 
 _MOST_NAMED: Final = 6
 _LONGEST_NAMED: Final = 40
@@ -56,13 +57,19 @@ class Scope:
     inferred_from: str | None = None
     inferred: str | None = None
     periods: bool = False
-    kept: dict[str, object] = field(default_factory=dict, repr=False)  # what several analyses share, by name
-    _unions: dict[tuple[int | None, tuple[str, ...]], IntervalSet] = field(default_factory=dict, repr=False)
+    _made: dict[Hashable, object] = field(default_factory=dict, repr=False)
 
     @property
     def duration(self) -> int:
         """The window's length in ns."""
         return self.end - self.start
+
+    def once(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """What `make` returns, made at the first call with this key and kept as long as the scope."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Any = self._made[key]
+        return cast("_Made", made)
 
     @property
     def device_ids(self) -> list[int]:
@@ -72,18 +79,16 @@ class Scope:
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
-        key = (device_id, classes)
-        if key not in self._unions:  # several analyses ask for the same ones
-            rows = self.overlapping.select("device_id", "class", "start", "end")
-            if device_id is not None:
-                rows = rows.filter(pl.col("device_id") == device_id)
-            if classes:
-                rows = rows.filter(one_of("class", *classes))
-            starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
-            self._unions[key] = IntervalSet.of(
-                np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end)
-            )
-        return self._unions[key]
+        return self.once(("intervals", device_id, classes), lambda: self._union(device_id, classes))
+
+    def _union(self, device_id: int | None, classes: tuple[str, ...]) -> IntervalSet:
+        rows = self.overlapping.select("device_id", "class", "start", "end")
+        if device_id is not None:
+            rows = rows.filter(pl.col("device_id") == device_id)
+        if classes:
+            rows = rows.filter(one_of("class", *classes))
+        starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
+        return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
 
     def host(self, *kinds: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Host spans of these kinds (all when none is named) that start within the host side of the scope.
@@ -113,6 +118,12 @@ class Scope:
             return self.start, self.end
         ends = host["start"] + host["duration"]
         return _int(host["start"].min()), _int(ends.max())
+
+
+def once(of: Scope | Trace, analysis: Callable[[Scope], _Made]) -> _Made:
+    """The result of an analysis, made once for each scope; of a trace, that of its default scope."""
+    scope = of if isinstance(of, Scope) else select(of)
+    return scope.once(analysis, lambda: analysis(scope))
 
 
 def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:

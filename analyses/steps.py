@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select, step_spans
+from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
@@ -66,20 +65,24 @@ class Steps(Result):
     inferred_from: str | None
 
 
-def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
+def steps(scope: Scope | Trace) -> Steps:
     """Step times and their composition.
 
     >>> import tracekit
     >>> steps(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).table.height
     3
     """
-    scope = scope or select(trace)
+    return once(scope, _steps)
+
+
+def _steps(scope: Scope) -> Steps:
+    trace = scope.trace
     table = _table(scope)
     whole = _composition_of(scope, table)
     times = table["time_ns"].to_numpy()
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
-    result = Steps(
+    return Steps(
         answer=_answer(table, spread, scope.inferred),
         not_captured=None
         if table.height
@@ -93,7 +96,6 @@ def steps(trace: Trace, *, scope: Scope | None = None) -> Steps:
         variation=None if spread is None or not mean else spread / mean,
         inferred_from=scope.inferred_from,
     )
-    return evaluate("steps", trace, scope, result)
 
 
 def _table(scope: Scope) -> pl.DataFrame:

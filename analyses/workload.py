@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, launch_times, select
+from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
@@ -75,7 +74,7 @@ class Workload(Result):
     peak_memory_bytes: int | None
 
 
-def workload(trace: Trace, *, scope: Scope | None = None) -> Workload:
+def workload(scope: Scope | Trace) -> Workload:
     """Throughput, FLOPs utilisation, phases and what recording cost.
 
     >>> import tracekit
@@ -83,7 +82,11 @@ def workload(trace: Trace, *, scope: Scope | None = None) -> Workload:
     >>> found.levels["level"].to_list(), found.phases["phase"][0]
     (['M', 'MLG'], 'backward')
     """
-    scope = scope or select(trace)
+    return once(scope, _workload)
+
+
+def _workload(scope: Scope) -> Workload:
+    trace = scope.trace
     manifest = trace.manifest
     phases = _phases(scope)
     step_ns = _step_ns(manifest)
@@ -92,7 +95,7 @@ def workload(trace: Trace, *, scope: Scope | None = None) -> Workload:
         rate = manifest.samples_per_step / step_ns * 1e9
     flops = None if manifest is None else manifest.flops_per_step
     achieved = flops / step_ns / 1e3 if flops is not None and step_ns else None
-    result = Workload(
+    return Workload(
         answer=_answer(manifest, step_ns, rate, phases),
         not_captured=None if manifest is not None else "no manifest; record with tracekit capture",
         phases=phases,
@@ -104,7 +107,6 @@ def workload(trace: Trace, *, scope: Scope | None = None) -> Workload:
         flops_utilisation=_utilisation(manifest, achieved),
         peak_memory_bytes=None if manifest is None else _peak_memory(manifest),
     )
-    return evaluate("workload", trace, scope, result)
 
 
 def _step_ns(manifest: Manifest | None) -> float | None:

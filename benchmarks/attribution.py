@@ -25,10 +25,10 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.trace import Trace
 
 MEASURED: dict[str, Callable[[Trace, Scope], object]] = {
-    "attribution": lambda trace, scope: attribution(trace, scope=scope),
-    "layers": lambda trace, scope: layers(trace, scope=scope),
-    "ops": lambda trace, scope: ops(trace, scope=scope),
-    "idle causes": lambda trace, scope: idle_causes(trace, scope=scope),
+    "attribution": lambda trace, scope: attribution(scope),
+    "layers": lambda trace, scope: layers(scope),
+    "ops": lambda trace, scope: ops(scope),
+    "idle causes": lambda trace, scope: idle_causes(scope),
 }
 
 

@@ -29,7 +29,7 @@ import sys, tracekit
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.scope import select
 for trace in tracekit.read_all(sys.argv[1]):
-    attribution(trace, scope=select(trace, window="trace"))
+    attribution(select(trace, window="trace"))
 """
 LIMITED = "read + layers"
 

@@ -213,7 +213,7 @@ def test_tracekit_gives_the_same(files: dict[str, Path], name: str) -> None:
     window = oracle.trace_window(seen)
     expected = oracle.breakdown(planted.activities, window)
 
-    (row,) = breakdown(trace, scope=scope).devices.to_dicts()
+    (row,) = breakdown(scope).devices.to_dicts()
     parts = (
         "window",
         "compute",
@@ -227,7 +227,7 @@ def test_tracekit_gives_the_same(files: dict[str, Path], name: str) -> None:
     assert {key: row[f"{key}_ns"] for key in (*parts, "overlap")} == {
         key: getattr(expected, key) for key in (*parts, "overlap")
     }
-    (shared,) = overlap(trace, scope=scope).devices.to_dicts()
+    (shared,) = overlap(scope).devices.to_dicts()
     assert shared["overlap"] == (
         None if expected.overlap_ratio is None else pytest.approx(expected.overlap_ratio)
     )
@@ -236,11 +236,11 @@ def test_tracekit_gives_the_same(files: dict[str, Path], name: str) -> None:
         (r["device_id"], r["stream_id"]): {
             key: r[f"{key}_ns"] for key in ("host_wait", "kernel_wait", "other")
         }
-        for r in idle(trace, scope=scope).streams.to_dicts()
+        for r in idle(scope).streams.to_dicts()
     }
     assert streams == oracle.stream_idle(seen)
 
-    table = kernels(trace, scope=scope).by_name
+    table = kernels(scope).by_name
     names = oracle.kernel_table(seen, ("kernel", "memcpy", "memset"))
     assert table.height == len(names)
     for r in table.to_dicts():
@@ -254,7 +254,7 @@ def test_tracekit_gives_the_same(files: dict[str, Path], name: str) -> None:
         got = [r["mean_ns"], r["median_ns"], r["p95_ns"], r["std_ns"] or 0.0]
         assert got == pytest.approx([want["mean"], want["median"], want["p95"], want["std"]])
 
-    found = launches(trace, scope=scope)
+    found = launches(scope)
     summary = oracle.launch_summary(seen)
     assert (found.activities, found.short) == (summary["linked"], summary["short_kernels"])
     assert found.launch_bound_share == pytest.approx(summary["launch_bound_share"])
@@ -366,11 +366,11 @@ def test_tracekit_keeps_the_truth_there(files: dict[str, Path], name: str) -> No
         "exposed_memory",
         "idle",
     )
-    for row in breakdown(trace, scope=scope).devices.to_dicts():
+    for row in breakdown(scope).devices.to_dicts():
         expected = oracle.breakdown(planted.activities, planted.window, row["device_id"])
         assert {part: row[f"{part}_ns"] for part in parts} == {
             part: getattr(expected, part) for part in parts
         }
-    table = kernels(trace, scope=scope).by_name
+    table = kernels(scope).by_name
     assert table["count"].sum() == len(planted.activities)
     assert table["total_ns"].sum() == sum(a.dur_ns for a in planted.activities)

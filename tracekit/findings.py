@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tracekit.facts.units import NS_PER_S
 
-__all__ = ["SEVERITIES", "Finding", "Severity", "rank"]
+__all__ = ["BOUNDS", "SEVERITIES", "Bound", "Finding", "Severity", "rank"]
 
 Severity = Literal["critical", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+
+Bound = Literal[
+    "host-bound",
+    "input-bound",
+    "communication-bound",
+    "memory-copy-bound",
+    "compute-bound",
+    "launch/short-kernel-bound",
+    "idle",
+    "cpu",
+    "counters",
+    "ranges only",
+    "nothing ran",
+]
+BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
+"""What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
+`cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
+nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
 
 
 @dataclass(frozen=True, slots=True)

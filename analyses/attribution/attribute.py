@@ -36,7 +36,7 @@ from tracekit.analyses.attribution.span_places import (
     stack_model,
 )
 from tracekit.analyses.lacking import no_launches
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.fused_names import fused_operators
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
@@ -96,7 +96,7 @@ class Attribution:
         return (total - lost) / total if total else None
 
 
-def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
+def attribution(scope: Scope | Trace) -> Attribution:
     """The operators, layer and phase of every activity of the scope.
 
     >>> import tracekit
@@ -104,20 +104,18 @@ def attribution(trace: Trace, *, scope: Scope | None = None) -> Attribution:
     >>> sorted(found.activities["phase"].unique().cast(str))
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """
-    scope = scope or select(trace)
-    key = f"attribution/{trace.layer_ranges}"
-    kept = scope.kept.get(key)
-    if isinstance(kept, Attribution):
-        return kept
+    return once(scope, _attribution)
+
+
+def _attribution(scope: Scope) -> Attribution:
+    trace = scope.trace
     model = stack_model(trace, scope.steps)
-    made = _attribute(scope, model)
-    scope.kept[key] = made
-    return made
+    return _attribute(scope, model)
 
 
-def attributed(trace: Trace, scope: Scope) -> pl.DataFrame:
+def attributed(scope: Scope) -> pl.DataFrame:
     """The activities of the scope with their places beside them (all of ACTIVITY_COLUMNS)."""
-    places = attribution(trace, scope=scope).activities
+    places = attribution(scope).activities
     return scope.activities.with_columns(places.drop("activity_id", "op_id"))
 
 

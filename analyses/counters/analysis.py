@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
@@ -28,23 +27,26 @@ class Counters(Result):
     by_name: pl.DataFrame | None
 
 
-def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
+def counters(scope: Scope | Trace) -> Counters:
     """Counter samples and measured ranges of the whole file.
 
     >>> import tracekit
     >>> counters(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).series is None
     True
     """
-    scope = scope or select(trace)
+    return once(scope, _counters)
+
+
+def _counters(scope: Scope) -> Counters:
+    trace = scope.trace
     rows = trace.counters
     if rows is None or not rows.height:
-        result = Counters(
+        return Counters(
             answer="No counter was recorded.",
             not_captured=f"no counters; {how_to_record('counters', trace.meta.format)}",
             series=None,
             by_name=None,
         )
-        return evaluate("counters", trace, scope, result)
     text = rows.with_columns(pl.col("name", "series").cast(pl.String))
     series = text.group_by("series").agg(*_summary()).sort("series")
     of_range = text["duration"].is_not_null()
@@ -59,12 +61,11 @@ def counters(trace: Trace, *, scope: Scope | None = None) -> Counters:
         if measured
         else ""
     )
-    result = Counters(
+    return Counters(
         answer=f"{format_count(series.height)} {'counter' if series.height == 1 else 'counters'} on {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )
-    return evaluate("counters", trace, scope, result)
 
 
 def _summary() -> list[pl.Expr]:

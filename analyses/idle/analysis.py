@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.idle.causes import LISTED_GAPS, idle_causes
 from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import NS_PER_US
 from tracekit.trace import Trace
 
@@ -61,9 +60,7 @@ class Idle(Result):
     host_wait_ns: int | None
 
 
-def idle(
-    trace: Trace, *, scope: Scope | None = None, kernel_wait_ns: int = KERNEL_WAIT_NS, top: int = 100
-) -> Idle:
+def idle(scope: Scope | Trace) -> Idle:
     """Idle time per stream and its split.
 
     >>> import tracekit
@@ -72,9 +69,12 @@ def idle(
     >>> int(parts.sum_horizontal().sum()) == result.idle_ns
     True
     """
-    scope = scope or select(trace)
-    causes = idle_causes(trace, scope=scope, top=top)
-    gaps = _gaps(scope, kernel_wait_ns)
+    return once(scope, _idle)
+
+
+def _idle(scope: Scope) -> Idle:
+    causes = idle_causes(scope)
+    gaps = _gaps(scope)
     parts = [
         pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
         for name in CATEGORIES
@@ -91,7 +91,7 @@ def idle(
     )
     total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
-    result = Idle(
+    return Idle(
         answer=causes.answer,
         by_cause=causes.by_cause,
         by_layer=causes.by_layer,
@@ -102,21 +102,20 @@ def idle(
         by_function=causes.by_function,
         device_gaps=causes.gaps,
         streams=streams,
-        gaps=_longest(gaps, top),
+        gaps=_longest(gaps),
         device_idle_ns=causes.idle_ns,
         idle_ns=total,
         host_wait_ns=host,
         not_captured=_not_captured(scope),
     )
-    return evaluate("idle", trace, scope, result)
 
 
-def _longest(gaps: pl.DataFrame, top: int) -> pl.DataFrame:
+def _longest(gaps: pl.DataFrame) -> pl.DataFrame:
     ordered = gaps.sort("duration_ns", "start", descending=[True, False])
-    return ordered.head(top).with_columns(pl.col("name").cast(pl.String))
+    return ordered.head(LISTED_GAPS).with_columns(pl.col("name").cast(pl.String))
 
 
-def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
+def _gaps(scope: Scope) -> pl.DataFrame:
     """The gaps of each stream, with the activity that ended each."""
     per = ["device_id", "stream_id"]
     host = scope.trace.host.select(
@@ -136,7 +135,7 @@ def _gaps(scope: Scope, kernel_wait_ns: int) -> pl.DataFrame:
         .then(pl.lit("host_wait"))
         .when(pl.col("launch_start").is_null())
         .then(pl.lit("unknown"))
-        .when(length < kernel_wait_ns)
+        .when(length < KERNEL_WAIT_NS)
         .then(pl.lit("kernel_wait"))
         .otherwise(pl.lit("other"))
     )

@@ -25,18 +25,18 @@ from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code,
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import NOT_A_LAYER
-from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
 from tracekit.trace import Trace
 
-__all__ = ["KERNEL_GAP_NS", "IdleCauses", "cause_name", "idle_caused_by_layer", "idle_causes"]
+__all__ = ["LISTED_GAPS", "IdleCauses", "cause_name", "idle_causes"]
 
-KERNEL_GAP_NS = 5 * NS_PER_US
-"""A gap below this before an activity that was launched in time is what the device takes to start it."""
+LISTED_GAPS = 100
+"""Rows of the tables of longest gaps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -73,9 +73,7 @@ class IdleCauses(Result):
     idle_ns: int
 
 
-def idle_causes(
-    trace: Trace, *, scope: Scope | None = None, kernel_gap_ns: int = KERNEL_GAP_NS, top: int = 100
-) -> IdleCauses:
+def idle_causes(scope: Scope | Trace) -> IdleCauses:
     """Idle time of the devices in the scope by cause.
 
     >>> import tracekit
@@ -83,18 +81,18 @@ def idle_causes(
     >>> int(result.pieces["duration_ns"].sum()) == result.idle_ns == int(result.by_cause["total_ns"].sum())
     True
     """
-    scope = scope or select(trace)
-    key = f"idle_causes/{kernel_gap_ns}/{top}/{trace.layer_ranges}"
-    kept = scope.kept.get(key)
-    if isinstance(kept, IdleCauses):
-        return kept
-    found = attribution(trace, scope=scope)
+    return once(scope, _idle_causes)
+
+
+def _idle_causes(scope: Scope) -> IdleCauses:
+    trace = scope.trace
+    found = attribution(scope)
     gaps = device_gaps(scope)
-    pieces = idle_pieces(scope, found, gaps, kernel_gap_ns)
+    pieces = idle_pieces(scope, found, gaps)
     named = _named(trace, found, pieces)
     waits = host_code(trace, pieces)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
-    made = IdleCauses(
+    return IdleCauses(
         answer=_answer(scope, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
@@ -105,25 +103,9 @@ def idle_causes(
         by_range=_grouped(_pooled(named), "range") if named["range"].is_not_null().any() else None,
         by_os_call=calls,
         by_function=functions,
-        gaps=_longest(scope, gaps, named, top),
+        gaps=_longest(scope, gaps, named),
         layers=found.layers,
         idle_ns=int(pieces["duration_ns"].sum()),
-    )
-    scope.kept[key] = made
-    return made
-
-
-def idle_caused_by_layer(trace: Trace, scope: Scope) -> pl.DataFrame:
-    """The idle time that each layer caused: `layer_id` (of `attribution(...).layers`), `idle_caused_ns`.
-
-    Only layers that caused some are in it; idle time that no layer caused is in no row.
-    """
-    pieces = idle_causes(trace, scope=scope).pieces
-    return (
-        pieces.filter(pl.col("layer_id").is_not_null())
-        .group_by("layer_id")
-        .agg(pl.col("duration_ns").sum().alias("idle_caused_ns"))
-        .sort("layer_id")
     )
 
 
@@ -219,12 +201,12 @@ def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
     )
 
 
-def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, top: int) -> pl.DataFrame:
+def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
     """The longest gaps; of each the largest cause, and the largest piece of that."""
     longest = (
         gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
         .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
-        .head(top)
+        .head(LISTED_GAPS)
     )
     pieces = named.join(longest.select("gap_id"), on="gap_id", how="semi").sort(
         "duration_ns", "start", descending=[True, False]

@@ -10,7 +10,10 @@ from tracekit.facts.units import NS_PER_US
 from tracekit.spans import Int64Array
 from tracekit.trace import SYNC_SCHEMA, Trace
 
-__all__ = ["device_gaps", "waits_for"]
+__all__ = ["KERNEL_GAP_NS", "device_gaps", "waits_for"]
+
+KERNEL_GAP_NS = 5 * NS_PER_US
+"""A gap below this before an activity that was launched in time is what the device takes to start it."""
 
 _LATEST = np.iinfo(np.int64).max
 _YOUNG_LAUNCH_NS = 10 * NS_PER_US
@@ -46,20 +49,20 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
     return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.all())
 
 
-def waits_for(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """For each gap (rows of `device_gaps` whose activity was launched in time) the activity that its end waited for.
 
     `gap_id` and `source` (activity_id), only where there is one: an activity of another stream or device that an
     event in the stream made it wait for (`cuda_sync` rows), that ended after the stream's own last activity and at
-    most `kernel_gap_ns` before the gap's end, unless its own launch, not 10 µs old
+    most `KERNEL_GAP_NS` before the gap's end, unless its own launch, not 10 µs old
     then, explains the wait as well. Without such rows in the file: the activity of another stream with
     whose end the gap began, when the one that ended the gap had been launched 10 µs, and its stream free
-    `kernel_gap_ns`, before or longer.
+    `KERNEL_GAP_NS`, before or longer.
     """
     rows = _ready(scope, gaps)
     if scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any():
-        return _by_events(scope, rows, kernel_gap_ns)
-    return _by_time(scope, rows, kernel_gap_ns)
+        return _by_events(scope, rows)
+    return _by_time(scope, rows)
 
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -82,7 +85,7 @@ def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     return gaps.join(line, on="ended_by", how="left", maintain_order="left")
 
 
-def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     waits = _wait_events(scope.trace)
     pairs = _waits_of(gaps, waits)
     if not pairs.height:
@@ -109,7 +112,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataF
     explains = (
         (pl.col("done") > pl.col("free").fill_null(pl.col("done") - 1))
         & (pl.col("done") <= pl.col("end"))
-        & (pl.col("end") - pl.col("done") < kernel_gap_ns)
+        & (pl.col("end") - pl.col("done") < KERNEL_GAP_NS)
         & (
             (pl.col("done") - pl.col("launched") >= _YOUNG_LAUNCH_NS)
             | (pl.col("end") - pl.col("done") < _AT_ONCE_NS)
@@ -227,20 +230,20 @@ def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
     return which, np.repeat(first - before, counts) + np.arange(which.size)
 
 
-def _by_time(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     last = (
         scope.overlapping.select("device_id", "end", pl.col("stream_id").alias("on"), "activity_id")
         .sort("device_id", "end", "activity_id")
         .unique(["device_id", "end"], keep="first", maintain_order=True)
         .rename({"end": "start", "activity_id": "source"})
     )
-    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, pl.col("free") + kernel_gap_ns)
+    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
     return (
         gaps.join(last, on=["device_id", "start"], how="inner")
         .filter(
             (pl.col("on") != pl.col("stream_id"))
             & (ready <= pl.col("start"))
-            & (pl.col("end") - pl.col("start") < kernel_gap_ns)
+            & (pl.col("end") - pl.col("start") < KERNEL_GAP_NS)
         )
         .select("gap_id", "source")
     )

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.attribution.host_stack import texts
-from tracekit.analyses.idle.gaps import waits_for
+from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, waits_for
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.analyses.idle.timeline import timeline
 from tracekit.analyses.scope import Scope
@@ -61,11 +61,11 @@ class _Places:
     frame: Int64Array
 
 
-def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame, kernel_gap_ns: int) -> pl.DataFrame:
+def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
     """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
     causes = span_causes(scope.trace, found.model)
     host = _host_part(scope, found, gaps, causes)
-    rest, dependency = _rest(scope, gaps, kernel_gap_ns)
+    rest, dependency = _rest(scope, gaps)
     main = _main_threads(scope, found, gaps)
     places = [_at_spans(found, host, main, causes), _at_activities(scope, found, gaps, rest, main, causes)]
     rows, place = _joined([host, rest]), _joined(places)
@@ -144,7 +144,7 @@ def _stepping_thread(found: Attribution) -> int:
 # -- and when it was not ---------------------------------------------------------------------------
 
 
-def _rest(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> tuple[_Rows, pl.Series]:
+def _rest(scope: Scope, gaps: pl.DataFrame) -> tuple[_Rows, pl.Series]:
     """The time of gaps after the launch, and for each gap the text of what its end waited for."""
     none = pl.Series([None] * gaps.height, dtype=pl.String)
     if scope.on_cpu or not gaps.height:
@@ -154,10 +154,10 @@ def _rest(scope: Scope, gaps: pl.DataFrame, kernel_gap_ns: int) -> tuple[_Rows, 
     linked = gaps["launched"].is_not_null().to_numpy()
     launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
     late = launched > start
-    waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)), kernel_gap_ns)
+    waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)))
     waiting = np.zeros(gaps.height, dtype=bool)
     waiting[waits["gap_id"].to_numpy()] = True
-    cause = np.where(end - start < kernel_gap_ns, _C["kernel_gap"], _C["unexplained"])
+    cause = np.where(end - start < KERNEL_GAP_NS, _C["kernel_gap"], _C["unexplained"])
     cause = np.where(waiting, _C["dependency"], cause)
     cause = np.where(late, _C["launch_latency"], cause)
     cause = np.where(linked, cause, _C["not_captured"])

@@ -23,8 +23,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers.groups import by_group, pattern_of, shares
 from tracekit.analyses.layers.host_times import HostTimes, host_times
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import evaluate
-from tracekit.analyses.scope import Scope, launch_times, select
+from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.spans import Int64Array
@@ -80,7 +79,7 @@ class Layers(Result):
     attributed_share: float | None
 
 
-def layers(trace: Trace, *, scope: Scope | None = None) -> Layers:
+def layers(scope: Scope | Trace) -> Layers:
     """Device and host time by layer of the scope.
 
     >>> import tracekit
@@ -92,15 +91,18 @@ def layers(trace: Trace, *, scope: Scope | None = None) -> Layers:
     >>> found.tree.filter(found.tree["type"] == "Conv2d")["path"][0]
     'stem.0'
     """
-    scope = scope or select(trace)
-    known = attribution(trace, scope=scope)
-    rows = attributed(trace, scope)
+    return once(scope, _layers)
+
+
+def _layers(scope: Scope) -> Layers:
+    known = attribution(scope)
+    rows = attributed(scope)
     total = int(rows["duration"].sum())
     tree = _tree(scope, known, rows, total)
     by_phase = _by_phase(rows, total)
     by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), "pattern", total)
     types = tree.with_columns(_type_or_pseudo().alias("type"))
-    result = Layers(
+    return Layers(
         answer=_answer(by_pattern, by_phase, has_layers(tree), known.coverage_share, on_cpu=scope.on_cpu),
         not_captured="; ".join(known.missing) or None,
         tree=tree,
@@ -110,7 +112,6 @@ def layers(trace: Trace, *, scope: Scope | None = None) -> Layers:
         coverage=known.coverage,
         attributed_share=known.coverage_share,
     )
-    return evaluate("layers", trace, scope, result)
 
 
 def _type_or_pseudo() -> pl.Expr:
@@ -197,7 +198,7 @@ def _columns(
 
 def _idle_caused(scope: Scope, size: int) -> Int64Array:
     """Per layer the idle time that its own spans caused; the last row has what no layer caused."""
-    pieces = idle_causes(scope.trace, scope=scope).pieces
+    pieces = idle_causes(scope).pieces
     caused = np.zeros(size, dtype=np.int64)
     np.add.at(caused, pieces["layer_id"].fill_null(size - 1).to_numpy(), pieces["duration_ns"].to_numpy())
     return caused

@@ -16,7 +16,7 @@ from tracekit.trace import Trace
 __all__ = ["layer_stacks"]
 
 
-def layer_stacks(trace: Trace, *, scope: Scope | None = None, phase: str | None = None) -> pl.DataFrame:
+def layer_stacks(of: Scope | Trace, *, phase: str | None = None) -> pl.DataFrame:
     """One row per device, phase and distinct stack, by the start of the first activity in it.
 
     Columns: `device_id`, `phase`, `frames` (texts, the outermost first) and `value_ns`, the summed durations; they
@@ -29,11 +29,11 @@ def layer_stacks(trace: Trace, *, scope: Scope | None = None, phase: str | None 
     """
     if phase is not None and phase not in PHASES:
         raise UsageError(f"there is no phase {phase!r}", remedy=f"choose one of {', '.join(PHASES)}")
-    scope = scope or select(trace)
-    rows = attributed(trace, scope).filter(pl.col("duration") > 0)
+    scope = of if isinstance(of, Scope) else select(of)
+    rows = attributed(scope).filter(pl.col("duration") > 0)
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
-    operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    operators = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
     keys = ["device_id", "phase", "layer_id", "operator", "name"]
     sums = (
         rows.join(operators, on="op_id", how="left", maintain_order="left")
@@ -42,7 +42,7 @@ def layer_stacks(trace: Trace, *, scope: Scope | None = None, phase: str | None 
         .sort("device_id", "first", "value_ns", "layer_id")
         .with_columns(pl.col("operator", "name", "phase").cast(pl.String))
     )
-    above = _frames_of_layers(attribution(trace, scope=scope).layers)
+    above = _frames_of_layers(attribution(scope).layers)
     named = sums.join(above, on="layer_id", how="left", maintain_order="left")
     layer = pl.coalesce("layers", pl.lit([UNATTRIBUTED]))
     operator = [] if scope.on_cpu else [pl.col("operator")]

@@ -58,7 +58,7 @@ def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
     >>> from tracekit.analyses.attribution import attribution
     >>> from tracekit.analyses.scope import select
     >>> scope = select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> bars = layer_tracks(scope, attribution(scope.trace, scope=scope)).host
+    >>> bars = layer_tracks(scope, attribution(scope)).host
     >>> sorted(bars["phase"].unique().cast(str))
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """

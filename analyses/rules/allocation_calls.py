@@ -6,30 +6,26 @@ the device's context; they belong to `cold_start`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.calls import CONTEXT_CREATION_NS, calls_with_roles
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.severity import by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.launches import Launches
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.01
 """In a steady state the share is zero: after the first steps the caching allocator asks the driver for nothing."""
 
 
-def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def evidence(scope: Scope, result: Launches) -> Evidence | None:
     """Fires when allocation calls keep the devices idle for `LEAST_SHARE` of the window."""
-    if scope.on_cpu or not scope.duration or not result.calls.height:
+    if not result.calls.height:
         return None
     calls = calls_with_roles(scope, result).filter(
         (pl.col("role") == "allocation")
@@ -38,7 +34,7 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         & (pl.col("start") < scope.end)
     )
     short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
-    idle = caused_idle(trace, scope, "allocation", wanted=short)
+    idle = caused_idle(scope, "allocation", wanted=short)
     at_stake = idle.ns
     if not calls.height or at_stake / scope.duration < LEAST_SHARE:
         return None
@@ -50,14 +46,26 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
     listed = ", ".join(
         f"{name} {format_count(count)} × ({format_ns(time)})" for name, count, time in names.head(3).rows()
     )
-    return Finding(
-        id="allocation_calls",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"{format_count(calls.height)} driver allocations keep the device idle {format_share(at_stake / scope.duration)} of the time",
-        evidence=f"{listed}; the device was idle for {format_ns(at_stake)} of it{idle.where}.",
-        advice=(
-            "Profile after warm-up; if it stays, remove torch.cuda.empty_cache() from the loop, keep input shapes constant "
-            "and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-        ),
+        text=f"{listed}; the device was idle for {format_ns(at_stake)} of it{idle.where}.",
         ns_at_stake=at_stake,
     )
+
+
+RULE = Rule(
+    id="allocation_calls",
+    analysis="launches",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "Profile after warm-up; if it stays, remove torch.cuda.empty_cache() from the loop, keep input "
+        "shapes constant and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        plain=(
+            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the "
+            "pool of the library)."
+        ),
+        flags=("--warmup",),
+    ),
+    answers=frozenset({"host-bound"}),
+)

@@ -10,25 +10,23 @@ wait removed, the host would have been ahead by then.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.calls import calls_with_roles, outermost_operators
 from tracekit.analyses.rules.idle_time import CausedIdle, caused_idle
-from tracekit.analyses.rules.severity import all_idle, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
-from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
+from tracekit.trace import Trace
 
-if TYPE_CHECKING:
-    from tracekit.analyses.launches import Launches
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["BLOCKING_COPY_NS", "LEAST_STAKE", "LEAST_WAIT", "MOST_IDLE_AFTER_NS", "check"]
+__all__ = ["RULE"]
 
 LEAST_STAKE: Final = 0.01
 """Idle time after waits below 1 % of the window is not worth a change of code."""
@@ -39,30 +37,27 @@ MOST_IDLE_AFTER_NS: Final = NS_PER_MS
 BLOCKING_COPY_NS: Final = 50 * NS_PER_US
 """An asynchronous copy call returns within some 10 µs; one that takes longer has waited."""
 
-_REMEDY: Final[tuple[tuple[str, str], ...]] = (
-    (
-        "item|local_scalar|is_nonzero|bool",
+_REMEDY: Final = {
+    "item|local_scalar|is_nonzero|bool": Advice(
         "Keep the value on the device: accumulate losses and metrics as tensors and call .item() every N steps; "
-        "replace Python conditions on tensors by torch.where",
+        "replace Python conditions on tensors by torch.where."
     ),
-    (
-        "nonzero|masked_select|unique|index",
+    "nonzero|masked_select|unique|index": Advice(
         "Its result's size depends on the data, so the host must wait: use a mask, torch.where or a fixed size "
-        "(torch.nonzero_static)",
+        "(torch.nonzero_static)."
     ),
-    (
-        "to|copy|cpu|_to_copy",
-        "Copy with non_blocking=True from and into pinned memory, and read results a step later",
+    "to|copy|cpu|_to_copy": Advice(
+        "Copy with non_blocking=True from and into pinned memory, and read results a step later.",
+        flags=("--pin-memory",),
     ),
-)
-_OTHERWISE: Final = (
-    "Remove torch.cuda.synchronize() and other waits from the loop; time with CUDA events instead"
-)
+}
+"""The beginning of an operator's name → what to do about its wait."""
 
 
-def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def evidence(scope: Scope, result: Launches) -> Evidence | None:
     """Fires when waits inside steps leave the device idle, or take much of the host's time."""
-    if scope.on_cpu or not scope.duration or not result.calls.height:
+    trace = scope.trace
+    if not result.calls.height:
         return None
     calls = calls_with_roles(scope, result)
     waits = _inside_steps(_waits(trace, calls), calls, scope)
@@ -84,20 +79,16 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         .sort("duration", "operator", descending=[True, False], nulls_last=True)
     )
     worst = by_operator.row(0, named=True)
-    idle = caused_idle(trace, scope, "synchronisation")
+    idle = caused_idle(scope, "synchronisation")
     inside = f", {format_ns(idle.ns)} of it in the waits{_place(idle)}" if idle.ns else ""
     where = "in mid-step" if scope.window == "steps" else "before it launches more"
     who = worst["operator"] or f"{worst['name']} outside any operator"
-    return Finding(
-        id="blocking_synchronisation",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"The host waits {_times(waits.height)} for the device {where}, {format_share(waited / scope.duration)} of the time",
-        evidence=(
-            f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
-            f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']})."
-        ),
-        advice=f"{_remedy(worst['operator'])}.",
+        text=f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
+        f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']}).",
         ns_at_stake=at_stake,
+        advice=_remedy(worst["operator"]),
     )
 
 
@@ -144,12 +135,22 @@ def _place(idle: CausedIdle) -> str:
     return replace(idle, operator=None).where
 
 
-def _remedy(operator: str | None) -> str:
-    if operator is None:
-        return _OTHERWISE
-    short = operator.rsplit("::", 1)[-1]
-    frame = pl.Series([short])
-    for pattern, text in _REMEDY:
-        if frame.str.contains(f"^_?({pattern})").item():
-            return text
-    return _OTHERWISE
+def _remedy(operator: str | None) -> Advice | None:
+    name = (operator or "").rsplit("::", 1)[-1]
+    return next((advice for begin, advice in _REMEDY.items() if re.match(f"_?(?:{begin})", name)), None)
+
+
+RULE = Rule(
+    id="blocking_synchronisation",
+    analysis="launches",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "Remove torch.cuda.synchronize() and other waits from the loop; time with CUDA events instead.",
+        plain=(
+            "Copy with asynchronous calls from and into pinned memory, and wait once, where the result is "
+            "used; time with CUDA events."
+        ),
+    ),
+    answers=frozenset({"host-bound"}),
+)

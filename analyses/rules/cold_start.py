@@ -7,23 +7,18 @@ idle time of the devices in those calls; it is not a cost of the steady state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.calls import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
-from tracekit.analyses.rules.severity import all_idle
-from tracekit.facts.capture_flags import flag_for
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding, Severity
 from tracekit.intervals import IntervalSet
 
-if TYPE_CHECKING:
-    from tracekit.analyses.launches import Launches
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.05
 """A twentieth of the window is enough to falsify the other figures."""
@@ -31,9 +26,9 @@ LEAST_SHARE: Final = 0.05
 _COPY: Final = r"(?i)mem(cpy|set)"
 
 
-def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def evidence(scope: Scope, result: Launches) -> Evidence | None:
     """Fires when first-time calls keep the devices idle for `LEAST_SHARE` of the window."""
-    if scope.on_cpu or not scope.duration or not result.calls.height:
+    if not result.calls.height:
         return None
     first_time = (
         pl.col("role").is_in(["launch", "other"])
@@ -49,18 +44,23 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
     at_stake = (IntervalSet.of(calls["start"].to_numpy(), calls["end"].to_numpy()) & idle).measure
     if at_stake / scope.duration < LEAST_SHARE:
         return None
-    severity: Severity = "warning"  # the run itself may be fine; the profile is what must change
-    return Finding(
-        id="cold_start",
-        severity=severity,
+    return Evidence(
         title=f"First-time work takes {format_share(at_stake / scope.duration)} of the time",
-        evidence=(
-            f"{format_count(calls.height)} API call{'s' if calls.height != 1 else ''} of {format_ns(LONG_CALL_NS)} or more "
-            f"left the device idle for {format_ns(at_stake)}; the longest is {calls['name'][0]} with {format_ns(calls['duration'][0])}."
-        ),
-        advice=(
-            "Profile the steady state: run some steps before recording, "
-            f"{flag_for('warm-up', trace.meta.format)}."
-        ),
+        text=f"{format_count(calls.height)} API call{'s' if calls.height != 1 else ''} of {format_ns(LONG_CALL_NS)} or more "
+        f"left the device idle for {format_ns(at_stake)}; the longest is {calls['name'][0]} with {format_ns(calls['duration'][0])}.",
         ns_at_stake=at_stake,
+        severity="warning",  # the run itself may be fine; the profile is what must change,
     )
+
+
+RULE = Rule(
+    id="cold_start",
+    analysis="launches",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "Profile the steady state: run some steps before recording, {warm-up}.",
+        flags=("--warmup",),
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
+)

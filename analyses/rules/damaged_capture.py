@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_share
-from tracekit.findings import Finding, Severity
 
-if TYPE_CHECKING:
-    from tracekit.analyses.breakdown import Breakdown
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["EARLY_SHARE", "check"]
+__all__ = ["RULE"]
 
 EARLY_SHARE: Final = 0.01
 """A few activities before their launch are rounding; from one in a hundred on the clocks are apart."""
@@ -28,8 +25,9 @@ _MATTERS: Final = (
 """Defects of severity warning that change times."""
 
 
-def check(trace: Trace, _scope: Scope, _result: Breakdown) -> Finding | None:
+def evidence(scope: Scope, _result: Breakdown) -> Evidence | None:
     """Fires on every defect of severity error, and on those that shift or falsify times."""
+    trace = scope.trace
     health = trace.health
     early = int(health.filter(pl.col("kind") == "activity_before_launch")["count"].sum())
     late_clocks = trace.device.height > 0 and early / trace.device.height >= EARLY_SHARE
@@ -41,19 +39,23 @@ def check(trace: Trace, _scope: Scope, _result: Breakdown) -> Finding | None:
     if not rows.height:
         return None
     broken = (rows["severity"] == "error").any()
-    severity: Severity = "warning" if broken or late_clocks else "info"
     listed = "; ".join(
         f"{format_count(count)} × {meaning}" for count, meaning in rows.select("count", "meaning").rows()
     )
     apart = f" ({format_share(early / trace.device.height)} of the activities)" if late_clocks else ""
-    return Finding(
-        id="damaged_capture",
-        severity=severity,
+    return Evidence(
         title=f"The trace has {rows.height} kind{'s' if rows.height != 1 else ''} of damage that can falsify times",
-        evidence=f"{listed}{apart}.",
-        advice=(
-            "Record again with fewer active steps, let export_chrome_trace finish before the process ends, and "
-            "keep the clocks of host and device in step (a current driver and profiler)."
-        ),
-        ns_at_stake=None,
+        text=f"{listed}{apart}.",
+        severity="warning" if broken or late_clocks else "info",
     )
+
+
+RULE = Rule(
+    id="damaged_capture",
+    analysis="breakdown",
+    evidence=evidence,
+    advice=Advice(
+        "Record again with fewer active steps, let export_chrome_trace finish before the process ends, "
+        "and keep the clocks of host and device in step (a current driver and profiler).",
+    ),
+)

@@ -3,25 +3,21 @@ r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|)."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.rules.severity import by_share
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.breakdown import Breakdown
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["EXPOSED_SHARE", "check"]
+__all__ = ["RULE"]
 
 EXPOSED_SHARE: Final = 0.05
 """Below a twentieth of the window the first and last collective of a step, which nothing can hide, explain it."""
 
-_ADVICE: Final[tuple[tuple[str, str], ...]] = (
+_REMEDY: Final[tuple[tuple[str, str], ...]] = (
     (
         r"send_?recv|all_?to_?all",
         "Start the exchange earlier and wait for it later (async_op=True; with TorchRec its TrainPipelineSparseDist), and "
@@ -38,12 +34,10 @@ _ADVICE: Final[tuple[tuple[str, str], ...]] = (
         "accumulate gradients under no_sync(), or reduce in bf16 with a communication hook",
     ),
 )
-_OTHERWISE: Final = (
-    "Start collectives earlier with async_op=True and wait for them only where the result is used"
-)
+_RANKS: Final = ". Compare the ranks first: part of it may be waiting for a slower rank."
 
 
-def check(_trace: Trace, scope: Scope, result: Breakdown) -> Finding | None:
+def evidence(scope: Scope, result: Breakdown) -> Evidence | None:
     """Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more."""
     if not result.devices.height:
         return None
@@ -61,15 +55,27 @@ def check(_trace: Trace, scope: Scope, result: Breakdown) -> Finding | None:
         .sort("duration", "name", descending=[True, False])
     )
     name = collectives["name"][0] if collectives.height else ""
-    advice = next((text for pattern, text in _ADVICE if re.search(pattern, name, re.IGNORECASE)), _OTHERWISE)
-    return Finding(
-        id="exposed_communication",
-        severity=by_share(exposed, window),
+    remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
+    return Evidence(
         title=f"Communication that nothing hides takes {format_share(exposed / window)} of the time",
-        evidence=(
-            f"{format_ns(exposed)} of {format_ns(row['communication_ns'])} of communication ran without computation "
-            f"beside it, in a window of {format_ns(window)}; the most time went to {name.partition('(')[0]}."
-        ),
-        advice=f"{advice}. Compare the ranks first: part of it may be waiting for a slower rank.",
+        text=f"{format_ns(exposed)} of {format_ns(row['communication_ns'])} of communication ran without computation "
+        f"beside it, in a window of {format_ns(window)}; the most time went to {name.partition('(')[0]}.",
         ns_at_stake=exposed,
+        severity=by_share(exposed, window),
+        advice=None if remedy is None else Advice(f"{remedy}{_RANKS}"),
     )
+
+
+RULE = Rule(
+    id="exposed_communication",
+    analysis="breakdown",
+    evidence=evidence,
+    advice=Advice(
+        f"Start collectives earlier with async_op=True and wait for them only where the result is used{_RANKS}",
+        plain=(
+            "Start communication earlier, on a stream of its own, and wait for it only where the result is "
+            "used; send fewer bytes. Compare the ranks first: part of it may be waiting for a slower rank."
+        ),
+    ),
+    answers=frozenset({"communication-bound"}),
+)

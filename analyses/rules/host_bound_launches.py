@@ -8,22 +8,19 @@ of the device in such gaps that Python, operator dispatch, launch calls and thei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.severity import by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, format_count, format_ns, format_share
-from tracekit.findings import Finding
+from tracekit.trace import Trace
 
-if TYPE_CHECKING:
-    from tracekit.analyses.idle import Idle
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_GAPS", "LEAST_SHARE", "LONG_GAP_NS", "QUEUE_EMPTY", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.10
 """Below a tenth of the window, faster launching changes little."""
@@ -40,42 +37,34 @@ LAUNCHING: Final = (
 """The causes of idle time that faster or fewer launches would lessen."""
 
 
-def check(trace: Trace, scope: Scope, result: Idle) -> Finding | None:
+def evidence(scope: Scope, result: Idle) -> Evidence | None:
     """Fires when short waits for the host take `LEAST_SHARE` of the window and the queue runs empty."""
-    if scope.on_cpu or not result.streams.height or not scope.duration:
+    trace = scope.trace
+    if not result.streams.height or not scope.duration:
         return None
     stream = result.streams.sort("gaps", "busy_ns", descending=True).row(0, named=True)
     if stream["gaps"] < LEAST_GAPS:
         return None
     mine = (pl.col("device_id") == stream["device_id"]) & (pl.col("stream_id") == stream["stream_id"])
     short = pl.col("duration_ns").sum().over("gap_id") < LONG_GAP_NS
-    idle = caused_idle(trace, scope, *LAUNCHING, wanted=short)
+    idle = caused_idle(scope, *LAUNCHING, wanted=short)
     at_stake = idle.ns
     queue = _mean_queue(trace, scope.activities.filter(mine))
     if at_stake / scope.duration < LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
         return None
     slowed = " Python stacks were recorded, which slows the host." if "stacks" in trace.meta.captured else ""
-    return Finding(
-        id="host_bound_launches",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"The device waits {format_share(at_stake / scope.duration)} of the time for the host's launches",
-        evidence=(
-            f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(trace, scope, short)}"
-            f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
-            f"{format_count(stream['gaps'])} gaps in all, with {queue:.2f} activities queued on average.{slowed}"
-        ),
-        advice=(
-            'Launch less from Python: torch.compile(model, mode="reduce-overhead") or torch.cuda.CUDAGraph for static '
-            "shapes, fused operators and optimizer (fused=True), a larger batch; remove synchronising calls such as "
-            ".item() from the loop."
-        ),
+        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope, short)}"
+        f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
+        f"{format_count(stream['gaps'])} gaps in all, with {queue:.2f} activities queued on average.{slowed}",
         ns_at_stake=at_stake,
     )
 
 
-def _split(trace: Trace, scope: Scope, short: pl.Expr) -> str:
+def _split(scope: Scope, short: pl.Expr) -> str:
     """The causes in words, largest first."""
-    parts = [(caused_idle(trace, scope, cause, wanted=short).ns, cause) for cause in LAUNCHING]
+    parts = [(caused_idle(scope, cause, wanted=short).ns, cause) for cause in LAUNCHING]
     return ", ".join(
         f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
     )
@@ -93,3 +82,22 @@ def _mean_queue(trace: Trace, activities: pl.DataFrame) -> float | None:
     span = int(str(last)) - int(first)
     waiting = int((rows["start"] - rows["call_start"]).clip(lower_bound=0).sum())
     return waiting / span if span > 0 else None
+
+
+RULE = Rule(
+    id="host_bound_launches",
+    analysis="idle",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        'Launch less from Python: torch.compile(model, mode="reduce-overhead") or torch.cuda.CUDAGraph '
+        "for static shapes, fused operators and optimizer (fused=True), a larger batch; remove "
+        "synchronising calls such as .item() from the loop.",
+        plain=(
+            "Launch less: fuse small kernels, replay what repeats as a CUDA graph, give each launch more "
+            "work, and remove synchronising calls from the loop."
+        ),
+        flags=("--compile", "--batch"),
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
+)

@@ -14,7 +14,6 @@ from tracekit.trace import one_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
 
 __all__ = ["CausedIdle", "caused_idle", "told_elsewhere"]
 
@@ -44,14 +43,13 @@ class CausedIdle:
         return f" (mostly in {', '.join(known)})" if known else ""
 
 
-def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
+def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
     """Idle time of these causes; of the pieces (columns of `IdleCauses.pieces`, and `span_ns`, the length of the
     span that caused each) only those that are `wanted`.
     """
-    found = idle_causes(trace, scope=scope)
-    spans = trace.host.select(
-        "span_id", pl.col("duration").alias("span_ns"), pl.col("kind").alias("span_kind")
-    )
+    found = idle_causes(scope)
+    host = scope.trace.host
+    spans = host.select("span_id", pl.col("duration").alias("span_ns"), pl.col("kind").alias("span_kind"))
     pieces = found.pieces.filter(one_of("cause", *causes))
     pieces = pieces.join(spans, on="span_id", how="left", maintain_order="left")
     if wanted is not None:
@@ -63,7 +61,7 @@ def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None
     mine = pieces.filter(pl.col("device_id") == device)
     layer = _most(mine, "layer_id", ns)
     named = mine.join(
-        trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")),
+        host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")),
         on="op_id",
         how="left",
     )
@@ -75,9 +73,9 @@ def caused_idle(trace: Trace, scope: Scope, *causes: str, wanted: pl.Expr | None
     )
 
 
-def told_elsewhere(trace: Trace, scope: Scope, device_id: int, region: IntervalSet) -> bool:
+def told_elsewhere(scope: Scope, device_id: int, region: IntervalSet) -> bool:
     """Whether most of the device's idle time in this region has causes that rules of their own tell of."""
-    pieces = idle_causes(trace, scope=scope).pieces.filter(pl.col("device_id") == device_id)
+    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device_id)
     told = pieces.filter(one_of("cause", *_TOLD))
     all_idle, known = (
         IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration_ns"]).to_numpy()) & region

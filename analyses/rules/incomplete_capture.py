@@ -6,47 +6,44 @@ that takes runtime calls without device activity.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.lacking import has_launch_calls
-from tracekit.facts.capture_flags import flag_for
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
-from tracekit.findings import Finding
-from tracekit.trace import one_of
+from tracekit.trace import Trace, one_of
 
-if TYPE_CHECKING:
-    from tracekit.analyses.breakdown import Breakdown
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["check"]
+__all__ = ["RULE"]
 
 _FORMAT: Final = "kineto"
+_FLAGS: Final = {"shapes": "--shapes", "memory": "--memory", "modules": "--stack"}
+"""What records them in a capture."""
 
 
-def check(trace: Trace, scope: Scope, _result: Breakdown) -> Finding | None:
+def evidence(scope: Scope, _result: Breakdown) -> Evidence | None:
     """Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only."""
+    trace = scope.trace
     if trace.meta.format != _FORMAT:
         return None
     lacking = _lacking(trace, scope)
     if not lacking:
         return None
     names = [what for what, _, _ in lacking]
-    flags = list(dict.fromkeys(flag for _, _, flag in lacking))
-    return Finding(
-        id="incomplete_capture",
-        severity="info",
+    keys = list(dict.fromkeys(key for _, _, key in lacking))
+    flags = tuple(_FLAGS[key] for key in ("shapes", "memory", "modules") if key in keys)
+    return Evidence(
         title=f"The profile lacks {_listed(names)}",
-        evidence=f"Without {_listed([f'{what}: no {table}' for what, table, _ in lacking], '; ')}.",
-        advice=f"Profile again with {_listed(flags)}.",
-        ns_at_stake=None,
+        text=f"Without {_listed([f'{what}: no {table}' for what, table, _ in lacking], '; ')}.",
+        advice=Advice(f"Profile again with {_listed([f'{{{key}}}' for key in keys])}.", flags=flags),
     )
 
 
 def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
-    """(what, the table it would enable, the flag)."""
+    """(what, the table it would enable, the key of the flags that record it)."""
     captured = trace.meta.captured
     called = (trace.host["kind"] == "runtime").any() if trace.host.height else False
     launched = trace.has_device or called
@@ -77,7 +74,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
         ),
         (launched and "memory" not in captured, "allocator events", "memory timeline", "memory"),
     ]
-    return [(what, table, flag_for(key, _FORMAT)) for missing, what, table, key in rows if missing]
+    return [(what, table, key) for missing, what, table, key in rows if missing]
 
 
 def _has_ranges(trace: Trace) -> bool:
@@ -92,3 +89,14 @@ def _listed(items: list[str], separator: str = ", ") -> str:
     if separator != ", " or len(items) < 2:
         return separator.join(items)
     return f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+RULE = Rule(
+    id="incomplete_capture",
+    analysis="breakdown",
+    evidence=evidence,
+    advice=Advice(
+        "Profile again.",
+    ),
+    about_run=False,
+)

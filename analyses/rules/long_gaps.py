@@ -10,23 +10,19 @@ it: these have rules of their own. Looks at the device on which long gaps take m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import told_elsewhere
-from tracekit.analyses.rules.severity import WARNING_SHARE, bounded, by_share
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
 
-if TYPE_CHECKING:
-    from tracekit.analyses.idle import Idle
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_OF_IDLE", "LEAST_OF_STEP", "check"]
+__all__ = ["RULE"]
 
 LEAST_OF_STEP: Final = 0.05
 """A twentieth of a step: too long for the launch of anything, and seldom enough to be looked at one by one."""
@@ -36,13 +32,11 @@ LEAST_OF_IDLE: Final = 0.5
 _PROFILER: Final = "profiler_overhead"
 
 
-def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
+def evidence(scope: Scope, _result: Idle) -> Evidence | None:
     """Fires when long gaps take `WARNING_SHARE` of the window and `LEAST_OF_IDLE` of the device's idle time."""
-    if scope.on_cpu or not scope.duration:
-        return None
     steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
     least = LEAST_OF_STEP * scope.duration / steps
-    gaps = _gaps(trace, scope).filter(pl.col("ns") >= least)
+    gaps = _gaps(scope).filter(pl.col("ns") >= least)
     if not gaps.height:
         return None
     device, total = (
@@ -55,30 +49,22 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
     if total < WARNING_SHARE * scope.duration or total < LEAST_OF_IDLE * idle:
         return None
     mine = gaps.filter(pl.col("device_id") == device).sort("ns", "start", descending=[True, False])
-    if told_elsewhere(trace, scope, device, IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())):
+    if told_elsewhere(scope, device, IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())):
         return None
     longest = mine.row(0, named=True)
     at_stake = bounded(total, scope)
-    return Finding(
-        id="long_gaps",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"{_count(mine.height)} of the device {'takes' if mine.height == 1 else 'take'} {format_share(total / scope.duration)} of the time",
-        evidence=(
-            f"Device {device} idles {format_ns(total)} in gaps of {format_ns(least)} or more, {format_share(total / idle)} of its idle "
-            f"time{_cause(trace, scope, mine)}. The longest, {format_ns(longest['ns'])}, begins {format_ns(longest['start'])} into the "
-            f"trace{_step_at(scope, longest['start'])}."
-        ),
-        advice=(
-            "Look at what the host does there: tracekit idle --causes lists the gaps with their cause and where the host was, "
-            "tracekit view --html shows what runs around them."
-        ),
+        text=f"Device {device} idles {format_ns(total)} in gaps of {format_ns(least)} or more, {format_share(total / idle)} of its idle "
+        f"time{_cause(scope, mine)}. The longest, {format_ns(longest['ns'])}, begins {format_ns(longest['start'])} into the "
+        f"trace{_step_at(scope, longest['start'])}.",
         ns_at_stake=at_stake,
     )
 
 
-def _gaps(trace: Trace, scope: Scope) -> pl.DataFrame:
+def _gaps(scope: Scope) -> pl.DataFrame:
     """Gaps between activities: `device_id`, `gap_id`, `start`, `end` and `ns`, the time in it that is not the profiler's."""
-    pieces = idle_causes(trace, scope=scope).pieces
+    pieces = idle_causes(scope).pieces
     own = pl.col("cause").cast(pl.String) != _PROFILER
     return (
         pieces.group_by("device_id", "gap_id")
@@ -92,9 +78,9 @@ def _gaps(trace: Trace, scope: Scope) -> pl.DataFrame:
     )
 
 
-def _cause(trace: Trace, scope: Scope, gaps: pl.DataFrame) -> str:
+def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
     """The cause of more than half of the time, if one is known."""
-    pieces = idle_causes(trace, scope=scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
+    pieces = idle_causes(scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
     sums = pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
     cause, ns = sums.sort("duration_ns", "cause").row(-1)
     known = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
@@ -108,3 +94,16 @@ def _step_at(scope: Scope, time: int) -> str:
 
 def _count(gaps: int) -> str:
     return "One long gap" if gaps == 1 else f"{format_count(gaps)} long gaps"
+
+
+RULE = Rule(
+    id="long_gaps",
+    analysis="idle",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "Look at what the host does there: tracekit idle --causes lists the gaps with their cause and "
+        "where the host was, tracekit view --html shows what runs around them.",
+    ),
+    restates=True,
+)

@@ -9,24 +9,20 @@ own rules do. Looks at the busiest device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.rules.idle_time import told_elsewhere
-from tracekit.analyses.rules.severity import WARNING_SHARE, bounded, by_share
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.steps import Steps
 from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
 from tracekit.spans import BoolArray, Int64Array
 
-if TYPE_CHECKING:
-    from tracekit.analyses.scope import Scope
-    from tracekit.analyses.steps import Steps
-    from tracekit.trace import Trace
-
-__all__ = ["CHUNKS", "LEAST_CHUNKS", "LEAST_STEPS", "LOW", "MOST_OF_STEP", "check"]
+__all__ = ["RULE"]
 
 CHUNKS: Final = 30
 """NVIDIA's number of chunks."""
@@ -40,9 +36,9 @@ MOST_OF_STEP: Final = 0.5
 """When more is low, it is the step that is little used, not a part of it."""
 
 
-def check(trace: Trace, scope: Scope, result: Steps) -> Finding | None:
+def evidence(scope: Scope, result: Steps) -> Evidence | None:
     """Fires with `LEAST_STEPS` steps when the low part has `LEAST_CHUNKS` chunks, and its idle time is `WARNING_SHARE` of the steps."""
-    if scope.on_cpu or scope.window != "steps" or result.table.height < LEAST_STEPS:
+    if scope.window != "steps" or result.table.height < LEAST_STEPS:
         return None
     busiest = max(scope.device_ids, key=lambda device: (scope.intervals(device).measure, -device))
     edges = _edges(result.table)
@@ -55,24 +51,17 @@ def check(trace: Trace, scope: Scope, result: Steps) -> Finding | None:
     idle = int((length - used)[begin:stop].sum())
     if idle < WARNING_SHARE * total:
         return None
-    if told_elsewhere(trace, scope, busiest, IntervalSet.of(edges[:, begin], edges[:, stop])):
+    if told_elsewhere(scope, busiest, IntervalSet.of(edges[:, begin], edges[:, stop])):
         return None
     inside = used[begin:stop].sum() / length[begin:stop].sum()
     outside = (used.sum() - used[begin:stop].sum()) / (total - length[begin:stop].sum())
     steps, at_stake = result.table.height, bounded(idle, scope)
-    return Finding(
-        id="low_part_of_step",
-        severity=by_share(at_stake, total),
+    return Evidence(
         title=f"The device is little used {_place(begin, stop)} of each step",
-        evidence=(
-            f"From {100 * begin / CHUNKS:.0f} to {100 * stop / CHUNKS:.0f} % of the step it is busy {format_share(inside)} of the time, "
-            f"in the rest {format_share(outside)}; {format_ns(idle / steps)} of each step of {format_ns(total / steps)} are idle there, over {steps} steps."
-        ),
-        advice=(
-            "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at the beginning, an "
-            "optimizer that is not fused, values read back or logging at the end are the usual reasons."
-        ),
+        text=f"From {100 * begin / CHUNKS:.0f} to {100 * stop / CHUNKS:.0f} % of the step it is busy {format_share(inside)} of the time, "
+        f"in the rest {format_share(outside)}; {format_ns(idle / steps)} of each step of {format_ns(total / steps)} are idle there, over {steps} steps.",
         ns_at_stake=at_stake,
+        severity=by_share(at_stake, total),
     )
 
 
@@ -103,3 +92,21 @@ def _longest(low: BoolArray) -> tuple[int, int]:
 
 def _place(begin: int, stop: int) -> str:
     return "at the beginning" if begin == 0 else "at the end" if stop == CHUNKS else "in one part"
+
+
+RULE = Rule(
+    id="low_part_of_step",
+    analysis="steps",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at"
+        " the beginning, an optimizer that is not fused, values read back or logging at the end are the "
+        "usual reasons.",
+        plain=(
+            "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at"
+            " the beginning, values copied back, output or logging at the end are the usual reasons."
+        ),
+    ),
+    restates=True,
+)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.memory import Memory
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_bytes, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.memory import Memory
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["NEAR", "UNUSED", "check"]
+__all__ = ["RULE"]
 
 NEAR: Final = 0.90
 """The context, libraries and fragmentation take several percent beside what the allocator holds."""
@@ -22,7 +19,19 @@ UNUSED: Final = 0.25
 """More of the reserved memory than this never in use means fragmentation."""
 
 
-def check(_trace: Trace, _scope: Scope, result: Memory) -> Finding | None:
+_ROOM: Final = (
+    "To gain room: activation checkpointing (torch.utils.checkpoint), bf16 autocast, zero_grad(set_to_none=True), a "
+    "smaller micro-batch, or sharded optimizer states."
+)
+_FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
+_FRAGMENTED: Final = Advice(
+    "Reserved memory is far above what was in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. "
+    + _ROOM,
+    flags=_FLAGS,
+)
+
+
+def evidence(_scope: Scope, result: Memory) -> Evidence | None:
     """Fires when a device's peak or reserved memory reaches `NEAR` of its capacity."""
     if result.peaks is None:
         return None
@@ -37,22 +46,22 @@ def check(_trace: Trace, _scope: Scope, result: Memory) -> Finding | None:
     fragmented = (
         row["reserved_bytes"] is not None and row["peak_bytes"] < (1 - UNUSED) * row["reserved_bytes"]
     )
-    first = (
-        "Reserved memory is far above what was in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. "
-        if fragmented
-        else ""
-    )
-    return Finding(
-        id="memory_near_limit",
-        severity="warning",
+    return Evidence(
         title=f"Device {row['device_id']} holds {format_share(row['share'])} of its memory",
-        evidence=(
-            f"Peak {format_bytes(row['peak_bytes'])} in use, {format_bytes(row['reserved_bytes'])} reserved, of "
-            f"{format_bytes(row['capacity_bytes'])}."
-        ),
-        advice=(
-            f"{first}To gain room: activation checkpointing (torch.utils.checkpoint), bf16 autocast, "
-            "zero_grad(set_to_none=True), a smaller micro-batch, or sharded optimizer states."
-        ),
-        ns_at_stake=None,
+        text=f"Peak {format_bytes(row['peak_bytes'])} in use, {format_bytes(row['reserved_bytes'])} reserved, of "
+        f"{format_bytes(row['capacity_bytes'])}.",
+        severity="warning",
+        advice=_FRAGMENTED if fragmented else None,
     )
+
+
+RULE = Rule(
+    id="memory_near_limit",
+    analysis="memory",
+    evidence=evidence,
+    advice=Advice(
+        _ROOM,
+        plain=("Free or reuse buffers earlier, use smaller types, or work on smaller pieces at a time."),
+        flags=_FLAGS,
+    ),
+)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
+from tracekit.analyses.counters import Counters
 from tracekit.analyses.counters.join import linked
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.counters import Counters
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["check"]
+__all__ = ["RULE"]
 
 
-def check(trace: Trace, _scope: Scope, _result: Counters) -> Finding | None:
+def evidence(scope: Scope, _result: Counters) -> Evidence | None:
     """Fires when kernels that Nsight Compute measured are not in the trace, or no launch of them can be told apart."""
+    trace = scope.trace
     counts = dict(trace.health.select("kind", "count").rows())
     absent, unclear = counts.get("ncu_unmatched", 0), counts.get("ncu_ambiguous", 0)
     if not absent + unclear:
@@ -43,16 +39,20 @@ def check(trace: Trace, _scope: Scope, _result: Counters) -> Finding | None:
         if absent + unclear == 1
         else f"{format_count(absent + unclear)} launches that fit"
     )
-    return Finding(
-        id="ncu_coverage",
-        severity="info" if found else "warning",
+    return Evidence(
         title=f"Nsight Compute measured {launches} no kernel of the trace",
-        evidence=(
-            f"{'; '.join(reasons)}. {format_count(found)} of {format_count(kernels)} kernels of the trace have metrics."
-        ),
-        advice=(
-            "Record trace and metrics with the same program, inputs and batch; let ncu measure a whole step, or all of them "
-            "(--launch-skip and --launch-count at the bounds of a step, or --nvtx --nvtx-include)."
-        ),
-        ns_at_stake=None,
+        text=f"{'; '.join(reasons)}. {format_count(found)} of {format_count(kernels)} kernels of the trace have metrics.",
+        severity="info" if found else "warning",
     )
+
+
+RULE = Rule(
+    id="ncu_coverage",
+    analysis="counters",
+    evidence=evidence,
+    advice=Advice(
+        "Record trace and metrics with the same program, inputs and batch; let ncu measure a whole step, "
+        "or all of them (--launch-skip and --launch-count at the bounds of a step, or --nvtx "
+        "--nvtx-include).",
+    ),
+)

@@ -10,21 +10,18 @@ is claimed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.rules.severity import bounded, by_share
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
 from tracekit.facts.kernel_rules import TENSOR_CORE
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding
+from tracekit.trace import Trace
 
-if TYPE_CHECKING:
-    from tracekit.analyses.kernels import Kernels
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_SHARE", "SAVED_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.05
 """Some products stay off tensor cores for good reasons (odd sizes, a first layer with three channels)."""
@@ -38,13 +35,24 @@ _ORDINARY_UNITS: Final = (
     r"|cutlass_\d+_simt|_simt_|ffma|implicit_convolve_[sh]gemm|(?:dgrad_|dgrad2d_alg1_1|wgrad_alg0_|wgrad_alg1_)(?:engine)?\w*<float"
     r"|sgemm_largek|\bsgemm|hgemm"
 )
+_FP16: Final = Advice(
+    'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no TF32 and no '
+    "BF16 tensor cores. Sizes that are multiples of 8 help.",
+    flags=("--precision",),
+)
+_TF32: Final = Advice(
+    'Call torch.set_float32_matmul_precision("high") for TF32 products, or use '
+    'torch.autocast("cuda", dtype=torch.bfloat16).',
+    flags=("--precision",),
+)
 _NAMES_AMPERE: Final = r"(?i)ampere_|hopper_|sm(8|9|10|12)\d_|cutlass_(8|9|10)\d"
 
 
-def check(trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
+def evidence(scope: Scope, result: Kernels) -> Evidence | None:
     """Fires when such kernels take `LEAST_SHARE` of the summed device time."""
+    trace = scope.trace
     capability = _capability(trace, result)
-    if scope.on_cpu or capability is None or capability < _FIRST_TENSOR_CORES or not result.total_ns:
+    if capability is None or capability < _FIRST_TENSOR_CORES or not result.total_ns:
         return None
     name = pl.col("name")
     rows = result.by_name.filter(
@@ -58,34 +66,13 @@ def check(trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
         return None
     at_stake = bounded(int(total * SAVED_SHARE), scope)
     gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
-    return Finding(
-        id="no_tensor_cores",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
-        evidence=(
-            f"{format_ns(total)} in {format_count(int(rows['count'].sum()))} kernels that use the ordinary units of a device "
-            f"with compute capability {capability[0]}.{capability[1]}; the largest is {_plain(rows['name'][0])} "
-            f"({format_ns(rows['total_ns'][0])}). At stake is half of it."
-        ),
-        advice=_advice(capability, gemm=gemm * 2 >= total),
+        text=f"{format_ns(total)} in {format_count(int(rows['count'].sum()))} kernels that use the ordinary units of a device "
+        f"with compute capability {capability[0]}.{capability[1]}; the largest is {_plain(rows['name'][0])} "
+        f"({format_ns(rows['total_ns'][0])}). At stake is half of it.",
         ns_at_stake=at_stake,
-    )
-
-
-def _advice(capability: tuple[int, int], *, gemm: bool) -> str:
-    if capability < _FIRST_TF32:
-        return (
-            'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no TF32 '
-            "and no BF16 tensor cores. Sizes that are multiples of 8 help."
-        )
-    if gemm:
-        return (
-            'Call torch.set_float32_matmul_precision("high") for TF32 products, or use '
-            'torch.autocast("cuda", dtype=torch.bfloat16).'
-        )
-    return (
-        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), keep '
-        "torch.backends.cudnn.allow_tf32 = True, and let torch.backends.cudnn.benchmark = True choose the kernels."
+        advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
     )
 
 
@@ -104,3 +91,20 @@ def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
 
 def _plain(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:79]}…"
+
+
+RULE = Rule(
+    id="no_tensor_cores",
+    analysis="kernels",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), keep '
+        "torch.backends.cudnn.allow_tf32 = True, and let torch.backends.cudnn.benchmark = True choose the kernels.",
+        plain=(
+            "Allow TF32 or a 16-bit type in the library that computes this (cublasSetMathMode, "
+            "cudnnSetConvolutionMathType, or the compute type of the call)."
+        ),
+        flags=("--precision", "--channels-last"),
+    ),
+)

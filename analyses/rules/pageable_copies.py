@@ -6,20 +6,16 @@ in this trace; unknown when there are none to compare with.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.rules.severity import bounded, by_share
+from tracekit.analyses.memory import Memory
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.memory import Memory
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_BYTES_PER_COPY", "LEAST_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.01
 """A hundredth of the window: a loss or a label read back now and then stays far below."""
@@ -27,12 +23,12 @@ LEAST_BYTES_PER_COPY: Final = 64 * 1024
 """The bandwidth of smaller copies says how long a copy takes to start, not how fast it runs."""
 
 
-def check(_trace: Trace, scope: Scope, result: Memory) -> Finding | None:
+def evidence(scope: Scope, result: Memory) -> Evidence | None:
     """Fires when pageable copies from or to the host take `LEAST_SHARE` of the window."""
     between = result.copies.filter(pl.col("direction").is_in(["HtoD", "DtoH"]) & (pl.col("kind") == "memcpy"))
     pageable = between.filter(pl.col("host_memory") == "pageable")
     total = int(pageable["total_ns"].sum())
-    if scope.on_cpu or not scope.duration or total / scope.duration < LEAST_SHARE:
+    if total / scope.duration < LEAST_SHARE:
         return None
     at_stake = _at_stake(pageable, between.filter(pl.col("host_memory") == "pinned"))
     at_stake = None if at_stake is None else bounded(at_stake, scope)
@@ -42,15 +38,9 @@ def check(_trace: Trace, scope: Scope, result: Memory) -> Finding | None:
         + (f" ({row['bandwidth_gbps']:.1f} GB/s)" if row["bandwidth_gbps"] is not None else "")
         for row in pageable.filter(pl.col("total_ns") >= 0.1 * total).iter_rows(named=True)
     )
-    return Finding(
-        id="pageable_copies",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"Copies from or to pageable memory take {format_share(total / scope.duration)} of the time",
-        evidence=f"{listed}.",
-        advice=(
-            "Use pinned memory: DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, non_blocking=True), "
-            "so that copies run at full speed and beside computation."
-        ),
+        text=f"{listed}.",
         ns_at_stake=at_stake,
     )
 
@@ -68,3 +58,22 @@ def _at_stake(pageable: pl.DataFrame, pinned: pl.DataFrame) -> int | None:
         (pl.col("total_ns") - pl.col("bytes") / pl.col("pinned_gbps")).clip(lower_bound=0).sum()
     ).item()
     return int(saved)
+
+
+RULE = Rule(
+    id="pageable_copies",
+    analysis="memory",
+    evidence=evidence,
+    runs="device",
+    advice=Advice(
+        "Use pinned memory: DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, "
+        "non_blocking=True), so that copies run at full speed and beside computation.",
+        plain=(
+            "Allocate the host's side with cudaMallocHost (or cudaHostRegister; in Python the library's "
+            "pinned memory) and copy with asynchronous calls on a stream of their own, so that copies run at "
+            "full speed and beside computation."
+        ),
+        flags=("--pin-memory",),
+    ),
+    answers=frozenset({"memory-copy-bound"}),
+)

@@ -7,23 +7,19 @@ and are left out, and so are launch calls of `LONG_CALL_NS` or more, which `cold
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.calls import LONG_CALL_NS
-from tracekit.analyses.rules.severity import all_idle, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
-from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
 
-if TYPE_CHECKING:
-    from tracekit.analyses.launches import Launches
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_COUNT", "LEAST_STAKE", "SHORT_NS", "SHORT_SHARE", "check"]
+__all__ = ["RULE"]
 
 SHORT_NS: Final = 10 * NS_PER_US
 """A launch call takes 5 to 10 µs of host time; below this a kernel cannot hide its own launch (DEFINITIONS §6)."""
@@ -35,14 +31,10 @@ LEAST_STAKE: Final = 0.01
 """Where the host runs ahead, short kernels cost next to nothing; below 1 % of the window they are no finding."""
 
 
-def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
+def evidence(scope: Scope, result: Launches) -> Evidence | None:
     """Fires when half of the kernels are short and their launches cost device time."""
-    if (
-        scope.on_cpu
-        or result.short_share is None
-        or result.short_share < SHORT_SHARE
-        or result.short < LEAST_COUNT
-    ):
+    trace = scope.trace
+    if result.short_share is None or result.short_share < SHORT_SHARE or result.short < LEAST_COUNT:
         return None
     calls = (
         trace.host.filter(pl.col("kind") == "runtime")
@@ -64,22 +56,32 @@ def check(trace: Trace, scope: Scope, result: Launches) -> Finding | None:
         if most.height
         else ""
     )
-    return Finding(
-        id="short_kernels",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"{format_share(result.short_share)} of the kernels take less than {format_ns(SHORT_NS)}",
-        evidence=(
-            f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}; "
-            f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call"
-            f"{example}; {format_ns(at_stake)} of launching was not hidden."
-        ),
-        advice=(
-            "Fuse them: torch.compile for chains of elementwise operators, foreach or fused optimizers "
-            "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph; a larger batch lengthens each kernel."
-        ),
+        text=f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}; "
+        f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call"
+        f"{example}; {format_ns(at_stake)} of launching was not hidden.",
         ns_at_stake=at_stake,
     )
 
 
 def _plain(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:79]}…"
+
+
+RULE = Rule(
+    id="short_kernels",
+    analysis="launches",
+    evidence=evidence,
+    advice=Advice(
+        "Fuse them: torch.compile for chains of elementwise operators, foreach or fused optimizers "
+        "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph; a larger batch "
+        "lengthens each kernel.",
+        plain=(
+            "Fuse them, give each more work, or replay what repeats as a CUDA graph, which launches all of "
+            "its kernels at once."
+        ),
+        flags=("--compile", "--batch"),
+    ),
+    answers=frozenset({"launch/short-kernel-bound"}),
+)

@@ -6,20 +6,16 @@ are slower than the median.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.rules.severity import bounded, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.steps import Steps
 from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.scope import Scope
-    from tracekit.analyses.steps import Steps
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_STEPS", "MOST_VARIATION", "check"]
+__all__ = ["RULE"]
 
 LEAST_STEPS: Final = 4
 """Of three steps nobody can say which one is the odd one."""
@@ -27,7 +23,7 @@ MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
 
 
-def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
+def evidence(scope: Scope, result: Steps) -> Evidence | None:
     """Fires with `LEAST_STEPS` steps or more when one is slow beyond the others, or all vary by `MOST_VARIATION`."""
     if result.table.height < LEAST_STEPS or result.median_ns is None:
         return None
@@ -41,18 +37,27 @@ def check(_trace: Trace, scope: Scope, result: Steps) -> Finding | None:
         f"{name} {format_ns(time)}"
         for name, time in slow.sort("time_ns", descending=True).select("name", "time_ns").head(3).rows()
     )
-    return Finding(
-        id="step_variability",
-        severity=by_share(at_stake, int(result.table["time_ns"].sum())),
+    return Evidence(
         title=f"Step times vary by {format_share(result.variation)}"
         + (f", {slow.height} of {result.table.height} steps are slow" if slow.height else ""),
-        evidence=(
-            f"Median {format_ns(result.median_ns)}, 95th percentile {format_ns(result.p95_ns)}"
-            + (f"; slowest: {listed}." if listed else ".")
-        ),
-        advice=(
-            "Compare a slow step with a median one (--step): data loading, evaluation, checkpoints, logging, garbage "
-            "collection and changing input shapes (recompilation, cudnn.benchmark) are the usual causes; pad or bucket inputs."
-        ),
+        text=f"Median {format_ns(result.median_ns)}, 95th percentile {format_ns(result.p95_ns)}"
+        + (f"; slowest: {listed}." if listed else "."),
         ns_at_stake=at_stake,
+        severity=by_share(at_stake, int(result.table["time_ns"].sum())),
     )
+
+
+RULE = Rule(
+    id="step_variability",
+    analysis="steps",
+    evidence=evidence,
+    advice=Advice(
+        "Compare a slow step with a median one (--step): data loading, evaluation, checkpoints, logging, "
+        "garbage collection and changing input shapes (recompilation, cudnn.benchmark) are the usual "
+        "causes; pad or bucket inputs.",
+        plain=(
+            "Compare a slow step with a median one (--step): input and output, logging, allocation, other "
+            "processes on the machine and inputs of changing size are the usual causes."
+        ),
+    ),
+)

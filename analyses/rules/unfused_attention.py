@@ -7,20 +7,16 @@ company. At stake is the time of the softmax alone; the products run either way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.rules.severity import bounded, by_share
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.kernels import Kernels
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_PRODUCTS", "LEAST_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_SHARE: Final = 0.05
 """Below a twentieth of the device time a fused kernel gains little."""
@@ -31,7 +27,7 @@ _SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_d
 _PRODUCT: Final = ("aten::bmm", "aten::baddbmm")
 
 
-def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
+def evidence(scope: Scope, result: Kernels) -> Evidence | None:
     """Fires when softmax operators in the company of batched products take `LEAST_SHARE` of the time."""
     softmax = result.by_operator.filter(pl.col("operator").is_in(_SOFTMAX))
     products = int(result.by_operator.filter(pl.col("operator").is_in(_PRODUCT))["count"].sum())
@@ -44,17 +40,20 @@ def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
     ):
         return None
     at_stake = bounded(total, scope)
-    return Finding(
-        id="unfused_attention",
-        severity=by_share(at_stake, scope.duration),
+    return Evidence(
         title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
-        evidence=(
-            f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)}, beside {format_count(products)} batched matrix "
-            "products (aten::bmm): scores are written to memory and read again."
-        ),
-        advice=(
-            "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-            'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.'
-        ),
+        text=f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)}, beside {format_count(products)} batched matrix "
+        "products (aten::bmm): scores are written to memory and read again.",
         ns_at_stake=at_stake,
     )
+
+
+RULE = Rule(
+    id="unfused_attention",
+    analysis="kernels",
+    evidence=evidence,
+    advice=Advice(
+        "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
+        'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.',
+    ),
+)

@@ -7,26 +7,23 @@ the trace cannot tell, since the waits come with a device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution.span_places import StackModel
+from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.span_causes import span_causes
-from tracekit.analyses.rules.severity import bounded, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import Finding
 from tracekit.spans import Int64Array, take
+from tracekit.trace import Trace
 
-if TYPE_CHECKING:
-    from tracekit.analyses.attribution.span_places import StackModel
-    from tracekit.analyses.idle import Idle
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["LEAST_A_STEP", "LEAST_SHARE", "check"]
+__all__ = ["RULE"]
 
 LEAST_A_STEP: Final = 1
 """One wait in every step keeps the host from running ahead."""
@@ -34,11 +31,10 @@ LEAST_SHARE: Final = 0.01
 """Below a hundredth of the window the time on the processors says nothing about that on a device."""
 
 
-def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
+def evidence(scope: Scope, _result: Idle) -> Evidence | None:
     """Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer."""
-    if not scope.on_cpu or not scope.duration:
-        return None
-    model = attribution(trace, scope=scope).model
+    trace = scope.trace
+    model = attribution(scope).model
     reads = _reads(scope, model)
     steps = max(scope.steps.height if scope.window == "steps" else 1, 1)
     if reads.size < LEAST_A_STEP * steps:
@@ -46,20 +42,13 @@ def check(trace: Trace, scope: Scope, _result: Idle) -> Finding | None:
     stack = model.stack
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
     a_step = reads.size / steps
-    return Finding(
-        id="value_reads",
-        severity=by_share(spent, scope.duration),
+    return Evidence(
         title=f"Python reads values of tensors (.item()) {_times(round(a_step))} a step",
-        evidence=(
-            f".item() and its kin ran {format_count(reads.size)} times and took {format_ns(spent)}, "
-            f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device each waits until "
-            "all queued work is done."
-        ),
-        advice=(
-            "Keep the value in a tensor: accumulate losses and metrics and call .item() every N steps; replace Python "
-            "conditions on tensors by torch.where."
-        ),
+        text=f".item() and its kin ran {format_count(reads.size)} times and took {format_ns(spent)}, "
+        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device each waits until "
+        "all queued work is done.",
         ns_at_stake=spent if spent >= LEAST_SHARE * scope.duration else None,
+        severity=by_share(spent, scope.duration),
     )
 
 
@@ -90,3 +79,16 @@ def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
         table = model.layers.table["path"]
         return f", most of them in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
     return ""
+
+
+RULE = Rule(
+    id="value_reads",
+    analysis="idle",
+    evidence=evidence,
+    runs="processor",
+    advice=Advice(
+        "Keep the value in a tensor: accumulate losses and metrics and call .item() every N steps; "
+        "replace Python conditions on tensors by torch.where.",
+    ),
+    pattern="reading values of tensors with .item() and its kin",
+)

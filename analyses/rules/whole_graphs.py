@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding
 
-if TYPE_CHECKING:
-    from tracekit.analyses.kernels import Kernels
-    from tracekit.analyses.scope import Scope
-    from tracekit.trace import Trace
-
-__all__ = ["MOST_IN_GRAPHS", "check"]
+__all__ = ["RULE"]
 
 MOST_IN_GRAPHS: Final = 0.05
 """Above this the kernels that are in the trace no longer say where the time goes."""
 
 
-def check(_trace: Trace, scope: Scope, result: Kernels) -> Finding | None:
+def evidence(scope: Scope, result: Kernels) -> Evidence | None:
     """Fires when activities of the kind `graph` hold more than `MOST_IN_GRAPHS` of the summed time."""
     rows = scope.activities.filter(pl.col("kind") == "graph")
     total = int(rows["duration"].sum())
     if not result.total_ns or total / result.total_ns <= MOST_IN_GRAPHS:
         return None
-    return Finding(
-        id="whole_graphs",
-        severity="warning",
+    return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is in CUDA graphs recorded as a whole",
-        evidence=f"{format_ns(total)} of {format_ns(result.total_ns)} in replays of graphs, {rows.height} in all, whose kernels are not captured.",
-        advice="Record their kernels: nsys profile --cuda-graph-trace=node.",
-        ns_at_stake=None,
+        text=f"{format_ns(total)} of {format_ns(result.total_ns)} in replays of graphs, {rows.height} in all, whose kernels are not captured.",
+        severity="warning",
     )
+
+
+RULE = Rule(
+    id="whole_graphs",
+    analysis="kernels",
+    evidence=evidence,
+    advice=Advice(
+        "Record their kernels: nsys profile --cuda-graph-trace=node.",
+    ),
+)

@@ -91,7 +91,7 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
 
 def _placed(recording: Recording) -> pl.DataFrame:
     """The activities with their layers, in the order of their launches."""
-    rows = attributed(recording.trace, recording.scope)
+    rows = attributed(recording.scope)
     paths = recording.paths(rows["layer_id"].fill_null(-1).to_numpy())
     at = launch_times(recording.trace, rows)
     step = (

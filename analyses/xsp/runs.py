@@ -38,7 +38,7 @@ class Recording:
     def of(cls, trace: Trace, step: str | None = None) -> Recording:
         """The recording in a trace; `step` names its steps. Raises UsageError when it matches nothing."""
         scope = select(trace, step=step)
-        return cls(trace, scope, attribution(trace, scope=scope))
+        return cls(trace, scope, attribution(scope))
 
     def step_of(self, times: Int64Array) -> pl.Series:
         """The number of the step that is open on the host at each time; null outside of the steps.

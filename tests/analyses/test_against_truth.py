@@ -63,7 +63,7 @@ def test_breakdown_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     for scope, activities in both_windows(truth, trace):
         window = min(a.start_ns for a in activities), max(a.end_ns for a in activities)
-        rows = breakdown(trace, scope=scope).devices
+        rows = breakdown(scope).devices
         assert rows.height == truth.config.devices
         for row in rows.iter_rows(named=True):
             expected = oracle.breakdown(truth.activities, window, row["device_id"])
@@ -80,7 +80,7 @@ def test_breakdown_to_the_ns(case: tuple[Planted, Trace]) -> None:
 def test_overlap_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     scope = select(trace, window="trace")
-    result = overlap(trace, scope=scope)
+    result = overlap(scope)
     for row in result.devices.iter_rows(named=True):
         expected = oracle.breakdown(truth.activities, truth.window, row["device_id"])
         assert row["overlap_ns"] == expected.overlap
@@ -92,7 +92,7 @@ def test_overlap_to_the_ns(case: tuple[Planted, Trace]) -> None:
 
 def test_idle_per_stream_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
-    result = idle(trace, scope=select(trace, window="trace"))
+    result = idle(select(trace, window="trace"))
     expected = oracle.stream_idle(truth.activities)
     for row in result.streams.iter_rows(named=True):
         got = {name: row[f"{name}_ns"] for name in ("host_wait", "kernel_wait", "other")}
@@ -103,7 +103,7 @@ def test_idle_per_stream_to_the_ns(case: tuple[Planted, Trace]) -> None:
 
 def test_kernel_statistics(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
-    result = kernels(trace, scope=select(trace, window="trace"))
+    result = kernels(select(trace, window="trace"))
     expected = oracle.kernel_table(truth.activities, kinds=("kernel", "memcpy", "memset"))
     rows = result.by_name.group_by("name").agg(
         pl.col("count").sum(), pl.col("total_ns").sum(), pl.col("max_ns").max()
@@ -127,7 +127,7 @@ def test_kernel_statistics(case: tuple[Planted, Trace]) -> None:
 
 def test_launch_statistics(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
-    result = launches(trace, scope=select(trace, window="trace"))
+    result = launches(select(trace, window="trace"))
     summary = oracle.launch_summary(truth.activities)
     delays = oracle.launch_delays(truth.activities)
     assert result.activities == summary["linked"]
@@ -148,7 +148,7 @@ def test_a_graph_launch_is_shared_by_its_kernels(tmp_path: Path) -> None:
     """One slow cudaGraphLaunch once made 99 % of a decode step's kernels 'launch-bound'."""
     truth = generate(1, orphans=0, lost_launches=0, graph=True)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    result = launches(trace, scope=select(trace, window="trace"))
+    result = launches(select(trace, window="trace"))
     groups: dict[int, int] = {}
     for a in truth.activities:
         if a.launch is not None:
@@ -164,7 +164,7 @@ def test_a_graph_launch_is_shared_by_its_kernels(tmp_path: Path) -> None:
 
 def test_copies(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
-    copies = memory(trace, scope=select(trace, window="trace")).copies
+    copies = memory(select(trace, window="trace")).copies
     expected = oracle.memcpy_table(truth.activities)
     got = (
         copies.with_columns(pl.coalesce("direction", "kind").alias("direction"))
@@ -233,7 +233,7 @@ def test_without_a_device_operator_self_time_takes_its_place(
 ) -> None:
     truth = generate(3, **config)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    result = kernels(trace, scope=select(trace, window="trace"))
+    result = kernels(select(trace, window="trace"))
     ops = [s for s in truth.spans if s.kind == "op"]
     by_thread: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for op in ops:

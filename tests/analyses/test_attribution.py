@@ -44,7 +44,7 @@ def test_every_layer_phase_and_recomputation_is_the_planted_one(
     truth = layered(seed, shape)
     trace = tracekit.read(write(truth.planted, tmp_path / "t.json"))
     scope = select(trace, window="trace")
-    rows = attributed(trace, scope).join(attribution(trace, scope=scope).layers, on="layer_id", how="left")
+    rows = attributed(scope).join(attribution(scope).layers, on="layer_id", how="left")
     found = {
         (row["stream_id"], row["start"] + trace.meta.origin_ns): row for row in rows.iter_rows(named=True)
     }
@@ -66,7 +66,7 @@ def test_both_operators_are_the_planted_ones(seed: int, vendor: str, tmp_path: P
     scope = select(trace, window="trace")
     names = pl.Series([*trace.host["name"].cast(pl.String), None])
     begins = pl.Series([*trace.host["start"], None])
-    rows = attributed(trace, scope)
+    rows = attributed(scope)
     found = {
         (r["device_id"], r["stream_id"], r["start"] + trace.meta.origin_ns): r for r in rows.rows(named=True)
     }
@@ -95,7 +95,7 @@ def read(path: Path) -> tuple[Trace, pl.DataFrame]:
 def test_every_activity_has_one_place_and_they_sum_to_the_device_time(path: Path) -> None:
     trace = tracekit.read(path)
     for scope in (select(trace), select(trace, window="trace")):
-        found = attribution(trace, scope=scope)
+        found = attribution(scope)
         assert found.activities.height == scope.activities.height
         assert found.activities["activity_id"].to_list() == scope.activities["activity_id"].to_list()
         assert int(found.coverage["duration_ns"].sum()) == int(scope.activities["duration"].sum())

@@ -48,8 +48,8 @@ def places(traces: list[Trace]) -> dict[tuple[int, int, int], dict[str, Any]]:
     found = {}
     for trace in traces:
         scope = select(trace, window="trace")
-        layers = attribution(trace, scope=scope).layers
-        rows = attributed(trace, scope).join(layers, on="layer_id", how="left")
+        layers = attribution(scope).layers
+        rows = attributed(scope).join(layers, on="layer_id", how="left")
         for row in rows.iter_rows(named=True):
             key = row["process_id"], row["stream_id"], row["start"] + trace.meta.origin_ns
             assert key not in found
@@ -221,7 +221,7 @@ def test_places_of_public_files_sum_to_the_device_time(path: Path) -> None:
     rows = total = 0
     for trace in tracekit.read_all(path):
         scope = select(trace, window="trace")
-        found = attribution(trace, scope=scope)
+        found = attribution(scope)
         assert found.activities.height == trace.device.height
         rows += found.activities.height
         total += int(found.coverage["duration_ns"].sum())
@@ -252,5 +252,5 @@ def test_only_a_model_has_a_forward_pass(tmp_path: Path, kernel: str, marked: st
     program.call("cudaLaunchKernel_v7000", 100, 120, correlation=1, tid=7)
     program.kernel(kernel, 300, 400, correlation=1)
     trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
-    found = layers(trace, scope=select(trace, window="trace")).by_phase.filter(pl.col("device_ns") > 0)
+    found = layers(select(trace, window="trace")).by_phase.filter(pl.col("device_ns") > 0)
     assert found["phase"].cast(pl.String).to_list() == [expected]

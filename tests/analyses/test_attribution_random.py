@@ -104,9 +104,9 @@ def test_every_activity_of_a_random_trace_has_one_place(block: int, tmp_path: Pa
             continue
         read += 1
         for scope in (select(trace), select(trace, window="trace")):
-            found = attribution(trace, scope=scope)
+            found = attribution(scope)
             assert int(found.coverage["duration_ns"].sum()) == int(scope.activities["duration"].sum())
-            rows = attributed(trace, scope).join(found.layers, on="layer_id", how="left")
+            rows = attributed(scope).join(found.layers, on="layer_id", how="left")
             assert rows.height == scope.activities.height
             assert rows.filter((pl.col("method") == "unattributed") != pl.col("path").is_null()).height == 0
     assert read >= 10

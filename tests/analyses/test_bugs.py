@@ -53,7 +53,7 @@ def test_unknown_sizes_were_printed_as_zero_bytes(tmp_path: Path) -> None:
 def test_gaps_in_which_no_stream_works_were_lost_when_streams_take_turns(tmp_path: Path) -> None:
     truth = generate(5, steps=3, orphans=0, lost_launches=0)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    gaps = idle(trace, scope=select(trace, window="trace"), top=100_000).device_gaps
+    gaps = idle(select(trace, window="trace"), top=100_000).device_gaps
     expected = oracle.idle_gaps(truth.activities, 0, truth.window)
     origin = trace.meta.origin_ns
     got = {
@@ -73,7 +73,7 @@ def test_a_full_queue_looked_like_a_slow_host(tmp_path: Path) -> None:
     """A median launch delay of 60 ms is the sign of a host that runs ahead."""
     truth = generate(5, orphans=0, lost_launches=0)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    result = launches(trace, scope=select(trace, window="trace"))
+    result = launches(select(trace, window="trace"))
     late = 0
     for key in {(a.device, a.stream) for a in truth.activities}:
         own = sorted(
@@ -89,7 +89,7 @@ def test_a_full_queue_looked_like_a_slow_host(tmp_path: Path) -> None:
 def test_the_window_of_a_cpu_trace_dropped_python_at_the_ends_of_steps(tmp_path: Path) -> None:
     trace = read(tmp_path, device_recorded=False)
     scope = select(trace)
-    table = steps(trace, scope=scope).table
+    table = steps(scope).table
     assert scope.start == table["start"][0]
     assert scope.end == table["start"][-1] + table["duration_ns"][-1]
 
@@ -110,4 +110,4 @@ def test_a_step_that_the_profiler_opened_before_it_stopped_was_counted_as_one(tm
     truth.events.append(stub)
     scope = select(tracekit.read(write(truth, tmp_path / "t.json")))
     assert scope.steps["step"].to_list() == [step.number for step in truth.steps]
-    assert steps(scope.trace, scope=scope).table.height == 2
+    assert steps(scope).table.height == 2

@@ -86,7 +86,7 @@ def test_gpu_timeline(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", rows("kernel_summary"))
 def test_kernel_summary(row: dict[str, Any]) -> None:
     trace = trace_of(row["trace"])
-    table = kernels(trace, scope=select(trace, window="trace")).by_name
+    table = kernels(select(trace, window="trace")).by_name
     mine = table.filter(pl.col("name") == row["row"]["Kernel name"])
     if row["column"] == "count":
         assert int(mine["count"].sum()) == row["value"]
@@ -129,14 +129,14 @@ def test_overview(row: dict[str, Any]) -> None:
 def test_conservation_laws(path: Any, window: Any) -> None:
     trace = tracekit.read(path)
     scope = select(trace, window=window)
-    for row in breakdown(trace, scope=scope).devices.iter_rows(named=True):
+    for row in breakdown(scope).devices.iter_rows(named=True):
         parts = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
         assert sum(row[part] for part in parts) == row["window_ns"] == scope.duration
         assert row["busy_ns"] + row["idle_ns"] == row["window_ns"]
-    for row in idle(trace, scope=scope).streams.iter_rows(named=True):
+    for row in idle(scope).streams.iter_rows(named=True):
         assert (
             row["host_wait_ns"] + row["kernel_wait_ns"] + row["other_ns"] + row["unknown_ns"]
             == row["idle_ns"]
         )
-    table = kernels(trace, scope=scope)
+    table = kernels(scope)
     assert table.total_ns == int(scope.activities["duration"].sum()) == int(table.by_name["total_ns"].sum())

@@ -53,7 +53,7 @@ def replay(program: Program, at: int, correlation: int, pid: int = PID) -> None:
 def places(trace: Trace, since: int = 0) -> dict[str, tuple[str | None, str]]:
     """Layer and method of every kernel of the replay that begins then."""
     scope = select(trace, window="trace")
-    rows = attributed(trace, scope).join(attribution(trace, scope=scope).layers, on="layer_id", how="left")
+    rows = attributed(scope).join(attribution(scope).layers, on="layer_id", how="left")
     return {
         row["name"]: (row["path"], row["method"])
         for row in rows.iter_rows(named=True)

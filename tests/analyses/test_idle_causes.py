@@ -73,7 +73,7 @@ def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
         truth = generate(seed, **CONFIGS[name])
         trace = tracekit.read(write(truth, tmp_path / "t.json"))
         scope = select(trace, window="trace")
-        found = by_gap(truth, trace, idle_causes(trace, scope=scope))
+        found = by_gap(truth, trace, idle_causes(scope))
         conserved(trace, scope)
         for gap in truth.gaps:
             mine, wanted = found[gap.device, gap.start_ns], split_of(gap)
@@ -94,7 +94,7 @@ def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
 def test_every_incident_shows_as_its_cause(incident: str, tmp_path: Path) -> None:
     truth = generate(7, incidents=(incident,), orphans=0, lost_launches=0)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    result = idle_causes(trace, scope=select(trace, window="trace"))
+    result = idle_causes(select(trace, window="trace"))
     ends = {i.ended_by for i in truth.incidents if i.cause == incident}
     gaps = [gap for gap in truth.gaps if gap.ended_by in ends]
     assert gaps
@@ -106,14 +106,14 @@ def test_every_incident_shows_as_its_cause(incident: str, tmp_path: Path) -> Non
 
 def conserved(trace: Trace, scope: Scope) -> IdleCauses:
     """Asserts that pieces cut the idle time of each device without overlap."""
-    result = idle_causes(trace, scope=scope)
+    result = idle_causes(scope)
     pieces = result.pieces
     assert (
         pieces.null_count().select("device_id", "gap_id", "start", "duration_ns", "cause", "phase").row(0)
         == (0,) * 6
     )
     assert (pieces["duration_ns"] > 0).all()
-    for device, ns in breakdown(trace, scope=scope).devices.select("device_id", "idle_ns").rows():
+    for device, ns in breakdown(scope).devices.select("device_id", "idle_ns").rows():
         mine = pieces.filter(pl.col("device_id") == device).sort("start")
         assert mine["duration_ns"].sum() == ns
         ends = mine["start"] + mine["duration_ns"]
@@ -255,8 +255,8 @@ def test_a_trace_of_nothing_has_no_idle_time(tmp_path: Path) -> None:
 def test_layers_and_operators_of_pieces_are_those_of_the_spans(tmp_path: Path) -> None:
     trace = tracekit.read(write(generate(3), tmp_path / "t.json"))
     scope = select(trace)
-    pieces = idle_causes(trace, scope=scope).pieces.filter(pl.col("span_id").is_not_null())
-    model = attribution(trace, scope=scope).model
+    pieces = idle_causes(scope).pieces.filter(pl.col("span_id").is_not_null())
+    model = attribution(scope).model
     late = pieces.filter(pl.col("cause") != "launch_latency")
     places = model.places(late["span_id"].to_numpy())
     assert late["layer_id"].fill_null(-1).to_list() == places.layer.tolist()

@@ -51,7 +51,7 @@ def texts(trace: Trace) -> list[str]:
     """What every place says about launches that are not known."""
     scope = select(trace)
     said = [idle(trace).not_captured, launches(trace).not_captured, idle_causes(trace).not_captured]
-    return [*(text or "" for text in said), attribution(trace, scope=scope).missing[0]]
+    return [*(text or "" for text in said), attribution(scope).missing[0]]
 
 
 def test_launches_that_were_not_recorded() -> None:

@@ -78,7 +78,7 @@ def test_a_training_loop_has_steps() -> None:
     assert scope.steps["end"].to_list() == made.marks[1:]
     assert scope.activities.height == 4 * 71
     assert scope.activities["step"].value_counts()["count"].to_list() == [71] * 4
-    assert steps(made.done(), scope=scope).table["time_ns"].to_list() == np.diff(made.marks).tolist()
+    assert steps(scope).table["time_ns"].to_list() == np.diff(made.marks).tolist()
     made.launch("something else")
     assert starts(select(made.done())) == made.marks[:4]
     made = training(5)
@@ -200,7 +200,7 @@ def test_what_lies_between_steps_counts_for_none() -> None:
     made.launches(["evaluate", "log"] * 20)
     training(4, made=made)
     scope = select(made.done())
-    times = steps(made.done(), scope=scope).table["time_ns"]
+    times = steps(scope).table["time_ns"]
     assert scope.steps.height in (5, 6)  # those of which nothing tells the end are none
     assert set(times.to_list()) <= {t for t in np.diff(made.marks).tolist() if t < 5_000 * US}
 
@@ -406,9 +406,9 @@ def test_figures_are_of_the_complete_steps() -> None:
     scope = select(made.done())
     assert scope.steps.height == 5
     whole = select(made.done(), window="trace")
-    assert idle(made.done(), scope=scope).streams["idle_ns"].sum() < 40_000 * US
-    assert idle(made.done(), scope=whole).streams["idle_ns"].sum() > 40_000 * US
-    table = breakdown(made.done(), scope=scope).devices
+    assert idle(scope).streams["idle_ns"].sum() < 40_000 * US
+    assert idle(whole).streams["idle_ns"].sum() > 40_000 * US
+    table = breakdown(scope).devices
     assert int(table["window_ns"][0]) == scope.duration < whole.duration
 
 

@@ -165,11 +165,11 @@ def test_one_scope_keeps_the_answers_to_two_choices_apart() -> None:
     trace = planted().trace(captured=BARE)
     scope = select(trace)
     few = choose_ranges(trace, RangeFilter(depth=1))
-    whole = attribution(trace, scope=scope).layers
-    assert attribution(few, scope=scope).layers.height < whole.height
-    assert attribution(trace, scope=scope).layers.equals(whole)
-    idle_causes(trace, scope=scope)
-    assert idle_causes(few, scope=scope).layers.height < whole.height
+    whole = attribution(scope).layers
+    assert attribution(scope).layers.height < whole.height
+    assert attribution(scope).layers.equals(whole)
+    idle_causes(scope)
+    assert idle_causes(scope).layers.height < whole.height
 
 
 def test_the_choice_is_no_part_of_what_is_cached() -> None:

@@ -24,7 +24,7 @@ Bar = tuple[str, str, int, int, int]
 def host_bars(trace: Trace) -> list[Bar]:
     """(phase, path, start, end, depth) in µs, in order."""
     scope = select(trace, window="trace")
-    found = attribution(trace, scope=scope)
+    found = attribution(scope)
     bars = layer_tracks(scope, found).host.join(found.layers, on="layer_id", how="left", suffix="_of_tree")
     return sorted(
         (
@@ -141,7 +141,7 @@ def test_phases_without_layers_have_bars_too(tmp_path: Path) -> None:
 def _clipped(trace: Trace) -> list[dict[str, Any]]:
     """Activities with their places, in the order of their streams, each cut where the next of its stream begins."""
     scope = select(trace, window="trace")
-    places = attribution(trace, scope=scope).activities.select("layer_id", "phase")
+    places = attribution(scope).activities.select("layer_id", "phase")
     rows = pl.concat([scope.activities.drop("phase", strict=False), places], how="horizontal")
     rows = rows.sort("device_id", "stream_id", "start", "end", nulls_last=True)
     made = list(rows.iter_rows(named=True))
@@ -159,7 +159,7 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def check_device_bars(trace: Trace) -> int:
     scope = select(trace, window="trace")
-    found = attribution(trace, scope=scope)
+    found = attribution(scope)
     bars = list(layer_tracks(scope, found).device.iter_rows(named=True))
     if scope.on_cpu:
         assert not bars

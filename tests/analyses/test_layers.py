@@ -37,7 +37,7 @@ SYNTHETIC: list[dict[str, Any]] = [
 
 def check_laws(trace: Trace, scope: Scope) -> Layers:
     """What holds on every trace: own times sum to the device time, inclusive ones to own and those below."""
-    found = layers(trace, scope=scope)
+    found = layers(scope)
     tree, total = found.tree, int(scope.activities["duration"].sum())
     assert int(tree["device_own_ns"].sum()) == total
     assert int(found.by_pattern["device_own_ns"].sum()) == total
@@ -64,13 +64,13 @@ def check_laws(trace: Trace, scope: Scope) -> Layers:
     roots = tree.filter(pl.col("parent_layer_id").is_null())
     assert int(roots["device_ns"].sum()) == total
     assert int(roots["activities"].sum()) == scope.activities.height
-    assert int(layer_stacks(trace, scope=scope)["value_ns"].sum()) == total
+    assert int(layer_stacks(scope)["value_ns"].sum()) == total
     idle = tree["idle_caused_own_ns"]
     assert idle.null_count() in (0, tree.height)
     if not idle.null_count():
-        assert int(idle.sum()) == idle_causes(trace, scope=scope).idle_ns
+        assert int(idle.sum()) == idle_causes(scope).idle_ns
         assert int(roots["idle_caused_ns"].sum()) == int(idle.sum())
-    by_layer = kernels(trace, scope=scope).by_layer
+    by_layer = kernels(scope).by_layer
     if by_layer is not None:
         times = dict(tree.group_by("path").agg(pl.col("device_own_ns").sum()).rows())
         for path, time in by_layer.group_by("layer").agg(pl.col("total_ns").sum()).rows():
@@ -283,6 +283,6 @@ def test_nothing_ran() -> None:
 def test_one_step_has_a_part_of_all() -> None:
     trace = Model(4).run(steps=2)
     whole = layers(trace).tree
-    parts = [layers(trace, scope=select(trace, step=f"^ProfilerStep#{n}$")).tree for n in (0, 1)]
+    parts = [layers(select(trace, step=f"^ProfilerStep#{n}$")).tree for n in (0, 1)]
     for column in ("device_own_ns", "calls", "host_self_ns", "activities"):
         assert sum(int(part[column].sum()) for part in parts) == int(whole[column].sum())

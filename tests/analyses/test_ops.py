@@ -69,7 +69,7 @@ def test_against_brute_force(seed: int, config: dict[str, Any], window: Any, tmp
     truth = generate(seed, python_stacks=False, **config)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
     scope = select(trace, window=window)
-    found = ops(trace, scope=scope)
+    found = ops(scope)
     by_step = scope.window == "steps"
     low = truth.steps[0].start_ns if by_step else min(s.start_ns for s in truth.spans)
     high = truth.steps[-1].end_ns if by_step else max(s.end_ns for s in truth.spans) + 1

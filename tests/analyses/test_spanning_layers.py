@@ -34,8 +34,8 @@ def launched(program: Program, at: int, number: int, tid: int = MAIN) -> None:
 def places(trace: Trace) -> list[tuple[str | None, str]]:
     """The layer and the method of each activity, in order of its correlation."""
     scope = select(trace, window="trace")
-    table = attribution(trace, scope=scope).layers
-    rows = attributed(trace, scope).join(table, on="layer_id", how="left").sort("correlation")
+    table = attribution(scope).layers
+    rows = attributed(scope).join(table, on="layer_id", how="left").sort("correlation")
     return [(path, str(method)) for path, method in rows.select("path", "method").rows()]
 
 

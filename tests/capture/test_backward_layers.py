@@ -86,11 +86,11 @@ def test_backward_nodes_and_sums_of_gradients_belong_to_their_layer(kind: str, t
             live.step()
     trace = tracekit.read(next((tmp_path / "run").glob("trace*.json.gz")))
     scope = select(trace)
-    layers = attribution(trace, scope=scope).layers.select("layer_id", "path")
+    layers = attribution(scope).layers.select("layer_id", "path")
     host = trace.host.select(
         pl.col("span_id").alias("launch_id"), pl.col("parent_id"), pl.col("shapes").cast(pl.String)
     )
-    rows = attributed(trace, scope).join(layers, on="layer_id", how="left").join(host, on="launch_id")
+    rows = attributed(scope).join(layers, on="layer_id", how="left").join(host, on="launch_id")
     names = trace.host["name"].cast(pl.String)
     parents = trace.host["parent_id"]
     nodes = sums = 0

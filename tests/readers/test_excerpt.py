@@ -94,10 +94,10 @@ def test_the_figures_are_those_of_the_same_steps_in_the_whole_trace(
         mine = absolute(part, getattr(own, rows)).select(columns).sort(columns)
         theirs = absolute(whole, getattr(same, rows)).select(columns).sort(columns)
         assert mine.equals(theirs), rows
-    mine, theirs = breakdown(part, scope=own).devices, breakdown(whole, scope=same).devices
+    mine, theirs = breakdown(own).devices, breakdown(same).devices
     assert mine.equals(theirs)
-    assert kernels(part, scope=own).by_name.equals(kernels(whole, scope=same).by_name)
-    assert launches(part, scope=own).scalars() == launches(whole, scope=same).scalars()
+    assert kernels(own).by_name.equals(kernels(same).by_name)
+    assert launches(own).scalars() == launches(same).scalars()
 
 
 def test_every_launch_of_what_was_read_was_read(path: Path, whole: Trace) -> None:

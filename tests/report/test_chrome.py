@@ -110,7 +110,7 @@ def test_idle_time_is_that_of_the_causes(tmp_path: Path) -> None:
     mine, _ = enriched(trace, tmp_path / "out-rank-0.json")
     tids = {e["tid"] for e in mine if e["ph"] == "M" and e["args"].get("name") == "idle, by cause"}
     told = [e for e in mine if e["ph"] == "X" and e["tid"] in tids]
-    pieces = idle_causes(trace, scope=select(trace, window="trace")).pieces.sort("device_id", "start")
+    pieces = idle_causes(select(trace, window="trace")).pieces.sort("device_id", "start")
     by_cause = dict(
         pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum()).iter_rows()
     )
@@ -126,7 +126,7 @@ def test_times_are_exact_far_from_zero(tmp_path: Path) -> None:
     trace = tracekit.read(source)
     chrome.write(trace, tmp_path / "o.json")
     text = (tmp_path / "o.json").read_text()
-    piece = idle_causes(trace, scope=select(trace, window="trace")).pieces["start"].min()
+    piece = idle_causes(select(trace, window="trace")).pieces["start"].min()
     assert isinstance(piece, int)
     ns = trace.meta.origin_ns + piece
     assert f'"ts":{ns // 1000}.{ns % 1000:03d},' in text

@@ -19,7 +19,7 @@ from tracekit.findings import Finding
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import Advice, Report
-from tracekit.report.text import shorten_name
+from tracekit.names import shorten_name
 from tracekit.trace import Trace
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"

@@ -81,7 +81,7 @@ def parsed(text: str) -> dict[tuple[str, ...], int]:
 def test_both_formats_hold_the_device_time(path: Path) -> None:
     trace = tracekit.read(path)
     scope = select(trace)
-    rows = layer_stacks(trace, scope=scope)
+    rows = layer_stacks(scope)
     total = int(scope.activities["duration"].sum())
     assert sum(parsed(collapsed(rows)).values()) == total
     data = json.loads(speedscope(rows, "a name"))

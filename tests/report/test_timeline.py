@@ -218,7 +218,7 @@ def test_everything_of_the_step_is_drawn(planted: Trace) -> None:
 def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
     made = shapes_drawn(planted, build_report(planted).window)
     assert made is not None
-    found = attribution(planted, scope=select(planted, window="trace")).activities
+    found = attribution(select(planted, window="trace")).activities
     truth = {row["activity_id"]: row for row in found.iter_rows(named=True)}
     rows = made[0].frame.filter(pl.col("activity_id").is_not_null()).iter_rows(named=True)
     for row in rows:
@@ -238,7 +238,7 @@ def test_idle_time_is_that_of_the_whole_trace(path: Path | None, planted: Trace)
         return
     shapes, _, _ = made
     low, high = shapes.low, shapes.high
-    whole = idle_causes(trace, scope=select(trace, window="trace")).pieces
+    whole = idle_causes(select(trace, window="trace")).pieces
     whole = whole.select(
         "device_id", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"), "cause", "layer_id"
     )

@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analyses.registry import BUILT_IN, Analysis, analyses
 from tracekit.analyses.result import Result
+from tracekit.analyses.run import run
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
@@ -35,7 +36,6 @@ from tracekit.report.text import clean, clean_frame
 from tracekit.report.tree import costliest
 from tracekit.report.views import TableView, view_of
 from tracekit.trace import Trace
-from tracekit.verdict.capture_flags import section_with_flags, with_flags
 from tracekit.verdict.decide import VERDICT_NEEDS, decide
 
 __all__ = ["build_report", "build_section", "trace_info"]
@@ -76,7 +76,7 @@ def build_report(
         wanted = only is None or analysis.name in only
         if not wanted and analysis.name not in VERDICT_NEEDS:
             continue
-        outcome = _run(analysis, trace, scope)
+        outcome = _run(analysis, scope)
         if isinstance(outcome, Result):
             results[analysis.name] = outcome
         empty = isinstance(outcome, Result) and outcome.not_captured is not None
@@ -86,10 +86,8 @@ def build_report(
     return Report(
         trace=trace_info(trace),
         window=_window(scope),
-        verdict=with_flags(verdict, trace.manifest),
-        sections=tuple(
-            section_with_flags(one, trace.manifest) for one in _said_once(sections, trace.meta.format)
-        ),
+        verdict=verdict,
+        sections=_said_once(sections, trace.meta.format),
         health=(*_health(trace), *broken),
     )
 
@@ -105,8 +103,7 @@ def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: i
         known = ", ".join(a.name for a in registered)
         raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")
     scope = scope or select(trace)
-    section = _section(analysis, _run(analysis, trace, scope), scope, top)
-    return section_with_flags(section, trace.manifest)
+    return _section(analysis, _run(analysis, scope), scope, top)
 
 
 def _registered() -> tuple[tuple[Analysis, ...], tuple[HealthItem, ...]]:
@@ -120,12 +117,12 @@ def _registered() -> tuple[tuple[Analysis, ...], tuple[HealthItem, ...]]:
         return BUILT_IN, (item,)
 
 
-def _run(analysis: Analysis, trace: Trace, scope: Scope) -> Result | str:
+def _run(analysis: Analysis, scope: Scope) -> Result | str:
     """The result, or the one line of the error when the analysis belongs to another package."""
     if analysis.name in _BUILT_IN:
-        return analysis.load()(trace, scope=scope)
+        return run(analysis, scope)
     try:
-        result: object = analysis.load()(trace, scope=scope)
+        result: object = run(analysis, scope)
     except Exception as error:  # noqa: BLE001 - it is another package's, and its section says what happened
         return _one_line(error)
     if not isinstance(result, Result):

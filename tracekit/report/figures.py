@@ -14,10 +14,10 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
+from tracekit.names import shorten_name
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure, Report
 from tracekit.report.names import category_name
-from tracekit.report.text import shorten_name
 from tracekit.report.write import make_directory, write_bytes
 
 __all__ = ["FORMATS", "FigureFormat", "canvas_for", "encode", "encode_canvas", "plain", "write"]

@@ -8,6 +8,7 @@ from typing import Final
 
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
+from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_scalar,
@@ -19,7 +20,6 @@ from tracekit.report.format import (
 )
 from tracekit.report.model import Report, Section, Table, Verdict
 from tracekit.report.names import bound_name
-from tracekit.report.text import shorten_name
 from tracekit.report.tree import costliest
 
 __all__ = ["DEFAULT_ROWS", "render", "render_section"]

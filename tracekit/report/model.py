@@ -7,8 +7,9 @@ from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
-from tracekit.findings import Finding, Severity
+from tracekit.findings import BOUNDS, Bound, Finding
 from tracekit.trace import DeviceInfo, Excerpt
+from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = [
     "BOUNDS",
@@ -41,24 +42,6 @@ UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 """`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
 coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
 number where −1 stands for the host."""
-
-Bound = Literal[
-    "host-bound",
-    "input-bound",
-    "communication-bound",
-    "memory-copy-bound",
-    "compute-bound",
-    "launch/short-kernel-bound",
-    "idle",
-    "cpu",
-    "counters",
-    "ranges only",
-    "nothing ran",
-]
-BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
-"""What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
-`cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
-nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
 
 FigureKind = Literal["stack", "bars", "line", "icicle"]
 Scalar = int | float | str | None
@@ -148,48 +131,6 @@ class Section:
     def figure(self, name: str) -> Figure | None:
         """The figure of this name, None when there is none."""
         return next((figure for figure in self.figures if figure.name == name), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Something that takes time: `ns` of it, and its `share` of the verdict's basis (0 to 1)."""
-
-    label: str
-    ns: int
-    share: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to try. `ns_at_stake` is an upper bound of what it could save in the window, None when unknown.
-
-    `finding` is the id of the finding behind it and `analysis` its section; both are empty for general advice.
-    """
-
-    title: str
-    advice: str
-    ns_at_stake: int | None = None
-    finding: str = ""
-    analysis: str = ""
-    severity: Severity = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What bounds the run, in one sentence with figures, the largest costs, and what to try first.
-
-    `basis_ns` is what the shares are of, and `basis` names it. `notes` hold what limits the verdict. `layers` are the
-    layers with the most time of their own, by share of the device time; empty when no layer is known.
-    """
-
-    bound: Bound
-    headline: str
-    costs: tuple[Cost, ...] = ()
-    advice: tuple[Advice, ...] = ()
-    notes: tuple[str, ...] = ()
-    basis_ns: int = 0
-    basis: str = "the window"
-    layers: tuple[Cost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def _row(trace: Trace) -> dict[str, object]:
 
 
 def _shares(trace: Trace, window: Window, step: str | None) -> dict[str, object]:
-    devices = breakdown(trace, scope=select(trace, window=window, step=step)).devices
+    devices = breakdown(select(trace, window=window, step=step)).devices
     if not devices.height:
         return {}
     row = devices.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)

@@ -14,10 +14,10 @@ from matplotlib.ticker import FuncFormatter
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.result import XspTable
 from tracekit.errors import UsageError
+from tracekit.names import shorten_name
 from tracekit.report.figures import FORMATS, FigureFormat, canvas_for, encode_canvas, plain
 from tracekit.report.format import format_cell
 from tracekit.report.model import Unit
-from tracekit.report.text import shorten_name
 from tracekit.report.write import make_directory, write_bytes
 
 __all__ = ["DRAWN", "write_xsp"]

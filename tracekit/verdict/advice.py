@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.program import program
-from tracekit.facts.capture_flags import flag_for
-from tracekit.facts.plain_advice import BOUNDS
+from tracekit.analyses.result import Result
+from tracekit.analyses.rules import RULES, rule_of, words_for
+from tracekit.analyses.rules.rule import Advice as Words
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
-from tracekit.findings import Finding
-from tracekit.report.model import Advice, Bound
-from tracekit.report.text import shorten_name
-from tracekit.trace import Trace
+from tracekit.findings import Bound, Finding, rank
+from tracekit.names import shorten_name
+from tracekit.verdict.model import Advice
 
 __all__ = [
     "Owned",
@@ -24,6 +25,7 @@ __all__ = [
     "general",
     "lead_in_advice",
     "of_finding",
+    "owned",
     "python_advice",
     "top_kernels_advice",
 ]
@@ -34,77 +36,99 @@ LEAST_SHARE: Final = 0.01
 ANSWERS: Final = 0.5
 """A finding answers a loss when it explains half of it; else the general advice is needed as well."""
 
-_GENERAL: Final[dict[Bound, tuple[str, str]]] = {
+_GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
         "Keep the device fed",
-        "remove synchronisations and .item() from the loop; then torch.compile or CUDA graphs, and larger batches",
+        Words(
+            "remove synchronisations and .item() from the loop; then torch.compile or CUDA graphs, and larger batches",
+            plain=(
+                "let the host work while the device computes (launch what comes next first, or use another thread) and "
+                "remove waits for the device; where many short launches keep the host, replay them as a CUDA graph"
+            ),
+            flags=("--compile", "--batch"),
+        ),
     ),
     "input-bound": (
         "Load data faster",
-        "more DataLoader workers, pin_memory=True, non_blocking copies, and decode ahead of time",
+        Words(
+            "more DataLoader workers, pin_memory=True, non_blocking copies, and decode ahead of time",
+            plain="load and decode in other threads, ahead of time, into pinned memory, and copy asynchronously",
+            flags=("--workers", "--pin-memory"),
+        ),
     ),
     "communication-bound": (
         "Hide or shrink communication",
-        "larger buckets, overlap with the backward pass, lower precision of gradients; compare the ranks for a straggler",
+        Words(
+            "larger buckets, overlap with the backward pass, lower precision of gradients; compare the ranks for a straggler",
+            plain=(
+                "start it earlier, on a stream of its own beside the computation, and send fewer bytes; compare the ranks "
+                "for a straggler"
+            ),
+        ),
     ),
     "memory-copy-bound": (
         "Copy less",
-        "keep data on the device; pin host memory and copy on a stream of its own beside the computation",
+        Words(
+            "keep data on the device; pin host memory and copy on a stream of its own beside the computation",
+            flags=("--pin-memory",),
+        ),
     ),
     "compute-bound": (
         "Make the kernels cheaper",
-        "lower precision (bf16, TF32), fused kernels (torch.compile, scaled_dot_product_attention), better shapes",
+        Words(
+            "lower precision (bf16, TF32), fused kernels (torch.compile, scaled_dot_product_attention), better shapes",
+            plain="lower precision where the result allows it (TF32, 16-bit types), fused kernels, better shapes",
+            flags=("--precision", "--compile"),
+        ),
     ),
     "launch/short-kernel-bound": (
         "Launch fewer, longer kernels",
-        "torch.compile or CUDA graphs, fused optimizers (fused=True), and larger batches",
+        Words(
+            "torch.compile or CUDA graphs, fused optimizers (fused=True), and larger batches",
+            plain="fuse kernels, give each more work, or replay what repeats as a CUDA graph",
+            flags=("--compile", "--batch"),
+        ),
     ),
     "idle": (
         "Find out what the device waits for",
-        "look at the longest gaps in the timeline: events between streams, or launches that were not recorded",
+        Words(
+            "look at the longest gaps in the timeline: events between streams, or launches that were not recorded"
+        ),
     ),
     "cpu": (
         "See the top operators",
-        "fewer and larger operators, more threads (torch.set_num_threads), or a device",
+        Words(
+            "fewer and larger operators, more threads (torch.set_num_threads), or a device",
+            plain="fewer and larger operations, more threads, or a device",
+            flags=("--threads",),
+        ),
     ),
     "counters": (
         "Measure times in a second run",
-        "profile without {counters}; read only the counters here",
+        Words("profile without {counters}; read only the counters here"),
     ),
     "ranges only": (
         "Record what the layers run",
-        "tracekit capture --levels M,MLG records operators and kernels as well; "
-        "a profiler of your own needs {everything}",
+        Words(
+            "tracekit capture --levels M,MLG records operators and kernels as well; "
+            "a profiler of your own needs {everything}",
+            plain="ranges alone tell no cause; record with {everything}",
+        ),
     ),
     "nothing ran": (
         "Capture some work",
-        "call the model while the profiler records, with {everything}",
+        Words(
+            "call the model while the profiler records, with {everything}",
+            plain="let the program work while the profiler records, with {everything}",
+        ),
     ),
 }
-
-_FLAGS_NAMED: Final = ("counters", "everything")
-"""What the texts above name in braces: keys of `facts.capture_flags`."""
-
-_ABOUT: Final[dict[Bound, frozenset[str]]] = {
-    "input-bound": frozenset({"data_loading"}),
-    "communication-bound": frozenset({"exposed_communication"}),
-    "memory-copy-bound": frozenset({"pageable_copies", "small_copies"}),
-    "host-bound": frozenset(
-        {"host_bound_launches", "blocking_synchronisation", "cold_start", "allocation_calls"}
-    ),
-    "launch/short-kernel-bound": frozenset({"host_bound_launches", "short_kernels", "cold_start"}),
-}
-"""The findings that speak about a bound."""
+"""For every bound a title, and the advice that always fits."""
 
 FUSIBLE_SHARE: Final = 0.2
 """Where fusible kernels take less of the computation, the matrix and attention kernels are what is left to look at."""
 _FUSIBLE: Final = ("elementwise", "copy")
 """Categories of kernels that compilers fuse."""
-
-_NOT_HERE: Final = frozenset({"incomplete_capture"})
-"""What the profile lacks is said in the sections; it changes nothing about the run."""
-_RESTATES: Final = frozenset({"low_utilisation", "long_gaps", "low_part_of_step"})
-"""Findings that say that something is amiss or where, not what; they only repeat the verdict on a loss."""
 
 _ALREADY: Final = re.compile(
     r"(?i)triton|fused|flash|fmha|attn_fwd|unified_attention|scaled_mm|fp8|f8f8|e4m3|mxfp4|nvfp4|bf16|f16f16"
@@ -121,39 +145,40 @@ class Owned:
     section: str
 
 
-def general(bound: Bound, stake: int, trace: Trace) -> Advice:
-    """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns.
-
-    Flags are those that record a trace of this format; where it shows no PyTorch, none of PyTorch are named.
-    """
-    title, text = _GENERAL[bound]
-    if not program(trace).pytorch:
-        text = BOUNDS.get(bound, text)
-    told = text.format(**{what: flag_for(what, trace.meta.format) for what in _FLAGS_NAMED})
-    return Advice(title, told, stake if stake > 0 else None)
+def owned(results: Mapping[str, Result]) -> list[Owned]:
+    """The findings of all results with their section, gravest first."""
+    owner = {id(finding): name for name, result in results.items() for finding in result.findings}
+    ranked = rank([finding for result in results.values() for finding in result.findings])
+    return [Owned(finding, owner[id(finding)]) for finding in ranked]
 
 
-def lead_in_advice(ns: int, format_: str) -> Advice:
+def general(bound: Bound, stake: int, scope: Scope) -> Advice:
+    """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns."""
+    title, words = _GENERAL[bound]
+    return Advice(title, words_for(words, scope), stake if stake > 0 else None)
+
+
+def lead_in_advice(ns: int, scope: Scope) -> Advice:
     """What to do when the host works long before the device does anything."""
-    return Advice(
-        "See what the host does before the device's first activity",
+    words = Words(
         f"it worked alone for {format_ns(ns)}: preprocessing, data loading or first-time initialisation; "
-        f"{flag_for('names', format_)} name it",
-        ns,
+        "{names} name it",
+        flags=("--stack",),
     )
+    return Advice("See what the host does before the device's first activity", words_for(words, scope), ns)
 
 
-def python_advice(ns: int, format_: str) -> Advice:
+def python_advice(ns: int, scope: Scope) -> Advice:
     """What to do when most time passes outside any operator."""
-    return Advice(
-        "Look at the Python code between the operators",
-        f"{flag_for('names', format_)} name it; larger tensors and fewer operations in Python leave less of it "
+    words = Words(
+        "{names} name it; larger tensors and fewer operations in Python leave less of it "
         "(vectorised loops, torch.compile)",
-        ns,
+        flags=("--compile", "--stack"),
     )
+    return Advice("Look at the Python code between the operators", words_for(words, scope), ns)
 
 
-def top_kernels_advice(kernels: pl.DataFrame, compute: int, trace: Trace) -> Advice:
+def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice:
     """What to do about a busy device; not what the names of its kernels show to be done already.
 
     `kernels` are the computing rows of the table by name, largest first; `compute` their time in all, in ns.
@@ -162,12 +187,16 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, trace: Trace) -> Adv
     total = max(sum(times), 1)
     already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
     if already < total / 2:
-        return general("compute-bound", 0, trace)
+        return general("compute-bound", 0, scope)
     fusible = sum(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].to_list())
-    if fusible >= FUSIBLE_SHARE * total and program(trace).pytorch:
+    if fusible >= FUSIBLE_SHARE * total and program(scope.trace).pytorch:
+        words = Words(
+            "torch.compile makes one kernel of a chain of them; keep one type and one layout throughout",
+            flags=("--compile",),
+        )
         return Advice(
             f"Elementwise kernels, casts and changes of layout take {format_share(fusible / total)} of {format_ns(compute)} of computation",
-            "torch.compile makes one kernel of a chain of them; keep one type and one layout throughout",
+            words_for(words, scope),
         )
     top = ", ".join(
         f"{shorten_name(name, 36)} ({format_share(ns / total)})"
@@ -188,26 +217,19 @@ def of_finding(owned: Owned) -> Advice:
 
 
 def choose(
-    findings: Sequence[Owned],
-    bound: Bound,
-    basis: int,
-    *,
-    fallback: Advice,
-    first: Iterable[Advice] = (),
-    without: Iterable[str] = (),
+    findings: Sequence[Owned], bound: Bound, basis: int, *, fallback: Advice, first: Iterable[Advice] = ()
 ) -> tuple[Advice, ...]:
-    """`first`, then what to try by the time at stake, largest first; `fallback` where no finding explains the loss.
-
-    `without` are ids of findings that would say what `first` says.
-    """
+    """`first`, then what to try by the time at stake, largest first; `fallback` where no finding explains the loss."""
     lead = tuple(first)
-    left_out = {*_NOT_HERE, *without, *(advice.finding for advice in lead)}
-    if bound not in ("compute-bound", "cpu"):
-        left_out |= _RESTATES
+    loss = bound not in ("compute-bound", "cpu")
     useful = [
         of_finding(owned)
         for owned in findings
-        if owned.finding.advice and owned.finding.id not in left_out and _matters(owned.finding, basis)
+        if owned.finding.advice
+        and owned.finding.id not in {advice.finding for advice in lead}
+        and _about_run(owned.finding)
+        and not (loss and _restates(owned.finding.id))
+        and _matters(owned.finding, basis)
     ]
     if not lead and not _answered(useful, bound, fallback):
         useful.append(fallback)
@@ -215,14 +237,28 @@ def choose(
     return (*lead, *useful)[:ADVICE]
 
 
+def _about_run(finding: Finding) -> bool:
+    rule = rule_of(finding.id)
+    return rule is None or rule.about_run
+
+
+def _restates(finding_id: str) -> bool:
+    rule = rule_of(finding_id)
+    return rule is not None and rule.restates
+
+
 def _matters(finding: Finding, basis: int) -> bool:
     return finding.ns_at_stake is None or finding.ns_at_stake >= LEAST_SHARE * basis
 
 
 def _answered(useful: list[Advice], bound: Bound, fallback: Advice) -> bool:
-    about = _ABOUT.get(bound)
-    if about is None:
-        telling = [advice for advice in useful if advice.finding not in _RESTATES]
-    else:
-        telling = [advice for advice in useful if advice.finding in about]
+    """Whether a finding explains much of the loss: one that speaks about this bound, or any where none does."""
+    of_bound = [advice for advice in useful if _answers(advice.finding, bound)]
+    explained = any(bound in rule.answers for rule in RULES.values())
+    telling = of_bound if explained else [advice for advice in useful if not _restates(advice.finding)]
     return any((advice.ns_at_stake or 0) >= ANSWERS * (fallback.ns_at_stake or 0) for advice in telling)
+
+
+def _answers(finding_id: str, bound: Bound) -> bool:
+    rule = rule_of(finding_id)
+    return rule is not None and bound in rule.answers

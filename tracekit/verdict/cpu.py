@@ -7,16 +7,17 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.parts import ProcessorParts
 from tracekit.analyses.result import Result
+from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
+from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
-from tracekit.intervals import IntervalSet
-from tracekit.report.model import Cost, Verdict
-from tracekit.report.names import category_name
 from tracekit.verdict.advice import Owned, choose, general, python_advice
 from tracekit.verdict.idle_words import MOSTLY, where
+from tracekit.verdict.model import Cost, Verdict
 
-__all__ = ["on_cpu"]
+__all__ = ["on_processors"]
 
 COSTS: Final = 3
 OUTSIDE: Final = "outside any operator"
@@ -31,38 +32,27 @@ PATTERN_SHARE: Final = 0.3
 PATTERN_PART: Final = 0.9
 """And when it is about as large as the largest cost, of which it tells the reason."""
 
-_PATTERNS: Final = {
-    "data_loading": "data loading",
-    "short_operators": "the dispatch of tiny operators and the Python between them",
-    "value_reads": "reading values of tensors with .item() and its kin",
-}
-"""What the headline says instead of a finding's title."""
-
 _CODE: Final = {"python": "Python", "host_code": "host code"}
 """What ran outside the operators, by the cause that `idle` gives to that time."""
 
 
-def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]) -> Verdict:
+def on_processors(
+    parts: ProcessorParts, scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]
+) -> Verdict:
     """The verdict; all shares are of the window."""
-    rows = scope.activities
-    selected = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
-    busy, basis = scope.intervals().measure, scope.duration
-    idle = basis - busy
+    basis = parts.basis
     table = results["kernels"].tables()["by_category"]
     total = int(table["total_ns"].sum())
     costs = [
-        Cost(_name(category), own := round(selected * ns / total), own / basis)
+        Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    loading = min(_loading(results), idle)
-    outside = idle - loading
-    ran = _ran_outside(results, outside)
+    ran = _ran_outside(results, parts.outside)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
-    costs += [Cost(label, outside, outside / basis), Cost(LOADING, loading, loading / basis)]
-    costs += [Cost(OTHERS, busy - selected, (busy - selected) / basis)]
+    rest = {label: parts.outside, LOADING: parts.loading, OTHERS: parts.other_operators}
+    costs += [Cost(name, ns, ns / basis) for name, ns in rest.items()]
     costs.sort(key=lambda cost: -cost.ns)
     python = ran == _CODE["python"] and costs[0].label == label
-    format_ = scope.trace.meta.format
     return Verdict(
         bound="cpu",
         headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, label, basis),
@@ -71,18 +61,12 @@ def on_cpu(scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned
             findings,
             "cpu",
             basis,
-            fallback=general("cpu", 0, scope.trace),
-            first=[python_advice(outside, format_)] if python else [],
+            fallback=general("cpu", 0, scope),
+            first=[python_advice(parts.outside, scope)] if python else [],
         ),
-        notes=(*_recording(scope, idle), *_notes(total, selected, busy)),
+        notes=(*_recording(parts), *_notes(total, parts)),
         basis_ns=basis,
     )
-
-
-def _loading(results: Mapping[str, Result]) -> int:
-    """The time in which no operator ran and data was loaded, in ns."""
-    causes = results["idle"].tables()["by_cause"]
-    return int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
 
 
 def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
@@ -96,14 +80,15 @@ def _pattern(
     findings: Sequence[Owned], results: Mapping[str, Result], largest: int, basis: int
 ) -> str | None:
     """The headline when one finding explains much of the time better than the operators' categories do."""
-    known = [owned.finding for owned in findings if owned.finding.id in _PATTERNS]
-    worst = max(known, key=lambda finding: finding.ns_at_stake or 0, default=None)
+    patterns = {rule.id: rule.pattern for rule in RULES.values() if rule.pattern}
+    explaining = [owned.finding for owned in findings if owned.finding.id in patterns]
+    worst = max(explaining, key=lambda finding: finding.ns_at_stake or 0, default=None)
     if worst is None or (worst.ns_at_stake or 0) < max(PATTERN_SHARE * basis, PATTERN_PART * largest):
         return None
     place = where(results, "data_loading") if worst.id == "data_loading" else ""
     return (
         f"No device was captured. Of {format_ns(basis)} (the window) on the processors, "
-        f"{format_share((worst.ns_at_stake or 0) / basis)} went to {_PATTERNS[worst.id]}{place}."
+        f"{format_share((worst.ns_at_stake or 0) / basis)} went to {patterns[worst.id]}{place}."
     )
 
 
@@ -125,16 +110,14 @@ def _headline(costs: list[Cost], label: str, basis: int) -> str:
     return f"{text}; {passed}." if outside.ns else f"{text}."
 
 
-def _recording(scope: Scope, idle: int) -> Iterator[str]:
+def _recording(parts: ProcessorParts) -> Iterator[str]:
     """What the profiler itself costs is between the operators, and no operator's."""
-    manifest = scope.trace.manifest
-    slower = None if manifest is None else manifest.overhead()
-    if slower is not None and slower >= FELT and idle:
-        yield f"Recording makes a step {slower:.2f} times as long, mostly outside operators."
+    if parts.overhead is not None and parts.overhead >= FELT and parts.idle:
+        yield f"Recording makes a step {parts.overhead:.2f} times as long, mostly outside operators."
 
 
-def _notes(total: int, selected: int, busy: int) -> Iterator[str]:
-    if total > selected:
+def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
+    if total > parts.operators:
         yield "Operators ran on several threads at once; the costs share the time in which any ran."
-    if busy > selected:
-        yield f"Of the window, {format_ns(busy - selected)} went to operators outside the selected steps."
+    if parts.other_operators:
+        yield f"Of the window, {format_ns(parts.other_operators)} went to operators outside the selected steps."

@@ -11,25 +11,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 import polars as pl
 
-from tracekit.analyses.counters.join import replayed
-from tracekit.analyses.lacking import has_launch_calls
 from tracekit.analyses.layers import has_layers, most_own_time
+from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
+from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.findings import rank
-from tracekit.report.model import Advice, Bound, Cost, Verdict
-from tracekit.report.names import category_name
-from tracekit.trace import Trace, one_of
-from tracekit.verdict.advice import Owned, choose, general, lead_in_advice, of_finding, top_kernels_advice
-from tracekit.verdict.cpu import on_cpu
+from tracekit.findings import Bound
+from tracekit.verdict.advice import (
+    Owned,
+    choose,
+    general,
+    lead_in_advice,
+    of_finding,
+    owned,
+    top_kernels_advice,
+)
+from tracekit.verdict.cpu import on_processors
 from tracekit.verdict.idle_words import in_long_gaps, main_cause, where
-from tracekit.verdict.parts import DeviceParts, device_parts
+from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
@@ -62,13 +66,18 @@ Tables = Mapping[str, Result]
 
 def decide(scope: Scope, results: Tables) -> Verdict:
     """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
-    findings = _findings(results)
-    kernels = _replayed(scope)
-    if kernels:
-        return _of_counters(scope, kernels, findings)
-    if not scope.overlapping.height or scope.duration <= 0:
-        return _of_nothing(scope.trace)
-    verdict = on_cpu(scope, results, findings) if scope.on_cpu else _on_device(scope, results, findings)
+    parts, findings = run_parts(scope), owned(results)
+    match parts:
+        case CounterRun():
+            return _of_counters(parts, findings, scope)
+        case NothingRan():
+            return _of_nothing(parts, scope)
+        case ProcessorParts():
+            verdict = on_processors(parts, scope, results, findings)
+        case DeviceParts():
+            verdict = _on_device(parts, scope, results, findings)
+        case _:
+            assert_never(parts)
     return dataclasses.replace(verdict, layers=_layer_costs(results))
 
 
@@ -80,47 +89,27 @@ def _layer_costs(results: Tables) -> tuple[Cost, ...]:
     return tuple(Cost(*cost) for cost in most_own_time(tables["by_pattern"], count=COSTS))
 
 
-def _findings(results: Tables) -> list[Owned]:
-    """Findings of all sections with their section, gravest first."""
-    owner = {id(finding): name for name, result in results.items() for finding in result.findings}
-    ranked = rank([finding for result in results.values() for finding in result.findings])
-    return [Owned(finding, owner[id(finding)]) for finding in ranked]
-
-
-def _of_nothing(trace: Trace) -> Verdict:
-    """The verdict on a trace in which no device and no operator did anything."""
-    if not trace.host.filter(one_of("kind", "module", "annotation")).height:
+def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:
+    if not parts.ranges:
         text = "The trace holds no device activity and no operator."
-        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, trace),))
-    marked = (trace.host["kind"] == "module").any()
-    what = "ranges of steps, phases and layers" if marked else "named ranges"
-    runs = [] if trace.manifest is None else trace.manifest.runs
-    name = Path(trace.meta.path).name
-    level = "".join(f" (level {run.level})" for run in runs if run.trace == name)
+        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, scope),))
+    what = "ranges of steps, phases and layers" if parts.modules else "named ranges"
+    level = f" (level {parts.level})" if parts.level else ""
     text = f"Only {what} were recorded{level}: times of the host, with no operator and no device activity."
-    return Verdict("ranges only", text, advice=(general("ranges only", 0, trace),))
+    return Verdict("ranges only", text, advice=(general("ranges only", 0, scope),))
 
 
-# -- a run for counters ----------------------------------------------------------------------------
-
-
-def _replayed(scope: Scope) -> int:
-    """The number of kernels whose counters were measured over ranges, which replays them."""
-    ranges = replayed(scope.trace.counters)
-    return 0 if ranges is None else ranges.select("name", "start").n_unique()
-
-
-def _of_counters(scope: Scope, kernels: int, findings: list[Owned]) -> Verdict:
-    told = tuple(of_finding(owned) for owned in findings if owned.finding.id == "counter_replay")
-    what = "1 kernel was" if kernels == 1 else f"{format_count(kernels)} kernels were"
+def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verdict:
+    replay = tuple(of_finding(each) for each in findings if each.finding.id == "counter_replay")
+    what = "1 kernel was" if parts.kernels == 1 else f"{format_count(parts.kernels)} kernels were"
     return Verdict(
         bound="counters",
         headline=(
             f"A counter run: {what} measured one at a time; times include the replay of kernels "
             "and are not meaningful."
         ),
-        advice=told or (general("counters", 0, scope.trace),),
-        basis_ns=scope.duration,
+        advice=replay or (general("counters", 0, scope),),
+        basis_ns=parts.basis,
     )
 
 
@@ -137,8 +126,7 @@ class _Loss:
     phrase: str | None = None
 
 
-def _on_device(scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
-    parts = device_parts(scope, results)
+def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
     losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
@@ -152,7 +140,7 @@ def _on_device(scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
         headline=_headline(bound, parts, worst, computing),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=tuple(_notes(scope, parts, losses, bound, warm_up)),
+        notes=tuple(_notes(parts, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
@@ -252,9 +240,7 @@ def _split(parts: DeviceParts) -> str:
     )
 
 
-def _notes(
-    scope: Scope, parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None
-) -> Iterable[str]:
+def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
     if warm_up:
         share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
         yield (
@@ -264,18 +250,14 @@ def _notes(
     if parts.lead_in:
         yield (
             f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity; "
-            f"the sections below are about the {format_ns(scope.duration)} from there on."
+            f"the sections below are about the {format_ns(parts.window)} from there on."
         )
     second = losses[1]
     if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
         share = format_share(second.ns / parts.basis)
         yield f"It is close: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
-        what = (
-            "No launch call could be linked"
-            if has_launch_calls(scope.trace)
-            else "No launch calls were captured"
-        )
+        what = "No launch call could be linked" if parts.launch_calls else "No launch calls were captured"
         yield f"{what}, so the trace cannot tell what the device waited for."
     if bound == "compute-bound" and not parts.has_steps:
         yield "The trace marks no steps, so work of the host before the first activity is not counted."
@@ -288,14 +270,14 @@ def _notes(
 
 def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
     """The finding of first-time work, when it is large or larger than all others."""
-    told = next((owned for owned in findings if owned.finding.id == "cold_start"), None)
-    if told is None:
+    first = next((each for each in findings if each.finding.id == "cold_start"), None)
+    if first is None:
         return None
-    stake = told.finding.ns_at_stake or 0
+    stake = first.finding.ns_at_stake or 0
     others = (
         x.finding.ns_at_stake or 0 for x in findings if x.finding.id not in ("cold_start", "low_utilisation")
     )
-    return told if stake >= WARM_UP_SHARE * basis or stake > max(others, default=0) else None
+    return first if stake >= WARM_UP_SHARE * basis or stake > max(others, default=0) else None
 
 
 def _advice(
@@ -307,12 +289,11 @@ def _advice(
     worst: _Loss,
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
-    trace = scope.trace
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
-        first = [lead_in_advice(parts.lead_in_host, trace.meta.format)]
+        first = [lead_in_advice(parts.lead_in_host, scope)]
     if bound == "compute-bound":  # nobody can say what part of a computation could be saved
-        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, trace)
+        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
     else:
-        fallback = general(bound, worst.ns, trace)
+        fallback = general(bound, worst.ns, scope)
     return choose(findings, bound, parts.basis, fallback=fallback, first=first)

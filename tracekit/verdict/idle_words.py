@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.units import NS_PER_US, format_share
-from tracekit.report.text import shorten_name
+from tracekit.names import shorten_name
 
 __all__ = ["MOSTLY", "in_long_gaps", "main_cause", "where"]
 

@@ -311,11 +311,11 @@ def _conservation(trace: Trace) -> list[dict[str, Any]]:
     from tracekit.analyses.scope import select
 
     scope = select(trace)
-    devices = breakdown(trace, scope=scope).devices
+    devices = breakdown(scope).devices
     parts = ["compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns"]
-    streams = idle(trace, scope=scope).streams
+    streams = idle(scope).streams
     waits = ["host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns"]
-    table = kernels(trace, scope=scope)
+    table = kernels(scope)
     total = int(scope.activities["duration"].sum())
     return [
         {

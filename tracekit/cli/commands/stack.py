@@ -148,7 +148,7 @@ def _write_stacks(asked: Asked, chosen: LayersFormat, phase: str | None) -> None
     from tracekit.report import stacks
 
     (trace,) = read
-    rows = layer_stacks(trace, scope=select(trace, window=which.window.value, step=which.step), phase=phase)
+    rows = layer_stacks(select(trace, window=which.window.value, step=which.step), phase=phase)
     if chosen is LayersFormat.collapsed:
         out.emit(stacks.collapsed(rows), asked.output)
     else:

@@ -28,7 +28,7 @@ _BAR = ("pid", "label", "sort", "start", "duration", "name", "args")
 def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
     """The events, each as JSON, with the threads' names first; and how many bars of layers and pieces of idle time."""
     scope = select(trace, window="trace")
-    layers, idle = _layers(trace, scope), _idle(scope)
+    layers, idle = _layers(scope), _idle(scope)
     bars = pl.concat([layers, idle])
     threads = bars.select("pid", "label", "sort").unique(maintain_order=True)
     threads = threads.with_columns(pl.Series("tid", _free_threads(trace, threads.height), dtype=pl.Int64))
@@ -46,8 +46,8 @@ def _free_threads(trace: Trace, count: int) -> list[int]:
     return [next(numbers) for _ in range(count)]
 
 
-def _layers(trace: Trace, scope: Scope) -> pl.DataFrame:
-    found = attribution(trace, scope=scope)
+def _layers(scope: Scope) -> pl.DataFrame:
+    found = attribution(scope)
     made = layer_tracks(scope, found)
     table = found.layers.select("layer_id", "path", "type", "name")
     several = (pl.struct("process_id", "thread_id").n_unique().over("phase") > 1) & (
@@ -89,7 +89,7 @@ def _idle(scope: Scope) -> pl.DataFrame:
                 **dict.fromkeys(("label", "name", "args"), pl.String),
             }
         ).select(_BAR)
-    result = idle_causes(scope.trace, scope=scope)
+    result = idle_causes(scope)
     host = scope.trace.host.select(
         "span_id", pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME).alias("host")
     )

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_cell,
@@ -36,7 +37,7 @@ from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
 from tracekit.report.model import Column, Report, Section, Table
 from tracekit.report.names import bound_name
-from tracekit.report.text import shorten_name, unbroken
+from tracekit.report.text import unbroken
 from tracekit.report.tree import costliest
 from tracekit.trace import Trace
 from tracekit.trees import parent_rows

@@ -58,7 +58,7 @@ def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
     if trace.has_device:
         high = max(high, _last_launched(trace, low, high))
     scope = _narrowed(select(trace, window="trace"), low, high)
-    found = attribution(trace, scope=scope)
+    found = attribution(scope)
     frames = [
         *_layers(scope, found),
         _host(trace, found, low, high, python=False),
@@ -102,8 +102,7 @@ def _narrowed(scope: Scope, low: int, high: int) -> Scope:
         end=min(end, scope.end),
         activities=near,
         overlapping=near,
-        kept={},
-        _unions={},
+        _made={},
     )
 
 
@@ -210,7 +209,7 @@ def _threads(trace: Trace) -> pl.DataFrame:
 
 
 def _idle(scope: Scope) -> pl.DataFrame:
-    pieces = idle_causes(scope.trace, scope=scope).pieces
+    pieces = idle_causes(scope).pieces
     names = {cause: cause_name(cause) for cause in CAUSES}
     cause = pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String)
     return pieces.select(

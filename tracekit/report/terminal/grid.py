@@ -7,9 +7,9 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
+from tracekit.names import shorten_name
 from tracekit.report.format import RIGHT_ALIGNED, format_value
 from tracekit.report.model import Column, Table
-from tracekit.report.text import shorten_name
 
 __all__ = ["grid"]
 

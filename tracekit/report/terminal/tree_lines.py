@@ -8,9 +8,9 @@ from typing import Any, Final
 import polars as pl
 from rich.cells import cell_len, set_cell_size
 
+from tracekit.names import shorten_name
 from tracekit.report.format import RIGHT_ALIGNED, format_value, shown_columns
 from tracekit.report.model import Column, Table
-from tracekit.report.text import shorten_name
 from tracekit.report.tree import costliest
 
 __all__ = ["tree_lines"]

@@ -1,0 +1,52 @@
+"""What a verdict is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracekit.findings import Bound, Severity
+
+__all__ = ["Advice", "Cost", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Something that takes time."""
+
+    label: str
+    ns: int
+    share: float | None
+    """Of the verdict's basis, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to try."""
+
+    title: str
+    advice: str
+    ns_at_stake: int | None = None
+    """An upper bound of what it could save in the window; None when unknown."""
+    finding: str = ""
+    """The id of the finding behind it; empty for general advice."""
+    analysis: str = ""
+    """The section of the finding."""
+    severity: Severity = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What bounds the run, in one sentence with figures, the largest costs, and what to try first."""
+
+    bound: Bound
+    headline: str
+    costs: tuple[Cost, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What limits the verdict."""
+    basis_ns: int = 0
+    """What the shares are of."""
+    basis: str = "the window"
+    """The name of the basis."""
+    layers: tuple[Cost, ...] = ()
+    """The layers with the most time of their own, by share of the device time; empty when no layer is known."""
