@@ -9,19 +9,20 @@ GPU utilisation counts kernels only, over the time of all steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once, step_spans
+from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
-__all__ = ["Breakdown", "breakdown"]
+__all__ = ["TABLES", "Breakdown", "breakdown"]
 
 _WORTH_SAYING = 0.0005
 """A share that would be printed as 0.0 % is left to the table."""
@@ -43,6 +44,17 @@ DEVICE_COLUMNS = {
     "sm_efficiency": pl.Float64,
     "occupancy": pl.Float64,
 }
+
+TABLES: Final = {
+    "devices": TableView(
+        "Time per device",
+        " ".join(DEVICE_COLUMNS),
+        short="device_id window_ns compute_ns exposed_communication_ns exposed_memory_ns idle_ns",
+        processor_title="Time of the processors",
+        main=True,
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -10,6 +10,7 @@ this trace.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -18,12 +19,50 @@ from tracekit.analyses.counters.measured_kernels import measured_kernels
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
 
-__all__ = ["Kernels", "kernels"]
+__all__ = ["TABLES", "Kernels", "kernels"]
+
+TABLES: Final = {
+    "by_name": TableView(
+        "By name",
+        f"name category kind {AGGREGATES} share",
+        short="name category count total_ns share",
+        main=True,
+    ),
+    "by_category": TableView(
+        "By category",
+        f"category {AGGREGATES} share",
+        short="category count total_ns share mean_ns",
+        main=True,
+    ),
+    "by_operator": TableView(
+        "By operator", f"operator {AGGREGATES} share", short="operator count total_ns share mean_ns"
+    ),
+    "by_layer": TableView(
+        "By layer and name",
+        f"layer name category {AGGREGATES} share",
+        short="layer name count total_ns share",
+    ),
+    "by_shape": TableView(
+        "By operator and shape",
+        f"operator shapes dtypes {AGGREGATES} share",
+        short="operator shapes count total_ns share",
+    ),
+    "measured": TableView(
+        "Measured by Nsight Compute",
+        (
+            "name count measured total_ns flops dram_bytes dram_source intensity tflops "
+            "bandwidth_gbps occupancy"
+        ),
+        short="name measured total_ns intensity tflops bandwidth_gbps occupancy",
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -9,6 +9,7 @@ of a stream holds what was launched and has not started.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -16,18 +17,37 @@ from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.trace import Trace
 
-__all__ = ["SHORT_NS", "Launches", "launches"]
+__all__ = ["SHORT_NS", "TABLES", "Launches", "launches"]
 
 SHORT_NS = 10 * NS_PER_US
 _HOST_LATE = 0.5
 """From here on most work begins when the host gets to it, not when the device is free."""
 
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
+
+TABLES: Final = {
+    "delays": TableView(
+        "Delays",
+        f"measure {AGGREGATES}",
+        short="measure count median_ns mean_ns p95_ns max_ns",
+        hidden="total_ns",
+    ),
+    "by_name": TableView(
+        "Launches by name",
+        "name count mean_device_ns mean_call_ns mean_delay_ns launch_bound_share",
+        main=True,
+    ),
+    "queues": TableView("Queue length per stream", "device_id stream_id mean_length max_length"),
+    "queue": TableView("Queue length over time", "device_id stream_id time length", short="", series=True),
+    "calls": TableView("Host API calls", f"name role {AGGREGATES}", short="name role count total_ns mean_ns"),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

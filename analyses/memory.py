@@ -7,18 +7,39 @@ bandwidth. The allocator's timeline exists when the profile was taken with `prof
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.trace import Trace, one_of
 
-__all__ = ["Memory", "memory"]
+__all__ = ["TABLES", "Memory", "memory"]
 
 _DIRECTION = r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoD|DtoA|AtoA)"
+
+TABLES: Final = {
+    "copies": TableView(
+        "Copies and fills",
+        "device_id kind direction host_memory count total_ns bytes largest_bytes bandwidth_gbps",
+        short="device_id kind direction host_memory count total_ns bytes bandwidth_gbps",
+        main=True,
+    ),
+    "peaks": TableView(
+        "Peaks of the allocator",
+        "device_id peak_bytes peak_time reserved_bytes allocations frees relative capacity_bytes",
+        short="device_id peak_bytes reserved_bytes capacity_bytes allocations frees",
+        main=True,
+    ),
+    "timeline": TableView(
+        "Allocated memory over time", "device_id time allocated reserved relative", short="", series=True
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

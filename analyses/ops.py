@@ -13,6 +13,7 @@ inside another of the same name twice in the total.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.tables import PHASE_COLUMNS, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -28,9 +30,44 @@ from tracekit.spans import Int64Array, Nesting, nest
 from tracekit.trace import Trace
 from tracekit.trees import has_same_above, rolled_up
 
-__all__ = ["Ops", "ops"]
+__all__ = ["TABLES", "Ops", "ops"]
 
 _SHAPE = ["operator", "shapes", "dtypes"]
+
+TABLES: Final = {
+    "by_operator": TableView(
+        "By operator",
+        (
+            "operator calls host_total_ns host_self_ns mean_host_ns device_total_ns device_self_ns "
+            f"mean_device_ns launched {PHASE_COLUMNS} share"
+        ),
+        short="operator device_self_ns share device_total_ns calls host_self_ns host_total_ns",
+        titles={
+            "host_total_ns": "host",
+            "host_self_ns": "host self",
+            "device_total_ns": "device",
+            "device_self_ns": "device self",
+            "communication_ns": "reducing gradients",
+        },
+        main=True,
+    ),
+    "by_shape": TableView(
+        "By operator and shape",
+        (
+            "operator shapes dtypes calls host_total_ns host_self_ns mean_host_ns device_total_ns "
+            f"device_self_ns mean_device_ns launched {PHASE_COLUMNS} share"
+        ),
+        short="operator shapes device_self_ns share device_total_ns calls host_self_ns host_total_ns",
+        titles={
+            "host_total_ns": "host",
+            "host_self_ns": "host self",
+            "device_total_ns": "device",
+            "device_self_ns": "device self",
+            "communication_ns": "reducing gradients",
+        },
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

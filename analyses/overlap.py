@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
+from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
 
-__all__ = ["Overlap", "overlap"]
+__all__ = ["TABLES", "Overlap", "overlap"]
 
 _DEVICE_COLUMNS = {
     "device_id": pl.Int64,
@@ -22,6 +24,17 @@ _DEVICE_COLUMNS = {
     "exposed_ns": pl.Int64,
     "overlap": pl.Float64,
 }
+
+TABLES: Final = {
+    "devices": TableView("Communication per device", " ".join(_DEVICE_COLUMNS)),
+    "collectives": TableView(
+        "Communication by name",
+        f"name {AGGREGATES} exposed_ns",
+        short="name count total_ns exposed_ns mean_ns",
+        main=True,
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

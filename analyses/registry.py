@@ -5,7 +5,7 @@ It imports nothing heavy, so that `tracekit --help` can list the analyses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result
+    from tracekit.analyses.tables import TableView
 
 __all__ = [
     "BUILT_IN",
@@ -52,6 +53,8 @@ class Analysis:
     target: str
     optional: bool = False
     views: tuple[View, ...] = ()
+    on_processors: str = ""
+    """The question where no device was captured; empty: the same."""
 
     def load(self) -> AnalysisFunction:
         """Import the function."""
@@ -59,6 +62,13 @@ class Analysis:
         function: Any = getattr(import_module(module), attribute)
         loaded: AnalysisFunction = function
         return loaded
+
+    def tables(self) -> Mapping[str, TableView]:
+        """How its tables are presented, by name, so far as its module declares it."""
+        declared: Mapping[str, TableView] = getattr(
+            import_module(self.target.partition(":")[0]), "TABLES", {}
+        )
+        return declared
 
 
 BUILT_IN: Final = (
@@ -68,12 +78,18 @@ BUILT_IN: Final = (
         "tracekit.analyses.workload:workload",
         optional=True,
     ),
-    Analysis("breakdown", "Where did the device's time go?", "tracekit.analyses.breakdown:breakdown"),
+    Analysis(
+        "breakdown",
+        "Where did the device's time go?",
+        "tracekit.analyses.breakdown:breakdown",
+        on_processors="Where did the processors' time go?",
+    ),
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
     Analysis(
         "idle",
         "Why was the device idle?",
         "tracekit.analyses.idle:idle",
+        on_processors="What ran while no operator did?",
         views=(
             View(
                 "causes",
@@ -92,8 +108,18 @@ BUILT_IN: Final = (
         ),
     ),
     Analysis("layers", "Which layer takes the time?", "tracekit.analyses.layers:layers"),
-    Analysis("kernels", "Which kernels take the time?", "tracekit.analyses.kernels:kernels"),
-    Analysis("ops", "Which operators take the time, on host and device?", "tracekit.analyses.ops:ops"),
+    Analysis(
+        "kernels",
+        "Which kernels take the time?",
+        "tracekit.analyses.kernels:kernels",
+        on_processors="Which operators take the time?",
+    ),
+    Analysis(
+        "ops",
+        "Which operators take the time, on host and device?",
+        "tracekit.analyses.ops:ops",
+        on_processors="Which operators take the time, and how often are they called?",
+    ),
     Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
     Analysis("memory", "What is copied, and how full is the memory?", "tracekit.analyses.memory:memory"),

@@ -9,6 +9,7 @@ the end of the step before (or its own start, if later) to the end of the last a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -16,12 +17,13 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
+from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.trace import Trace, one_of
 
-__all__ = ["PARTS", "Steps", "steps"]
+__all__ = ["PARTS", "TABLES", "Steps", "steps"]
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
 
@@ -38,6 +40,19 @@ _COLUMNS = {
 }
 DATA_LOADER = r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$"
 _HOST_COMMUNICATION = r"^(nccl|gloo|mpi|ucc):"
+
+TABLES: Final = {
+    "table": TableView(
+        "Steps",
+        " ".join(_COLUMNS),
+        short=(
+            "name time_ns span_ns kernel_ns communication_ns runtime_ns data_loader_ns operator_ns other_ns"
+        ),
+        main=True,
+    ),
+    "composition": TableView("All steps together", "part total_ns share"),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

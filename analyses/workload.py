@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -18,13 +19,14 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.analyses.statistics import trimmed_mean
+from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.manifest import LEVELS, Manifest
 from tracekit.trace import Trace
 
-__all__ = ["NO_PHASE", "Workload", "workload"]
+__all__ = ["NO_PHASE", "TABLES", "Workload", "workload"]
 
 NO_PHASE = "(no phase)"
 _FELT = 1.05
@@ -48,6 +50,28 @@ _LEVEL_COLUMNS = {
     "min_ns": pl.Int64,
     "overhead": pl.Float64,
 }
+
+TABLES: Final = {
+    "phases": TableView(
+        "Phases of the steps",
+        " ".join(_PHASE_COLUMNS),
+        short="phase mean_ns share mean_device_ns",
+        titles={
+            "device_ns": "launched work, in all",
+            "mean_device_ns": "launched work",
+            "mean_ns": "per step",
+        },
+        main=True,
+    ),
+    "levels": TableView(
+        "Step times, by how much was recorded",
+        " ".join(_LEVEL_COLUMNS),
+        short="level count median_ns overhead",
+        titles={"count": "steps"},
+        main=True,
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

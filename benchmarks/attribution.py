@@ -22,13 +22,12 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.ops import ops
 from tracekit.analyses.scope import Scope, select
-from tracekit.trace import Trace
 
-MEASURED: dict[str, Callable[[Trace, Scope], object]] = {
-    "attribution": lambda trace, scope: attribution(scope),
-    "layers": lambda trace, scope: layers(scope),
-    "ops": lambda trace, scope: ops(scope),
-    "idle causes": lambda trace, scope: idle_causes(scope),
+MEASURED: dict[str, Callable[[Scope], object]] = {
+    "attribution": attribution,
+    "layers": layers,
+    "ops": ops,
+    "idle causes": idle_causes,
 }
 
 
@@ -51,7 +50,7 @@ def main() -> None:
             for _ in range(3):
                 scope = select(trace)
                 wall, work = time.perf_counter(), time.process_time()
-                function(trace, scope)
+                function(scope)
                 walls.append(time.perf_counter() - wall)
                 works.append(time.process_time() - work)
             print(f"{name:12} {min(walls):7.2f} s wall  {min(works):7.2f} s CPU")

@@ -25,6 +25,8 @@ from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
+from tracekit.analyses.rules.rule import by_share
+from tracekit.analyses.tables import unit_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.inspect import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app
@@ -33,11 +35,9 @@ from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.report import terminal
 from tracekit.report.build import build_report
-from tracekit.report.columns import unit_of
 from tracekit.report.json import render as json_
 from tracekit.report.json.schema import report_schema
 from tracekit.report.model import Report
-from tracekit.report.views import TABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -126,16 +126,15 @@ def analyses_page() -> str:
     text = "# Analyses\n\n" + NOTE
     text += (
         "Each is a command, a section of the report, a key of the [JSON report](../json.md) and a function\n"
-        "`tracekit.analyses.NAME.NAME(trace, scope=…)`. `tracekit NAME TRACE --table TABLE` writes one table.\n"
+        "`tracekit.analyses.NAME.NAME(scope)`, which takes a trace as well. `tracekit NAME TRACE --table TABLE` writes one table.\n"
     )
     for analysis in BUILT_IN:
         text += f"\n## {analysis.name}\n\n*{analysis.question}*\n\n{_definition(analysis)}"
-        for key, view in TABLES.items():
-            section, _, table = key.partition(".")
-            if section != analysis.name:
-                continue
+        for table, view in analysis.tables().items():
             text += f"\n### `{table}`: {view.title} {{#{analysis.name}-{table}}}\n\n| column | unit |\n|---|---|\n"
-            text += "".join(f"| `{column}` | {_UNITS[unit_of(column)]} |\n" for column in view.schema)
+            text += "".join(
+                f"| `{column}` | {_UNITS[unit_of(column)]} |\n" for column in view.columns.split()
+            )
     return text
 
 
@@ -147,20 +146,24 @@ def _definition(analysis: Analysis) -> str:
 
 def findings_page() -> str:
     """Every rule, with its thresholds."""
-    severity = import_module("tracekit.analyses.rules.severity")
     text = "# Findings\n\n" + NOTE
     text += (
         "A finding says what was noticed, cites the figures that show it, gives an upper bound of the time at stake\n"
-        f"and what to change. {_prose(severity.__doc__)}\n\n"
+        f"and what to change. {_severity()}\n\n"
         "A rule is one file in `analyses/rules/`; its `id` in the JSON report is the heading here.\n"
     )
     for analysis in BUILT_IN:
-        for rule in RULES.get(analysis.name, ()):
-            module = import_module(f"tracekit.analyses.rules.{rule}")
-            text += f"\n## {rule}\n\nSeen by [`{analysis.name}`](analyses.md#{analysis.name}).\n\n{_prose(module.__doc__)}\n"
+        for rule in (rule for rule in RULES.values() if rule.analysis == analysis.name):
+            module = import_module(f"tracekit.analyses.rules.{rule.id}")
+            text += f"\n## {rule.id}\n\nSeen by [`{analysis.name}`](analyses.md#{analysis.name}).\n\n{_prose(module.__doc__)}\n"
             if limits := list(_thresholds(module)):
                 text += "\n| threshold | value | why |\n|---|---|---|\n" + "".join(limits)
     return text
+
+
+def _severity() -> str:
+    """What the severities mean, without the example."""
+    return _prose((by_share.__doc__ or "").partition(">>>")[0]).strip()
 
 
 def _thresholds(module: Any) -> Iterator[str]:

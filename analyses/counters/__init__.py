@@ -1,5 +1,5 @@
 """What hardware counters and counter tracks measured."""
 
-from tracekit.analyses.counters.analysis import Counters, counters
+from tracekit.analyses.counters.analysis import TABLES, Counters, counters
 
-__all__ = ["Counters", "counters"]
+__all__ = ["TABLES", "Counters", "counters"]

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 
-__all__ = ["Counters", "counters"]
+__all__ = ["TABLES", "Counters", "counters"]
+
+TABLES: Final = {
+    "series": TableView("Counters", "series samples total mean min max", main=True),
+    "by_name": TableView(
+        "Counters by kernel or track",
+        "name series samples total mean min max",
+        short="name series samples total mean",
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

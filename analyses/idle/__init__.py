@@ -1,5 +1,5 @@
 """Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4)."""
 
-from tracekit.analyses.idle.analysis import KERNEL_WAIT_NS, Idle, idle
+from tracekit.analyses.idle.analysis import KERNEL_WAIT_NS, TABLES, Idle, idle
 
-__all__ = ["KERNEL_WAIT_NS", "Idle", "idle"]
+__all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]

@@ -10,6 +10,7 @@ a is whatever ended last before b began. A gap before an activity without a reco
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -17,15 +18,79 @@ from tracekit.analyses.idle.causes import LISTED_GAPS, idle_causes
 from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.tables import TableView
 from tracekit.facts.units import NS_PER_US
 from tracekit.trace import Trace
 
-__all__ = ["KERNEL_WAIT_NS", "Idle", "idle"]
+__all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
 
 KERNEL_WAIT_NS = 30 * NS_PER_US
 """Gaps shorter than this between queued activities are the price of starting a kernel."""
 
 CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
+
+TABLES: Final = {
+    "by_cause": TableView(
+        "Idle time by cause",
+        "device_id cause total_ns share gaps",
+        titles={"share": "of the window"},
+        processor_title="Time outside operators by cause",
+        main=True,
+    ),
+    "by_layer": TableView(
+        "Idle time by layer",
+        "layer cause total_ns share",
+        titles={"share": "of idle time"},
+        processor_title="Time outside operators by layer",
+    ),
+    "by_operator": TableView(
+        "Idle time by operator",
+        "operator cause total_ns share",
+        titles={"share": "of idle time"},
+        processor_title="Time outside operators by operator",
+    ),
+    "by_frame": TableView(
+        "Idle time by line of your code",
+        "frame cause total_ns share",
+        titles={"share": "of idle time"},
+        processor_title="Time outside operators by line of your code",
+    ),
+    "by_range": TableView(
+        "Idle time by range of yours", "range cause total_ns share", titles={"share": "of idle time"}
+    ),
+    "by_os_call": TableView(
+        "Idle time outside recorded calls, by call of the operating system",
+        "os_call total_ns share calls",
+        titles={"os_call": "OS call", "share": "of this time"},
+    ),
+    "by_function": TableView(
+        "Idle time outside recorded calls, by the function that samples found running",
+        "function samples share",
+    ),
+    "device_gaps": TableView(
+        "Longest gaps of a whole device, and why",
+        (
+            "device_id stream_id start duration_ns cause cause_ns operator layer frame range "
+            "dependency name activity_id"
+        ),
+        short="start duration_ns cause operator layer range frame",
+        titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
+        processor_title="Longest stretches without an operator, and why",
+    ),
+    "streams": TableView(
+        "Waiting per stream",
+        ("device_id stream_id idle_ns host_wait_ns kernel_wait_ns other_ns unknown_ns gaps busy_ns"),
+        short="device_id stream_id busy_ns idle_ns host_wait_ns kernel_wait_ns other_ns",
+        processor_title="Waiting per thread",
+    ),
+    "gaps": TableView(
+        "Longest gaps, and what ended them",
+        "device_id stream_id start duration_ns category name activity_id",
+        short="name stream_id start duration_ns category",
+        titles={"duration_ns": "gap", "name": "ended by", "category": "reason"},
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

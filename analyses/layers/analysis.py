@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -24,13 +25,14 @@ from tracekit.analyses.layers.groups import by_group, pattern_of, shares
 from tracekit.analyses.layers.host_times import HostTimes, host_times
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, launch_times, once
+from tracekit.analyses.tables import PHASE_COLUMNS, TableView
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_node
 
-__all__ = ["CLASSES", "Layers", "has_layers", "layers", "most_own_time"]
+__all__ = ["CLASSES", "TABLES", "Layers", "has_layers", "layers", "most_own_time"]
 
 CLASSES = ("compute", "communication", "memory")
 
@@ -51,6 +53,66 @@ _SUMS = (
     "activities",
 )
 _NEVER = np.iinfo(np.int64).max
+
+TABLES: Final = {
+    "tree": TableView(
+        "Layers",
+        (
+            "layer_id parent_layer_id path parent name type source depth calls device_ns "
+            f"device_own_ns {PHASE_COLUMNS} class_compute_ns class_communication_ns class_memory_ns "
+            "recomputed_ns activities union_ns host_ns host_self_ns idle_caused_ns idle_caused_own_ns"
+            " share own_share"
+        ),
+        short="path device_ns share device_own_ns calls host_ns idle_caused_ns union_ns type",
+        titles={
+            "communication_ns": "reducing gradients",
+            "device_own_ns": "own",
+            "idle_caused_ns": "idle caused",
+        },
+        hidden="layer_id parent_layer_id parent depth",
+        tree=True,
+        main=True,
+    ),
+    "by_type": TableView(
+        "By type of layer",
+        (
+            f"type layers calls device_ns device_own_ns {PHASE_COLUMNS} recomputed_ns host_ns "
+            "host_self_ns idle_caused_own_ns mean_ns share own_share"
+        ),
+        short="type device_own_ns own_share device_ns layers calls host_ns",
+        titles={
+            "mean_ns": "mean of a layer",
+            "communication_ns": "reducing gradients",
+            "device_own_ns": "own",
+            "idle_caused_own_ns": "idle caused",
+        },
+    ),
+    "by_pattern": TableView(
+        "Repeated layers as one",
+        (
+            f"pattern layers calls device_ns device_own_ns {PHASE_COLUMNS} recomputed_ns host_ns "
+            "host_self_ns idle_caused_own_ns mean_ns share own_share"
+        ),
+        short="pattern device_own_ns own_share device_ns layers calls host_ns",
+        titles={
+            "mean_ns": "mean of a layer",
+            "communication_ns": "reducing gradients",
+            "device_own_ns": "own",
+            "idle_caused_own_ns": "idle caused",
+            "pattern": "layer",
+        },
+    ),
+    "by_phase": TableView(
+        "By phase", "phase activities device_ns share", short="phase device_ns share activities"
+    ),
+    "coverage": TableView(
+        "How the layer is known",
+        "method activities duration_ns share",
+        short="method duration_ns share activities",
+        titles={"duration_ns": "on device"},
+    ),
+}
+"""How each table is presented."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

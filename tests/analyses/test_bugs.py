@@ -11,6 +11,7 @@ from synthetic import generate, oracle, write
 
 import tracekit
 from tracekit.analyses.idle import idle
+from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.launches import launches
 from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import select
@@ -53,13 +54,10 @@ def test_unknown_sizes_were_printed_as_zero_bytes(tmp_path: Path) -> None:
 def test_gaps_in_which_no_stream_works_were_lost_when_streams_take_turns(tmp_path: Path) -> None:
     truth = generate(5, steps=3, orphans=0, lost_launches=0)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    gaps = idle(select(trace, window="trace"), top=100_000).device_gaps
+    gaps = device_gaps(select(trace, window="trace"))
     expected = oracle.idle_gaps(truth.activities, 0, truth.window)
     origin = trace.meta.origin_ns
-    got = {
-        (row["start"] + origin, row["start"] + origin + row["duration_ns"])
-        for row in gaps.iter_rows(named=True)
-    }
+    got = {(row["start"] + origin, row["end"] + origin) for row in gaps.iter_rows(named=True)}
     assert got == {(low, high) for low, high, _ in expected}
 
 

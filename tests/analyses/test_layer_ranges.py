@@ -161,17 +161,6 @@ def test_what_cannot_be_a_choice(given: dict[str, object]) -> None:
         RangeFilter(**given)  # type: ignore[arg-type]
 
 
-def test_one_scope_keeps_the_answers_to_two_choices_apart() -> None:
-    trace = planted().trace(captured=BARE)
-    scope = select(trace)
-    few = choose_ranges(trace, RangeFilter(depth=1))
-    whole = attribution(scope).layers
-    assert attribution(scope).layers.height < whole.height
-    assert attribution(scope).layers.equals(whole)
-    idle_causes(scope)
-    assert idle_causes(scope).layers.height < whole.height
-
-
 def test_the_choice_is_no_part_of_what_is_cached() -> None:
     chosen = choose_ranges(planted().trace(captured=BARE), RangeFilter(depth=1))
     assert cache.store("f" * 64, chosen)

@@ -13,7 +13,6 @@ from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.manifest import Run, Settings
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
-from tracekit.verdict import capture_flags as _capture_flags
 
 
 def recorded(trace: Trace, level: str, settings: Settings | None) -> Trace:
@@ -44,17 +43,6 @@ def test_a_switch_that_is_on_is_not_named(tmp_path: Path) -> None:
     compiled = advices(trace, Settings(compile=True))
     assert not any("--compile" in text for text in compiled)
     assert any("--batch" in text for text in compiled)
-
-
-def test_every_flag_is_one_of_capture() -> None:
-    from typer.main import get_command
-
-    from tracekit.cli.main import app
-
-    command = get_command(app).commands["capture"]  # type: ignore[attr-defined]
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert {flag for flag, _, _ in _capture_flags._FLAGS} <= known
-    assert {setting for _, setting, _ in _capture_flags._FLAGS} - {""} <= set(Settings.__struct_fields__)
 
 
 @pytest.mark.parametrize("known", [True, False])

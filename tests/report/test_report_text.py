@@ -16,10 +16,10 @@ import tracekit
 from tracekit.analyses import rules
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
+from tracekit.names import shorten_name
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import Advice, Report
-from tracekit.names import shorten_name
 from tracekit.trace import Trace
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analyses.registry import get_analysis
+from tracekit.analyses.run import run
 from tracekit.findings import Finding
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform
@@ -109,6 +110,6 @@ class Planted:
 
 def finding(trace: Trace, analysis: str, rule: str) -> Finding | None:
     """The rule's finding on this trace, through the analysis and the engine; None when it does not fire."""
-    found = [f for f in get_analysis(analysis).load()(trace).findings if f.id == rule]
+    found = [f for f in run(get_analysis(analysis), trace).findings if f.id == rule]
     assert len(found) <= 1
     return found[0] if found else None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import tracekit
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, get_analysis
+from tracekit.analyses.rules.rule import SETTINGS
+from tracekit.analyses.run import run
 from tracekit.analyses.scope import select
-from tracekit.findings import SEVERITIES, Finding
+from tracekit.cli.main import app
+from tracekit.findings import BOUNDS, SEVERITIES, Finding
+from tracekit.manifest import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace.json.gz"))
@@ -61,15 +65,10 @@ EXPECTED = {
 }
 
 
-def modules() -> set[str]:
-    folder = Path(str(rules.__file__)).parent
-    return {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-
-
 def fired(path: Path) -> list[Finding]:
     trace = tracekit.read(path)
     scope = select(trace)
-    found = [f for analysis in BUILT_IN for f in analysis.load()(trace, scope=scope).findings]
+    found = [f for analysis in BUILT_IN for f in run(analysis, scope).findings]
     for finding in found:
         assert finding.severity in SEVERITIES
         assert finding.ns_at_stake is None or 0 <= finding.ns_at_stake <= scope.duration, finding
@@ -81,14 +80,25 @@ def fired(path: Path) -> list[Finding]:
     return found
 
 
-def test_every_rule_is_registered_once_and_has_a_test() -> None:
-    registered = [name for names in rules.RULES.values() for name in names]
-    assert sorted(registered) == sorted(modules())
-    assert {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")} >= modules()
-    for analysis, names in rules.RULES.items():
-        get_analysis(analysis)
-        for name in names:
-            assert callable(import_module(f"tracekit.analyses.rules.{name}").check)
+def test_every_rule_is_registered_and_has_a_test() -> None:
+    modules = {
+        path.stem
+        for path in Path(str(rules.__file__)).parent.glob("*.py")
+        if "RULE = Rule(" in path.read_text()
+    }
+    assert set(rules.RULES) == modules
+    assert {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")} >= modules
+    for rule in rules.RULES.values():
+        get_analysis(rule.analysis)
+        assert rule.answers <= set(BOUNDS)
+
+
+def test_every_flag_is_one_of_capture() -> None:
+    command = get_command(app).commands["capture"]  # type: ignore[attr-defined]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert set(SETTINGS) <= known
+    assert set(SETTINGS.values()) - {""} <= set(Settings.__struct_fields__)
+    assert {flag for rule in rules.RULES.values() for flag in rule.advice.flags} <= set(SETTINGS)
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name)

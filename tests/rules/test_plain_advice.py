@@ -11,7 +11,9 @@ import pytest
 from planted import MS, Planted, finding
 
 from tracekit.analyses import rules
-from tracekit.facts import plain_advice
+from tracekit.analyses.rules import RULES
+from tracekit.analyses.rules.rule import Rule
+from tracekit.verdict.advice import GENERAL
 
 NAMES_PYTORCH = re.compile(
     r"(?i)torch|DataLoader|\.item\(|\.to\(|non_blocking|pin_memory|tensor\.|optimizer|zero_grad|fused=|foreach|cudnn\.bench"
@@ -23,34 +25,36 @@ ONLY_ON_PYTORCH = {
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }
-FILES = sorted(path for path in Path(str(rules.__file__)).parent.glob("*.py") if path.stem[0] != "_")
 
 
 def texts(path: Path) -> list[str]:
-    """Strings of a rule that are no documentation and no pattern: constants below keywords and in tables."""
+    """Strings of a rule that are no documentation, no pattern, and not what it says to a program without PyTorch."""
     tree = ast.parse(path.read_text())
-    documented = {
+    left_out = {
         id(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    strings = (
-        node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented
-    )
+    plain = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "plain")
+    left_out |= {id(inner) for node in plain for inner in ast.walk(node)}
+    strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in left_out)
     return [node.value for node in strings if isinstance(node.value, str) and " " in node.value]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_rule_that_names_pytorch_has_other_words(path: Path) -> None:
-    if any(NAMES_PYTORCH.search(text) for text in texts(path)):
-        assert path.stem in plain_advice.FINDINGS.keys() | ONLY_ON_PYTORCH.keys()
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_every_rule_that_names_pytorch_has_other_words(rule: Rule) -> None:
+    file = Path(str(rules.__file__)).with_name(f"{rule.id}.py")
+    if any(NAMES_PYTORCH.search(text) for text in texts(file)):
+        assert rule.advice.plain or rule.id in ONLY_ON_PYTORCH
 
 
 def test_the_other_words_name_no_pytorch() -> None:
-    assert plain_advice.FINDINGS.keys() <= {path.stem for path in FILES}
-    for text in (*plain_advice.FINDINGS.values(), *plain_advice.BOUNDS.values()):
-        assert not NAMES_PYTORCH.search(text), text
-    assert all(text.endswith(".") for text in plain_advice.FINDINGS.values())
+    for rule in RULES.values():
+        if rule.advice.plain:
+            assert not NAMES_PYTORCH.search(rule.advice.plain), rule.id
+            assert rule.advice.plain.endswith(".")
+    for _, words in GENERAL.values():
+        assert not NAMES_PYTORCH.search(words.plain or words.text), words
 
 
 @pytest.mark.parametrize(("kernel", "names"), [("saxpy", False), ("void at::native::add<4>(int)", True)])

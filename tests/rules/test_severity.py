@@ -6,7 +6,7 @@ import polars as pl
 from planted import US, Planted
 
 from tracekit.analyses.rules.calls import outermost_operators
-from tracekit.analyses.rules.severity import all_idle, bounded, by_share
+from tracekit.analyses.rules.rule import all_idle, bounded, by_share
 from tracekit.analyses.scope import select
 
 

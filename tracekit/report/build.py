@@ -14,10 +14,10 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.run import run
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
+from tracekit.analyses.tables import TableView, column_of, processor_word
 from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
-from tracekit.report.columns import column_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt
 from tracekit.report.model import (
@@ -34,7 +34,6 @@ from tracekit.report.model import (
 )
 from tracekit.report.text import clean, clean_frame
 from tracekit.report.tree import costliest
-from tracekit.report.views import TableView, view_of
 from tracekit.trace import Trace
 from tracekit.verdict.decide import VERDICT_NEEDS, decide
 
@@ -139,7 +138,7 @@ def _section(analysis: Analysis, outcome: Result | str, scope: Scope, top: int |
     if isinstance(outcome, str):
         return Section(analysis.name, analysis.question, "This analysis failed.", error=outcome)
     full = {name: clean_frame(frame) for name, frame in outcome.tables().items()}
-    frames = tuple(_table(analysis.name, name, frame, scope, top) for name, frame in full.items())
+    frames = tuple(_table(analysis, name, frame, scope, top) for name, frame in full.items())
     return Section(
         name=analysis.name,
         question=_question(analysis, scope),
@@ -162,19 +161,23 @@ def _is_frame(result: Result, name: str) -> bool:
     return "DataFrame" in annotations[name]
 
 
-def _table(section: str, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
-    view = view_of(section, name, frame.columns)
+def _table(analysis: Analysis, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
+    view = analysis.tables().get(name) or TableView(
+        name.replace("_", " ").capitalize(), short=" ".join(frame.columns[:6])
+    )
     columns = tuple(_column(column_of(key, dtype), view, scope) for key, dtype in frame.schema.items())
+    short = view.columns if view.short is None else view.short
     table = Table(
         name=name,
-        title=_CPU_WORDS.get(view.title, view.title) if scope.on_cpu else view.title,
+        title=(scope.on_cpu and view.processor_title) or view.title,
         frame=frame,
         columns=columns,
         total_rows=frame.height,
-        short=tuple(key for key in view.short if key in frame.columns),
+        short=tuple(key for key in short.split() if key in frame.columns),
         series=view.series,
-        hidden=view.hidden,
+        hidden=tuple(view.hidden.split()),
         tree=Tree(largest_first=False) if view.tree else None,
+        main=view.main,
     )
     shown = table if top is None else dataclasses.replace(table, frame=costliest(table, top))
     return dataclasses.replace(shown, tree=Tree()) if view.tree else shown
@@ -183,35 +186,11 @@ def _table(section: str, name: str, frame: pl.DataFrame, scope: Scope, top: int 
 def _column(column: Column, view: TableView, scope: Scope) -> Column:
     """The column as this table calls it."""
     title = view.titles.get(column.name, column.title)
-    return dataclasses.replace(column, title=_CPU_WORDS.get(title, title) if scope.on_cpu else title)
-
-
-_CPU_WORDS: Final = {
-    "stream": "thread",
-    "on device": "time",
-    "own on device": "own time",
-    "host wait": "between operators",
-    "Time per device": "Time of the processors",
-    "Waiting per stream": "Waiting per thread",
-    "Idle time by cause": "Time outside operators by cause",
-    "Idle time by layer": "Time outside operators by layer",
-    "Idle time by operator": "Time outside operators by operator",
-    "Idle time by line of your code": "Time outside operators by line of your code",
-    "of idle time": "of this time",
-    "Longest gaps of a whole device, and why": "Longest stretches without an operator, and why",
-}
-"""Without a device a stream is a thread, and what runs are operators."""
-
-_CPU_QUESTIONS: Final = {
-    "breakdown": "Where did the processors' time go?",
-    "idle": "What ran while no operator did?",
-    "kernels": "Which operators take the time?",
-    "ops": "Which operators take the time, and how often are they called?",
-}
+    return dataclasses.replace(column, title=processor_word(title) if scope.on_cpu else title)
 
 
 def _question(analysis: Analysis, scope: Scope) -> str:
-    return _CPU_QUESTIONS.get(analysis.name, analysis.question) if scope.on_cpu else analysis.question
+    return (scope.on_cpu and analysis.on_processors) or analysis.question
 
 
 def _said_once(sections: Sequence[Section], format_: str) -> tuple[Section, ...]:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from tracekit.analyses.tables import unit_of
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.report.columns import unit_of
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
 from tracekit.report.names import category_name
 from tracekit.trace import Excerpt
@@ -30,20 +30,6 @@ __all__ = [
 ]
 
 NOT_CAPTURED: Final = "–"
-MAIN_TABLES: Final[dict[str, tuple[str, ...]]] = {
-    "workload": ("phases", "levels"),
-    "breakdown": ("devices",),
-    "steps": ("table",),
-    "idle": ("by_cause",),
-    "layers": ("tree",),
-    "kernels": ("by_category", "by_name"),
-    "ops": ("by_operator",),
-    "launches": ("by_name",),
-    "overlap": ("collectives",),
-    "memory": ("copies", "peaks"),
-    "counters": ("series",),
-}
-"""The tables without which a section says nothing."""
 REPEATS: Final = {"union_ns": "device_ns"}
 """Columns that are shown only where they differ from another."""
 
@@ -196,8 +182,7 @@ def is_silent(section: Section) -> bool:
     """Whether a section has nothing to show but what it lacks."""
     if section.not_captured is None or section.findings or section.error:
         return False
-    shown = [section.table(name) for name in MAIN_TABLES.get(section.name, ())]
-    tables = [table for table in shown if table is not None] or section.tables
+    tables = [table for table in section.tables if table.main] or section.tables
     return not any(table.total_rows for table in tables)
 
 

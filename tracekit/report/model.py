@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import polars as pl
 
+from tracekit.analyses.tables import UNITS, Column, Unit
 from tracekit.findings import BOUNDS, Bound, Finding
 from tracekit.trace import DeviceInfo, Excerpt
 from tracekit.verdict.model import Advice, Cost, Verdict
@@ -37,23 +38,8 @@ __all__ = [
 SCHEMA_VERSION: Final = "1.0"
 """Of the JSON report: the first number changes when a key is removed or changes its meaning."""
 
-Unit = Literal["text", "id", "device", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
-UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
-"""`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
-coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
-number where −1 stands for the host."""
-
 FigureKind = Literal["stack", "bars", "line", "icicle"]
 Scalar = int | float | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table: its stable `name`, the `title` that a reader sees, and its unit."""
-
-    name: str
-    title: str
-    unit: Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +59,8 @@ class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
-    `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow.
+    `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
+    `main` table the section says nothing.
     """
 
     name: str
@@ -86,6 +73,7 @@ class Table:
     hidden: tuple[str, ...] = ()
     tree: Tree | None = None
     kept: tuple[str, ...] = ()
+    main: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""

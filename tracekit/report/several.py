@@ -9,8 +9,8 @@ import polars as pl
 
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.scope import Window, select
+from tracekit.analyses.tables import column_of
 from tracekit.facts.units import format_share
-from tracekit.report.columns import column_of
 from tracekit.report.model import Column, Section, Table
 from tracekit.report.text import clean
 from tracekit.trace import Trace

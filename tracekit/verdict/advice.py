@@ -20,6 +20,7 @@ from tracekit.names import shorten_name
 from tracekit.verdict.model import Advice
 
 __all__ = [
+    "GENERAL",
     "Owned",
     "choose",
     "general",
@@ -36,7 +37,7 @@ LEAST_SHARE: Final = 0.01
 ANSWERS: Final = 0.5
 """A finding answers a loss when it explains half of it; else the general advice is needed as well."""
 
-_GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
+GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
         "Keep the device fed",
         Words(
@@ -154,7 +155,7 @@ def owned(results: Mapping[str, Result]) -> list[Owned]:
 
 def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns."""
-    title, words = _GENERAL[bound]
+    title, words = GENERAL[bound]
     return Advice(title, words_for(words, scope), stake if stake > 0 else None)
 
 

@@ -144,8 +144,8 @@ def _write_folder(tables: Mapping[str, XspTable], chosen: Format, output: Path |
 
 
 def _section(table: XspTable) -> Section:
+    from tracekit.analyses.tables import column_of
     from tracekit.analyses.xsp.catalogue import CATALOGUE
-    from tracekit.report.columns import column_of
     from tracekit.report.model import Section, Table
     from tracekit.report.text import clean, clean_frame
 

@@ -7,11 +7,10 @@ import types
 import typing
 from typing import Any, Final, Literal, Union
 
-from tracekit.analyses.registry import BUILT_IN
+from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.tables import unit_of
 from tracekit.findings import Finding
-from tracekit.report.columns import unit_of
 from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
-from tracekit.report.views import TABLES
 
 __all__ = ["report_schema"]
 
@@ -56,7 +55,7 @@ def report_schema() -> dict[str, Any]:
                 "verdict": verdict,
                 "analyses": {
                     "type": "object",
-                    "properties": {analysis.name: _analysis(analysis.name) for analysis in BUILT_IN},
+                    "properties": {analysis.name: _analysis(analysis) for analysis in BUILT_IN},
                     "additionalProperties": {"$ref": "#/$defs/analysis"},
                 },
             }
@@ -65,13 +64,11 @@ def report_schema() -> dict[str, Any]:
     }
 
 
-def _analysis(name: str) -> dict[str, Any]:
-    tables = {}
-    for key, view in TABLES.items():
-        section, _, table = key.partition(".")
-        if section == name:
-            tables[table] = {"type": "array", "items": _columns(view.schema)}
-    return _section(tables)
+def _analysis(analysis: Analysis) -> dict[str, Any]:
+    views = analysis.tables().items()
+    return _section(
+        {name: {"type": "array", "items": _columns(view.columns.split())} for name, view in views}
+    )
 
 
 def _section(tables: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +92,9 @@ def _row() -> dict[str, Any]:
     return {"type": "object", "additionalProperties": values}
 
 
-def _columns(names: tuple[str, ...]) -> dict[str, Any]:
+def _columns(names: list[str]) -> dict[str, Any]:
     """Rows with at least these columns; more may come in a later version."""
-    return {"type": "object", "properties": {name: _column(name) for name in names}, "required": list(names)}
+    return {"type": "object", "properties": {name: _column(name) for name in names}, "required": names}
 
 
 def _column(name: str) -> dict[str, Any]:

@@ -1,18 +1,73 @@
-"""What the columns of the analyses are called, and in which unit they are.
+"""How the tables of analyses are presented: titles, units, and the columns for a narrow page.
 
-Only names stand here, no figures. A column that is not declared is shown all the same: its title and its unit come from
-its name (`*_ns`, `*_bytes`, `*_gbps`, `*share`).
+An analysis declares its tables as `TABLES`, beside its result. Only names stand here, no figures. A table or column that is
+not declared is shown all the same: its title and its unit come from its name (`*_ns`, `*_bytes`, `*_gbps`, `*share`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 import polars as pl
 
-from tracekit.report.model import Column, Unit
+from tracekit.facts.stack_names import PHASES
 
-__all__ = ["column_of", "unit_of"]
+__all__ = [
+    "AGGREGATES",
+    "PHASE_COLUMNS",
+    "UNITS",
+    "Column",
+    "TableView",
+    "Unit",
+    "column_of",
+    "processor_word",
+    "unit_of",
+]
+
+AGGREGATES: Final = "count total_ns mean_ns median_ns p95_ns min_ns max_ns std_ns"
+"""The columns of `statistics.duration_aggregates`."""
+PHASE_COLUMNS: Final = " ".join(f"{name}_ns" for name in PHASES)
+
+Unit = Literal["text", "id", "device", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+"""`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
+coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
+number where −1 stands for the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its stable `name`, the `title` that a reader sees, and its unit."""
+
+    name: str
+    title: str
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """How a table is presented. Lists of columns are texts, the names separated by blanks."""
+
+    title: str
+    columns: str = ""
+    """Every column that the analysis promises."""
+    short: str | None = None
+    """Those for a narrow page; None: all."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Columns that mean something else here than elsewhere."""
+    hidden: str = ""
+    """Columns that mean nothing to a reader, such as sums of delays that overlap."""
+    series: bool = False
+    """A time series, which is drawn, not listed."""
+    tree: bool = False
+    """The rows form a tree."""
+    main: bool = False
+    """Without a row in a table like this a section says nothing."""
+    processor_title: str = ""
+    """The title where no device was captured; empty: the same."""
+
 
 _UNITS: Final[dict[str, Unit]] = {
     "device_id": "device",
@@ -148,3 +203,21 @@ def column_of(name: str, dtype: pl.DataType | None = None) -> Column:
     for suffix in ("_ns", "_bytes", "_gbps"):
         plain = plain.removesuffix(suffix)
     return Column(name, _TITLES.get(name, plain.replace("_", " ")), unit_of(name, dtype))
+
+
+def processor_word(title: str) -> str:
+    """A column's title where no device was captured: a stream is a thread there, and what runs are operators.
+
+    >>> processor_word("stream"), processor_word("share")
+    ('thread', 'share')
+    """
+    return _ON_PROCESSORS.get(title, title)
+
+
+_ON_PROCESSORS: Final = {
+    "stream": "thread",
+    "on device": "time",
+    "own on device": "own time",
+    "host wait": "between operators",
+    "of idle time": "of this time",
+}
