@@ -25,7 +25,7 @@ from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.rules import RULES
-from tracekit.analyses.rules.rule import by_share
+from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.tables import unit_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.inspect import CAPTURED as SHOWN_FLAGS
@@ -150,13 +150,12 @@ def findings_page() -> str:
     text += (
         "A finding says what was noticed, cites the figures that show it, gives an upper bound of the time at stake\n"
         f"and what to change. {_severity()}\n\n"
-        "A rule is one file in `analyses/rules/`; its `id` in the JSON report is the heading here.\n"
+        "A rule is one record in `analyses/rules/`; its `id` in the JSON report is the heading here.\n"
     )
     for analysis in BUILT_IN:
         for rule in (rule for rule in RULES.values() if rule.analysis == analysis.name):
-            module = import_module(f"tracekit.analyses.rules.{rule.id}")
-            text += f"\n## {rule.id}\n\nSeen by [`{analysis.name}`](analyses.md#{analysis.name}).\n\n{_prose(module.__doc__)}\n"
-            if limits := list(_thresholds(module)):
+            text += f"\n## {rule.id}\n\nSeen by [`{analysis.name}`](analyses.md#{analysis.name}).\n\n{_prose(rule.evidence.__doc__)}\n"
+            if limits := list(_thresholds(rule)):
                 text += "\n| threshold | value | why |\n|---|---|---|\n" + "".join(limits)
     return text
 
@@ -166,23 +165,26 @@ def _severity() -> str:
     return _prose((by_share.__doc__ or "").partition(">>>")[0]).strip()
 
 
-def _thresholds(module: Any) -> Iterator[str]:
-    """The rule's own numeric constants, with the string that stands below each."""
+def _thresholds(rule: Rule) -> Iterator[str]:
+    """The numeric constants between the rule before and this one, with the string that stands below each."""
+    module = import_module(rule.evidence.__module__)
     body = ast.parse(inspect.getsource(module)).body
+    limits: list[str] = []
     for node, below in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        if not isinstance(target, ast.Name) or target.id.startswith("_"):
-            continue
-        value = getattr(module, target.id)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        why = ""
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            why = " ".join(str(below.value.value).split())
-        shown = format_ns(value) if target.id.endswith("_NS") else f"{value:,}"
-        yield f"| `{target.id}` | {shown} | {why.replace('|', '&#124;')} |\n"
+        value = getattr(module, target.id) if isinstance(target, ast.Name) else None
+        if value is rule:
+            yield from limits
+        elif isinstance(value, Rule):
+            limits = []
+        elif isinstance(target, ast.Name) and not target.id.startswith("_") and type(value) in (int, float):
+            why = ""
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                why = " ".join(str(below.value.value).split())
+            shown = format_ns(value) if target.id.endswith("_NS") else f"{value:,}"
+            limits.append(f"| `{target.id}` | {shown} | {why.replace('|', '&#124;')} |\n")
 
 
 def _prose(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""The rules that turn figures into findings: one rule, one record, one file, one test.
+"""The rules that turn figures into findings: one rule, one record, one test.
 
 Rules run when an analysis is done. They read its result, never compute again what that has, and fire only on evidence that
 they cite. How grave a finding is, the share of the window at stake decides (`rule.by_share`).
@@ -10,36 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tracekit.analyses.program import program
-from tracekit.analyses.rules import (
-    allocation_calls,
-    blocking_synchronisation,
-    cold_start,
-    compilation_in_steps,
-    counter_replay,
-    damaged_capture,
-    data_loading,
-    exposed_communication,
-    host_bound_launches,
-    incomplete_capture,
-    layout_conversions,
-    long_gaps,
-    low_part_of_step,
-    low_utilisation,
-    memory_near_limit,
-    ncu_coverage,
-    no_tensor_cores,
-    optimizer_not_fused,
-    other_too_large,
-    pageable_copies,
-    profiler_overhead,
-    short_kernels,
-    short_operators,
-    small_copies,
-    step_variability,
-    unfused_attention,
-    value_reads,
-    whole_graphs,
-)
+from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, steps
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope
 from tracekit.facts.capture_flags import FLAGS, flag_for
@@ -50,38 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "findings_of", "rule_of", "words_for"]
 
-_MODULES: Final = (
-    allocation_calls,
-    blocking_synchronisation,
-    cold_start,
-    compilation_in_steps,
-    counter_replay,
-    damaged_capture,
-    data_loading,
-    exposed_communication,
-    host_bound_launches,
-    incomplete_capture,
-    layout_conversions,
-    long_gaps,
-    low_part_of_step,
-    low_utilisation,
-    memory_near_limit,
-    ncu_coverage,
-    no_tensor_cores,
-    optimizer_not_fused,
-    other_too_large,
-    pageable_copies,
-    profiler_overhead,
-    short_kernels,
-    short_operators,
-    small_copies,
-    step_variability,
-    unfused_attention,
-    value_reads,
-    whole_graphs,
-)
+_MODULES: Final = (breakdown, steps, idle, kernels, launches, memory, counters)
 
-RULES: Final[dict[str, Rule]] = {module.RULE.id: module.RULE for module in _MODULES}
+RULES: Final[dict[str, Rule]] = {
+    rule.id: rule
+    for module in _MODULES
+    for name in module.__all__
+    if isinstance(rule := getattr(module, name), Rule)
+}
 """Every rule by its id."""
 
 

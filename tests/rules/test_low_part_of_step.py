@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from planted import MS, Planted, finding
 
-from tracekit.analyses.rules.low_part_of_step import LEAST_STEPS
+from tracekit.analyses.rules.steps import LOW_PART_OF_STEP_LEAST_STEPS as LEAST_STEPS
 
 
 def folded(steps: int, *parts: tuple[int, float]) -> Planted:

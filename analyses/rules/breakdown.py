@@ -1,0 +1,283 @@
+"""Rules about the device's time, and about what the profile holds of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.lacking import has_launch_calls
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
+from tracekit.analyses.scope import Scope
+from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.trace import Trace, one_of
+
+__all__ = ["DAMAGED_CAPTURE", "EXPOSED_COMMUNICATION", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
+
+# -- low_utilisation --------------------------------------------------------------------------------
+
+BUSY_ENOUGH: Final = 0.90
+"""A well-fed training step keeps its device above this; the rest is copies and the price of starting kernels."""
+
+
+def low_utilisation(_scope: Scope, result: Breakdown) -> Evidence | None:
+    """The device does nothing for much of the window.
+
+    Looks at the busiest device: the window cannot get shorter than that one's work, so its idle time is what there is
+    to win. Says how much; the rules of idle, launches and steps say why.
+
+    Fires when the busiest device works less than `BUSY_ENOUGH` of the window.
+    """
+    if not result.devices.height:
+        return None
+    row = result.devices.sort("busy_ns", "device_id", descending=[True, False]).row(0, named=True)
+    utilisation = row["utilisation"]
+    if utilisation is None or utilisation >= BUSY_ENOUGH:
+        return None
+    others = result.devices.height - 1
+    return Evidence(
+        title=f"Device {row['device_id']} is busy only {format_share(utilisation)} of the time",
+        text=f"{format_ns(row['idle_ns'])} idle of {format_ns(row['window_ns'])}; {format_ns(row['busy_ns'])} busy"
+        + (f", the most of {others + 1} devices." if others else "."),
+        ns_at_stake=row["idle_ns"],
+        severity=by_share(row["idle_ns"], row["window_ns"]),
+    )
+
+
+LOW_UTILISATION = Rule(
+    id="low_utilisation",
+    analysis="breakdown",
+    evidence=low_utilisation,
+    runs="device",
+    advice=Advice(
+        "Find what it waits for in the idle and launches tables: feed it with a larger batch, "
+        "asynchronous data loading and copies, and torch.compile or CUDA graphs where the host is the "
+        "slower side.",
+        plain=(
+            "Find what it waits for in the idle and launches tables: give the device more work at a time, "
+            "prepare and copy data asynchronously, and replay what repeats as a CUDA graph where the host is "
+            "the slower side."
+        ),
+        flags=("--compile", "--batch"),
+    ),
+    restates=True,
+)
+
+
+# -- exposed_communication --------------------------------------------------------------------------
+
+EXPOSED_SHARE: Final = 0.05
+"""Below a twentieth of the window the first and last collective of a step, which nothing can hide, explain it."""
+
+_REMEDY: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"send_?recv|all_?to_?all",
+        "Start the exchange earlier and wait for it later (async_op=True; with TorchRec its TrainPipelineSparseDist), and "
+        "send fewer bytes (lower precision, balanced sharding)",
+    ),
+    (
+        r"all_?gather|reduce_?scatter",
+        "With FSDP prefetch the next layer's parameters (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
+        "set_modules_to_forward_prefetch of fully_shard) and shard within a node first",
+    ),
+    (
+        r"all_?reduce|reduce",
+        "Let DistributedDataParallel overlap it with backward: tune bucket_cap_mb, set gradient_as_bucket_view=True, "
+        "accumulate gradients under no_sync(), or reduce in bf16 with a communication hook",
+    ),
+)
+_RANKS: Final = ". Compare the ranks first: part of it may be waiting for a slower rank."
+
+
+def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
+    r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|).
+
+    Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
+    """
+    if not result.devices.height:
+        return None
+    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
+        0, named=True
+    )
+    exposed, window = row["exposed_communication_ns"], row["window_ns"]
+    if not window or exposed / window < EXPOSED_SHARE:
+        return None
+    collectives = (
+        scope.activities.filter(pl.col("class") == "communication")
+        .with_columns(pl.col("name").cast(pl.String))
+        .group_by("name")
+        .agg(pl.col("duration").sum())
+        .sort("duration", "name", descending=[True, False])
+    )
+    name = collectives["name"][0] if collectives.height else ""
+    remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
+    return Evidence(
+        title=f"Communication that nothing hides takes {format_share(exposed / window)} of the time",
+        text=f"{format_ns(exposed)} of {format_ns(row['communication_ns'])} of communication ran without computation "
+        f"beside it, in a window of {format_ns(window)}; the most time went to {name.partition('(')[0]}.",
+        ns_at_stake=exposed,
+        severity=by_share(exposed, window),
+        advice=None if remedy is None else Advice(f"{remedy}{_RANKS}"),
+    )
+
+
+EXPOSED_COMMUNICATION = Rule(
+    id="exposed_communication",
+    analysis="breakdown",
+    evidence=exposed_communication,
+    advice=Advice(
+        f"Start collectives earlier with async_op=True and wait for them only where the result is used{_RANKS}",
+        plain=(
+            "Start communication earlier, on a stream of its own, and wait for it only where the result is "
+            "used; send fewer bytes. Compare the ranks first: part of it may be waiting for a slower rank."
+        ),
+    ),
+    answers=frozenset({"communication-bound"}),
+)
+
+
+# -- incomplete_capture -----------------------------------------------------------------------------
+
+_FORMAT: Final = "kineto"
+_FLAGS: Final = {"shapes": "--shapes", "memory": "--memory", "modules": "--stack"}
+"""What records them in a capture."""
+
+
+def incomplete_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
+    """What the profile lacks, and the flag of torch.profiler that would record it.
+
+    Only what would enable a table of the report is named. A run that never used a device is not told to record one:
+    that takes runtime calls without device activity.
+
+    Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only.
+    """
+    trace = scope.trace
+    if trace.meta.format != _FORMAT:
+        return None
+    lacking = _lacking(trace, scope)
+    if not lacking:
+        return None
+    names = [what for what, _, _ in lacking]
+    keys = list(dict.fromkeys(key for _, _, key in lacking))
+    flags = tuple(_FLAGS[key] for key in ("shapes", "memory", "modules") if key in keys)
+    return Evidence(
+        title=f"The profile lacks {_listed(names)}",
+        text=f"Without {_listed([f'{what}: no {table}' for what, table, _ in lacking], '; ')}.",
+        advice=Advice(f"Profile again with {_listed([f'{{{key}}}' for key in keys])}.", flags=flags),
+    )
+
+
+def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
+    """(what, the table it would enable, the key of the flags that record it)."""
+    captured = trace.meta.captured
+    called = (trace.host["kind"] == "runtime").any() if trace.host.height else False
+    launched = trace.has_device or called
+    has_ops = "ops" in captured or (
+        trace.host.height > 0 and bool(trace.host.filter(pl.col("kind") == "op").height)
+    )
+    rows: list[tuple[bool, str, str, str]] = [
+        (called and not trace.has_device, "device activity", "breakdown of the device", "everything"),
+        (not has_ops, "operators", "times by operator and layer", "everything"),
+        (
+            trace.has_device and "launches" not in captured and not has_launch_calls(trace),
+            "launch calls",
+            "launch delays and causes of idle time",
+            "everything",
+        ),
+        ("steps" not in captured and not scope.steps.height, "steps", "step times", "steps"),
+        (
+            has_ops and "shapes" not in captured,
+            "shapes",
+            "times by shape",
+            "shapes",
+        ),
+        (
+            has_ops and not captured & {"layers", "modules"} and not _has_ranges(trace),
+            "layers",
+            "times by layer",
+            "modules",
+        ),
+        (launched and "memory" not in captured, "allocator events", "memory timeline", "memory"),
+    ]
+    return [(what, table, key) for missing, what, table, key in rows if missing]
+
+
+def _has_ranges(trace: Trace) -> bool:
+    """Whether somebody named ranges, or torch.compile compiled regions, which stand for layers."""
+    names = trace.host.select("kind", "name").filter(one_of("kind", "annotation", "op")).unique()
+    text = pl.col("name").cast(pl.String)
+    ranges = (pl.col("kind") == "annotation") & ~text.str.contains(NOT_A_LAYER)
+    return bool(names.select((ranges | text.str.contains(COMPILED_REGION)).any()).item())
+
+
+def _listed(items: list[str], separator: str = ", ") -> str:
+    if separator != ", " or len(items) < 2:
+        return separator.join(items)
+    return f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+INCOMPLETE_CAPTURE = Rule(
+    id="incomplete_capture",
+    analysis="breakdown",
+    evidence=incomplete_capture,
+    advice=Advice(
+        "Profile again.",
+    ),
+    about_run=False,
+)
+
+
+# -- damaged_capture --------------------------------------------------------------------------------
+
+EARLY_SHARE: Final = 0.01
+"""A few activities before their launch are rounding; from one in a hundred on the clocks are apart."""
+
+_MATTERS: Final = (
+    "absurd_duration",
+    "missing_duration",
+    "negative_duration",
+    "event_without_time",
+)
+"""Defects of severity warning that change times."""
+
+
+def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
+    """The file is damaged or its clocks disagree, so the figures are only as good as what is left.
+
+    Fires on every defect of severity error, and on those that shift or falsify times.
+    """
+    trace = scope.trace
+    health = trace.health
+    early = int(health.filter(pl.col("kind") == "activity_before_launch")["count"].sum())
+    late_clocks = trace.device.height > 0 and early / trace.device.height >= EARLY_SHARE
+    rows = health.filter(
+        (pl.col("severity") == "error")
+        | pl.col("kind").is_in(_MATTERS)
+        | (pl.lit(late_clocks) & (pl.col("kind") == "activity_before_launch"))
+    )
+    if not rows.height:
+        return None
+    broken = (rows["severity"] == "error").any()
+    listed = "; ".join(
+        f"{format_count(count)} × {meaning}" for count, meaning in rows.select("count", "meaning").rows()
+    )
+    apart = f" ({format_share(early / trace.device.height)} of the activities)" if late_clocks else ""
+    return Evidence(
+        title=f"The trace has {rows.height} kind{'s' if rows.height != 1 else ''} of damage that can falsify times",
+        text=f"{listed}{apart}.",
+        severity="warning" if broken or late_clocks else "info",
+    )
+
+
+DAMAGED_CAPTURE = Rule(
+    id="damaged_capture",
+    analysis="breakdown",
+    evidence=damaged_capture,
+    advice=Advice(
+        "Record again with fewer active steps, let export_chrome_trace finish before the process ends, "
+        "and keep the clocks of host and device in step (a current driver and profiler).",
+    ),
+)

@@ -1,0 +1,356 @@
+"""Rules about kernels: what could run faster, or as one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.trace import Trace
+
+__all__ = [
+    "LAYOUT_CONVERSIONS",
+    "NO_TENSOR_CORES",
+    "OPTIMIZER_NOT_FUSED",
+    "OTHER_TOO_LARGE",
+    "UNFUSED_ATTENTION",
+    "WHOLE_GRAPHS",
+]
+
+# -- no_tensor_cores --------------------------------------------------------------------------------
+
+NO_TENSOR_CORES_LEAST_SHARE: Final = 0.05
+"""Some products stay off tensor cores for good reasons (odd sizes, a first layer with three channels)."""
+SAVED_SHARE: Final = 0.5
+"""Twice as fast is the least that TF32, BF16 or FP16 give in large products."""
+
+_FIRST_TENSOR_CORES: Final = (7, 0)
+_FIRST_TF32: Final = (8, 0)
+_ORDINARY_UNITS: Final = (
+    r"(?:maxwell|volta|turing|ampere|hopper|sm\d+)_(?:s|h)gemm|(?:maxwell|volta|turing|ampere)_[sh]cudnn"
+    r"|cutlass_\d+_simt|_simt_|ffma|implicit_convolve_[sh]gemm|(?:dgrad_|dgrad2d_alg1_1|wgrad_alg0_|wgrad_alg1_)(?:engine)?\w*<float"
+    r"|sgemm_largek|\bsgemm|hgemm"
+)
+_FP16: Final = Advice(
+    'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no TF32 and no '
+    "BF16 tensor cores. Sizes that are multiples of 8 help.",
+    flags=("--precision",),
+)
+_TF32: Final = Advice(
+    'Call torch.set_float32_matmul_precision("high") for TF32 products, or use '
+    'torch.autocast("cuda", dtype=torch.bfloat16).',
+    flags=("--precision",),
+)
+_NAMES_AMPERE: Final = r"(?i)ampere_|hopper_|sm(8|9|10|12)\d_|cutlass_(8|9|10)\d"
+
+
+def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
+    """Matrix products and convolutions run on the ordinary FP32 or FP16 units of a device that has tensor cores.
+
+    Only kernels whose names prove it count: FP32 and FP16 kernels of cuBLAS, cuDNN and CUTLASS that name the ordinary
+    units (`…_sgemm_…`, `…_scudnn_…`, `simt`), on an NVIDIA device of compute capability 7.0 or more. FP64, matrix-vector
+    products (bound by memory) and everything on other vendors' devices stay out, because there a name proves nothing.
+
+    At stake is half of their time: tensor cores are 2 to 8 times as fast in practice, and no more than the least of that
+    is claimed.
+
+    Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time.
+    """
+    trace = scope.trace
+    capability = _capability(trace, result)
+    if capability is None or capability < _FIRST_TENSOR_CORES or not result.total_ns:
+        return None
+    name = pl.col("name")
+    rows = result.by_name.filter(
+        pl.col("category").is_in(["gemm", "convolution", "attention", "rnn"])
+        & (pl.col("kind") == "kernel")
+        & name.str.contains(f"(?i){_ORDINARY_UNITS}")
+        & ~name.str.contains(f"(?i){TENSOR_CORE}")
+    )
+    total = int(rows["total_ns"].sum())
+    if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE:
+        return None
+    at_stake = bounded(int(total * SAVED_SHARE), scope)
+    gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
+    return Evidence(
+        title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
+        text=f"{format_ns(total)} in {format_count(int(rows['count'].sum()))} kernels that use the ordinary units of a device "
+        f"with compute capability {capability[0]}.{capability[1]}; the largest is {_plain(rows['name'][0])} "
+        f"({format_ns(rows['total_ns'][0])}). At stake is half of it.",
+        ns_at_stake=at_stake,
+        advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
+    )
+
+
+def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
+    """The least capability of NVIDIA's devices that worked; where the file describes none, what kernel names prove."""
+    used = [
+        device for device in trace.meta.devices if device.device_id in set(trace.device["device_id"].unique())
+    ]
+    known = [d.compute_capability for d in used if d.compute_capability is not None]
+    if any("AMD" in d.name or d.warp_size == 64 for d in used):
+        return None
+    if known:
+        return min(known)
+    return _FIRST_TF32 if result.by_name["name"].str.contains(_NAMES_AMPERE).any() else None
+
+
+def _plain(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:79]}…"
+
+
+NO_TENSOR_CORES = Rule(
+    id="no_tensor_cores",
+    analysis="kernels",
+    evidence=no_tensor_cores,
+    runs="device",
+    advice=Advice(
+        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), keep '
+        "torch.backends.cudnn.allow_tf32 = True, and let torch.backends.cudnn.benchmark = True choose the kernels.",
+        plain=(
+            "Allow TF32 or a 16-bit type in the library that computes this (cublasSetMathMode, "
+            "cudnnSetConvolutionMathType, or the compute type of the call)."
+        ),
+        flags=("--precision", "--channels-last"),
+    ),
+)
+
+
+# -- unfused_attention ------------------------------------------------------------------------------
+
+UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the device time a fused kernel gains little."""
+LEAST_PRODUCTS: Final = 1.5
+"""Two products a softmax, less a few that the window cuts off."""
+
+_SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")
+_PRODUCT: Final = ("aten::bmm", "aten::baddbmm")
+
+
+def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
+    """Attention is computed in pieces: batched product, softmax, batched product, each through device memory.
+
+    A softmax between two batched matrix products shows in the operators: for each call of `aten::_softmax` (or
+    `aten::softmax`) there are about two of `aten::bmm` or `aten::baddbmm`. A classifier's softmax has no such
+    company. At stake is the time of the softmax alone; the products run either way.
+
+    Fires when softmax operators in the company of batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    """
+    softmax = result.by_operator.filter(pl.col("operator").is_in(_SOFTMAX))
+    products = int(result.by_operator.filter(pl.col("operator").is_in(_PRODUCT))["count"].sum())
+    calls, total = int(softmax["count"].sum()), int(softmax["total_ns"].sum())
+    if (
+        not calls
+        or not result.total_ns
+        or total / result.total_ns < UNFUSED_ATTENTION_LEAST_SHARE
+        or products < LEAST_PRODUCTS * calls
+    ):
+        return None
+    at_stake = bounded(total, scope)
+    return Evidence(
+        title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
+        text=f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)}, beside {format_count(products)} batched matrix "
+        "products (aten::bmm): scores are written to memory and read again.",
+        ns_at_stake=at_stake,
+    )
+
+
+UNFUSED_ATTENTION = Rule(
+    id="unfused_attention",
+    analysis="kernels",
+    evidence=unfused_attention,
+    advice=Advice(
+        "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
+        'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.',
+    ),
+)
+
+
+# -- layout_conversions -----------------------------------------------------------------------------
+
+LAYOUT_CONVERSIONS_LEAST_SHARE: Final = 0.02
+"""The conversion of the first input alone stays below one part in fifty."""
+
+_CONVERSION: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+"
+
+
+def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
+    """CuDNN converts between NCHW and NHWC around convolutions, because the model does not keep the layout it wants.
+
+    Fires when conversion kernels take `LAYOUT_CONVERSIONS_LEAST_SHARE` of the summed device time.
+    """
+    if not result.total_ns:
+        return None
+    rows = result.by_name.filter((pl.col("kind") == "kernel") & pl.col("name").str.contains(_CONVERSION))
+    total = int(rows["total_ns"].sum())
+    if total / result.total_ns < LAYOUT_CONVERSIONS_LEAST_SHARE:
+        return None
+    at_stake = bounded(total, scope)
+    return Evidence(
+        title=f"Layout conversions take {format_share(total / result.total_ns)} of the device time",
+        text=f"{format_ns(total)} in {_launches(int(rows['count'].sum()))} of kernels that turn NCHW into NHWC or back.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _launches(count: int) -> str:
+    return f"{format_count(count)} launch{'es' if count != 1 else ''}"
+
+
+LAYOUT_CONVERSIONS = Rule(
+    id="layout_conversions",
+    analysis="kernels",
+    evidence=layout_conversions,
+    runs="device",
+    advice=Advice(
+        "Keep channels last from end to end: model.to(memory_format=torch.channels_last) and the same for"
+        " the input batch; avoid .contiguous() and view() in between.",
+        plain=("Keep the data in the layout that the library computes in (NHWC for tensor cores)."),
+        flags=("--channels-last",),
+    ),
+)
+
+
+# -- optimizer_not_fused ----------------------------------------------------------------------------
+
+LEAST_KERNELS_PER_STEP: Final = 50
+"""A fused or foreach optimizer takes one to some tens of kernels a step, however many parameters there are."""
+OPTIMIZER_NOT_FUSED_LEAST_SHARE: Final = 0.01
+"""Of the summed device time; the launches of so many small kernels cost the host several times that."""
+
+_FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
+
+
+def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
+    """The optimizer updates parameter by parameter, with several kernels for each.
+
+    At stake is the time of those kernels: a fused optimizer reads and writes the same data in one pass.
+
+    Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused.
+    """
+    rows = result.by_name.filter((pl.col("category") == "optimizer") & ~pl.col("name").str.contains(_FUSED))
+    count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
+    steps = scope.steps.height if scope.window == "steps" else _optimizer_ranges(scope)
+    each = count / max(steps, 1)
+    if (
+        not result.total_ns
+        or total / result.total_ns < OPTIMIZER_NOT_FUSED_LEAST_SHARE
+        or each < LEAST_KERNELS_PER_STEP
+    ):
+        return None
+    at_stake = bounded(total, scope)
+    what = "operator calls" if scope.on_cpu else "kernels"
+    return Evidence(
+        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'}, "
+        f"{format_share(total / result.total_ns)} of {'operator' if scope.on_cpu else 'device'} time",
+        text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}; "
+        f"the costliest is {_costliest(rows)}.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _optimizer_ranges(scope: Scope) -> int:
+    """How many times an optimizer stepped, in a trace that marks no steps."""
+    names = scope.host("annotation")["name"].cast(pl.String)
+    return int(names.str.contains(OPTIMIZER_RANGE).sum())
+
+
+def _costliest(rows: pl.DataFrame) -> str:
+    name = str(rows.sort("total_ns", "name", descending=[True, False])["name"][0])
+    return name if len(name) <= 80 else f"{name[:79]}…"
+
+
+OPTIMIZER_NOT_FUSED = Rule(
+    id="optimizer_not_fused",
+    analysis="kernels",
+    evidence=optimizer_not_fused,
+    advice=Advice(
+        "Construct it with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or foreach=True where that is not "
+        "available; do not set foreach=False.",
+        processor=(
+            "Construct it with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad have it for processors as well); "
+            "foreach=True gains nothing there."
+        ),
+    ),
+)
+
+
+# -- other_too_large --------------------------------------------------------------------------------
+
+MOST_OTHER: Final = 0.05
+"""Above this the table by category no longer says where the time goes."""
+
+
+def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
+    """Too much device time in kernels of no known category (DEFINITIONS §2: more than 5 % is a finding).
+
+    Fires when the category `other` holds more than `MOST_OTHER` of the summed time; graphs recorded as a whole, of which
+    `whole_graphs` tells, left out.
+    """
+    graphs = scope.activities.filter(pl.col("kind") == "graph")["name"].unique()
+    rows = result.by_name.filter(
+        (pl.col("category") == "other") & ~pl.col("name").is_in(graphs.cast(pl.String).implode())
+    )
+    total = int(rows["total_ns"].sum())
+    if not result.total_ns or total / result.total_ns <= MOST_OTHER:
+        return None
+    what = "operators' self time" if scope.on_cpu else "device time"
+    top = "; ".join(
+        f"{_plain(name)} {format_ns(time)}" for name, time in rows.select("name", "total_ns").head(3).rows()
+    )
+    return Evidence(
+        title=f"{format_share(total / result.total_ns)} of the {what} is in no known category",
+        text=f"{format_ns(total)} of {format_ns(result.total_ns)} in {rows.height} names; the largest: {top}.",
+    )
+
+
+OTHER_TOO_LARGE = Rule(
+    id="other_too_large",
+    analysis="kernels",
+    evidence=other_too_large,
+    advice=Advice(
+        "Look these up in the kernel table; wrap your own kernels in torch.library.custom_op or "
+        "torch.profiler.record_function with a telling name so that they are counted where they belong.",
+        plain=(
+            "Look these up in the kernel table; a range (NVTX) with a telling name around their launch groups"
+            " them."
+        ),
+    ),
+)
+
+
+# -- whole_graphs -----------------------------------------------------------------------------------
+
+MOST_IN_GRAPHS: Final = 0.05
+"""Above this the kernels that are in the trace no longer say where the time goes."""
+
+
+def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
+    """CUDA graphs that were recorded as a whole: what runs in them is not in the trace.
+
+    Fires when activities of the kind `graph` hold more than `MOST_IN_GRAPHS` of the summed time.
+    """
+    rows = scope.activities.filter(pl.col("kind") == "graph")
+    total = int(rows["duration"].sum())
+    if not result.total_ns or total / result.total_ns <= MOST_IN_GRAPHS:
+        return None
+    return Evidence(
+        title=f"{format_share(total / result.total_ns)} of the device time is in CUDA graphs recorded as a whole",
+        text=f"{format_ns(total)} of {format_ns(result.total_ns)} in replays of graphs, {rows.height} in all, whose kernels are not captured.",
+        severity="warning",
+    )
+
+
+WHOLE_GRAPHS = Rule(
+    id="whole_graphs",
+    analysis="kernels",
+    evidence=whole_graphs,
+    advice=Advice(
+        "Record their kernels: nsys profile --cuda-graph-trace=node.",
+    ),
+)

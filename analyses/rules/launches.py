@@ -1,0 +1,402 @@
+"""Rules about launches and other calls of the host: waits, allocations, first-time work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.launches import Launches
+from tracekit.analyses.rules.calls import (
+    CONTEXT_CREATION_NS,
+    LONG_CALL_NS,
+    calls_with_roles,
+    outermost_operators,
+)
+from tracekit.analyses.rules.idle_time import CausedIdle, caused_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.scope import Scope
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
+from tracekit.intervals import IntervalSet
+from tracekit.trace import Trace
+
+__all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "COLD_START", "PROFILER_OVERHEAD", "SHORT_KERNELS"]
+
+# -- short_kernels ----------------------------------------------------------------------------------
+
+SHORT_NS: Final = 10 * NS_PER_US
+"""A launch call takes 5 to 10 µs of host time; below this a kernel cannot hide its own launch (DEFINITIONS §6)."""
+LEAST_COUNT: Final = 20
+"""Fewer short kernels are no pattern."""
+SHORT_SHARE: Final = 0.50
+"""From half of all kernels on, short kernels are the pattern and not the tail."""
+SHORT_KERNELS_LEAST_STAKE: Final = 0.01
+"""Where the host runs ahead, short kernels cost next to nothing; below 1 % of the window they are no finding."""
+
+
+def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
+    """Most kernels are so short that launching them takes longer than running them.
+
+    At stake: for each short kernel the time by which its launch call exceeds it, counted only where no device worked
+    just before it, so that launches hidden behind running kernels cost nothing. Kernels of a CUDA graph share one call
+    and are left out, and so are launch calls of `LONG_CALL_NS` or more, which `cold_start` explains.
+
+    Fires when half of the kernels are short and their launches cost device time.
+    """
+    trace = scope.trace
+    if result.short_share is None or result.short_share < SHORT_SHARE or result.short < LEAST_COUNT:
+        return None
+    calls = (
+        trace.host.filter(pl.col("kind") == "runtime")
+        .filter(~pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH))
+        .filter(pl.col("duration") < LONG_CALL_NS)
+        .select(pl.col("span_id").alias("launch_id"), pl.col("duration").alias("call"))
+    )
+    short = scope.activities.filter((pl.col("kind") == "kernel") & (pl.col("duration") < SHORT_NS)).join(
+        calls, on="launch_id", how="inner"
+    )
+    excess = (short["call"] - short["duration"]).clip(lower_bound=0)
+    before = IntervalSet.of((short["start"] - excess).to_numpy(), short["start"].to_numpy())
+    at_stake = (before & all_idle(scope)).measure
+    if not scope.duration or at_stake / scope.duration < SHORT_KERNELS_LEAST_STAKE:
+        return None
+    most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
+    example = (
+        f"; the most frequent is {_plain(most['name'][0])} ({format_count(most['count'][0])} times)"
+        if most.height
+        else ""
+    )
+    return Evidence(
+        title=f"{format_share(result.short_share)} of the kernels take less than {format_ns(SHORT_NS)}",
+        text=f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}; "
+        f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call"
+        f"{example}; {format_ns(at_stake)} of launching was not hidden.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _plain(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:79]}…"
+
+
+SHORT_KERNELS = Rule(
+    id="short_kernels",
+    analysis="launches",
+    evidence=short_kernels,
+    advice=Advice(
+        "Fuse them: torch.compile for chains of elementwise operators, foreach or fused optimizers "
+        "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph; a larger batch "
+        "lengthens each kernel.",
+        plain=(
+            "Fuse them, give each more work, or replay what repeats as a CUDA graph, which launches all of "
+            "its kernels at once."
+        ),
+        flags=("--compile", "--batch"),
+    ),
+    answers=frozenset({"launch/short-kernel-bound"}),
+)
+
+
+# -- blocking_synchronisation -----------------------------------------------------------------------
+
+BLOCKING_SYNCHRONISATION_LEAST_STAKE: Final = 0.01
+"""Idle time after waits below 1 % of the window is not worth a change of code."""
+LEAST_WAIT: Final = 0.05
+"""Waiting for a twentieth of the window keeps the host from running ahead, even if the device idles little yet."""
+MOST_IDLE_AFTER_NS: Final = NS_PER_MS
+"""The host launches again some tens of µs after a wait; idle time beyond 1 ms has another cause."""
+BLOCKING_COPY_NS: Final = 50 * NS_PER_US
+"""An asynchronous copy call returns within some 10 µs; one that takes longer has waited."""
+
+_REMEDY: Final = {
+    "item|local_scalar|is_nonzero|bool": Advice(
+        "Keep the value on the device: accumulate losses and metrics as tensors and call .item() every N steps; "
+        "replace Python conditions on tensors by torch.where."
+    ),
+    "nonzero|masked_select|unique|index": Advice(
+        "Its result's size depends on the data, so the host must wait: use a mask, torch.where or a fixed size "
+        "(torch.nonzero_static)."
+    ),
+    "to|copy|cpu|_to_copy": Advice(
+        "Copy with non_blocking=True from and into pinned memory, and read results a step later.",
+        flags=("--pin-memory",),
+    ),
+}
+"""The beginning of an operator's name → what to do about its wait."""
+
+
+def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
+    """The host waits for the device in the middle of a step, and the device then waits for the host.
+
+    A wait is a call with the role synchronisation, or a copy to host memory whose call took as long as one (a copy into
+    pageable memory blocks although its name says Async). Named is the operator that waits most (`aten::item`,
+    `aten::nonzero`, `aten::to`, …). The last wait of a step, after which nothing more is launched in it, is how a step
+    ends and does not count. At stake is the device's idle time inside the waits (the cause synchronisation of
+    `analyses.idle_causes`) and from the end of each to the next activity, at most `MOST_IDLE_AFTER_NS` each: with the
+    wait removed, the host would have been ahead by then.
+
+    Fires when waits inside steps leave the device idle, or take much of the host's time.
+    """
+    trace = scope.trace
+    if not result.calls.height:
+        return None
+    calls = calls_with_roles(scope, result)
+    waits = _inside_steps(_waits(trace, calls), calls, scope)
+    waits = waits.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
+    if not waits.height:
+        return None
+    at_stake = _idle_after(waits, scope)
+    waited = (
+        IntervalSet.of(waits["start"].to_numpy(), waits["end"].to_numpy())
+        .clip(scope.start, scope.end)
+        .measure
+    )
+    if (
+        at_stake / scope.duration < BLOCKING_SYNCHRONISATION_LEAST_STAKE
+        and waited / scope.duration < LEAST_WAIT
+    ):
+        return None
+    by_operator = (
+        waits.with_columns(outermost_operators(scope, waits["span_id"]))
+        .group_by("operator")
+        .agg(pl.len().alias("count"), pl.col("duration").sum(), pl.col("name").mode().sort().first())
+        .sort("duration", "operator", descending=[True, False], nulls_last=True)
+    )
+    worst = by_operator.row(0, named=True)
+    idle = caused_idle(scope, "synchronisation")
+    inside = f", {format_ns(idle.ns)} of it in the waits{_place(idle)}" if idle.ns else ""
+    where = "in mid-step" if scope.window == "steps" else "before it launches more"
+    who = worst["operator"] or f"{worst['name']} outside any operator"
+    return Evidence(
+        title=f"The host waits {_times(waits.height)} for the device {where}, {format_share(waited / scope.duration)} of the time",
+        text=f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
+        f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']}).",
+        ns_at_stake=at_stake,
+        advice=_remedy(worst["operator"]),
+    )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{format_count(count)} times"
+
+
+def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    to_host = trace.device.filter(
+        (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains("DtoH", literal=True)
+    )["launch_id"].drop_nulls()
+    blocking_copy = pl.col("span_id").is_in(to_host.implode()) & (pl.col("duration") >= BLOCKING_COPY_NS)
+    return calls.filter((pl.col("role") == "synchronisation") | blocking_copy)
+
+
+def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """Waits after which something more is launched in the same step (without steps: at all)."""
+    launches = calls.filter(pl.col("role") == "launch").sort("start")["start"].to_numpy()
+    end = waits["end"].to_numpy()
+    limit = np.full(end.size, np.iinfo(np.int64).max)
+    if scope.window == "steps":
+        starts, ends = scope.steps["start"].to_numpy(), scope.steps["end"].to_numpy()
+        index = np.searchsorted(starts, waits["start"].to_numpy(), side="right") - 1
+        limit = np.where(index >= 0, ends[np.maximum(index, 0)], 0)
+    following = np.searchsorted(launches, end, side="left")
+    padded = np.append(launches, np.iinfo(np.int64).max)
+    return waits.filter(pl.Series(padded[following] < limit))
+
+
+def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
+    """Idle time of the devices in each wait, and from its end until they work again."""
+    idle, end = all_idle(scope), waits["end"].to_numpy()
+    inside = idle & IntervalSet.of(waits["start"].to_numpy(), end)
+    if not idle:
+        return 0
+    index = np.maximum(np.searchsorted(idle.starts, end, side="right") - 1, 0)
+    after = (idle.starts[index] <= end) & (end < idle.ends[index])
+    last = np.minimum(idle.ends[index][after], end[after] + MOST_IDLE_AFTER_NS)
+    return (inside | IntervalSet.of(end[after], last)).measure
+
+
+def _place(idle: CausedIdle) -> str:
+    """The line of code and the layer; the operator is named anyway."""
+    return replace(idle, operator=None).where
+
+
+def _remedy(operator: str | None) -> Advice | None:
+    name = (operator or "").rsplit("::", 1)[-1]
+    return next((advice for begin, advice in _REMEDY.items() if re.match(f"_?(?:{begin})", name)), None)
+
+
+BLOCKING_SYNCHRONISATION = Rule(
+    id="blocking_synchronisation",
+    analysis="launches",
+    evidence=blocking_synchronisation,
+    runs="device",
+    advice=Advice(
+        "Remove torch.cuda.synchronize() and other waits from the loop; time with CUDA events instead.",
+        plain=(
+            "Copy with asynchronous calls from and into pinned memory, and wait once, where the result is "
+            "used; time with CUDA events."
+        ),
+    ),
+    answers=frozenset({"host-bound"}),
+)
+
+
+# -- allocation_calls -------------------------------------------------------------------------------
+
+ALLOCATION_CALLS_LEAST_SHARE: Final = 0.01
+"""In a steady state the share is zero: after the first steps the caching allocator asks the driver for nothing."""
+
+
+def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
+    """Memory is taken from or given back to the driver inside the window, which PyTorch's cache should avoid.
+
+    At stake is the idle time that allocation causes (`analyses.idle_causes`). Calls that last `CONTEXT_CREATION_NS` create
+    the device's context; they belong to `cold_start`.
+
+    Fires when allocation calls keep the devices idle for `ALLOCATION_CALLS_LEAST_SHARE` of the window.
+    """
+    if not result.calls.height:
+        return None
+    calls = calls_with_roles(scope, result).filter(
+        (pl.col("role") == "allocation")
+        & (pl.col("duration") < CONTEXT_CREATION_NS)
+        & (pl.col("end") > scope.start)
+        & (pl.col("start") < scope.end)
+    )
+    short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
+    idle = caused_idle(scope, "allocation", wanted=short)
+    at_stake = idle.ns
+    if not calls.height or at_stake / scope.duration < ALLOCATION_CALLS_LEAST_SHARE:
+        return None
+    names = (
+        calls.group_by("name")
+        .agg(pl.len(), pl.col("duration").sum())
+        .sort("duration", "name", descending=[True, False])
+    )
+    listed = ", ".join(
+        f"{name} {format_count(count)} × ({format_ns(time)})" for name, count, time in names.head(3).rows()
+    )
+    return Evidence(
+        title=f"{format_count(calls.height)} driver allocations keep the device idle {format_share(at_stake / scope.duration)} of the time",
+        text=f"{listed}; the device was idle for {format_ns(at_stake)} of it{idle.where}.",
+        ns_at_stake=at_stake,
+    )
+
+
+ALLOCATION_CALLS = Rule(
+    id="allocation_calls",
+    analysis="launches",
+    evidence=allocation_calls,
+    runs="device",
+    advice=Advice(
+        "Profile after warm-up; if it stays, remove torch.cuda.empty_cache() from the loop, keep input "
+        "shapes constant and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        plain=(
+            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the "
+            "pool of the library)."
+        ),
+        flags=("--warmup",),
+    ),
+    answers=frozenset({"host-bound"}),
+)
+
+
+# -- cold_start -------------------------------------------------------------------------------------
+
+COLD_START_LEAST_SHARE: Final = 0.05
+"""A twentieth of the window is enough to falsify the other figures."""
+
+_COPY: Final = r"(?i)mem(cpy|set)"
+
+
+def cold_start(scope: Scope, result: Launches) -> Evidence | None:
+    """The window holds first-time work: context creation, lazy loading of kernels, autotuning.
+
+    It shows as a launch or other API call of a ms or more while no device works (a launch that waits for room in a full
+    queue is as long, but then the device works), and as an allocation call that creates the context. At stake is the
+    idle time of the devices in those calls; it is not a cost of the steady state.
+
+    Fires when first-time calls keep the devices idle for `COLD_START_LEAST_SHARE` of the window.
+    """
+    if not result.calls.height:
+        return None
+    first_time = (
+        pl.col("role").is_in(["launch", "other"])
+        & ~pl.col("name").str.contains(_COPY)
+        & (pl.col("duration") >= LONG_CALL_NS)
+    ) | ((pl.col("role") == "allocation") & (pl.col("duration") >= CONTEXT_CREATION_NS))
+    idle = all_idle(scope)
+    calls = calls_with_roles(scope, result).filter(first_time)
+    calls = calls.with_columns(
+        pl.Series("idle", idle.coverage(calls["start"].to_numpy(), calls["end"].to_numpy()))
+    )
+    calls = calls.filter(pl.col("idle") > 0).sort("idle", "name", descending=[True, False])
+    at_stake = (IntervalSet.of(calls["start"].to_numpy(), calls["end"].to_numpy()) & idle).measure
+    if at_stake / scope.duration < COLD_START_LEAST_SHARE:
+        return None
+    return Evidence(
+        title=f"First-time work takes {format_share(at_stake / scope.duration)} of the time",
+        text=f"{format_count(calls.height)} API call{'s' if calls.height != 1 else ''} of {format_ns(LONG_CALL_NS)} or more "
+        f"left the device idle for {format_ns(at_stake)}; the longest is {calls['name'][0]} with {format_ns(calls['duration'][0])}.",
+        ns_at_stake=at_stake,
+        severity="warning",  # the run itself may be fine; the profile is what must change,
+    )
+
+
+COLD_START = Rule(
+    id="cold_start",
+    analysis="launches",
+    evidence=cold_start,
+    runs="device",
+    advice=Advice(
+        "Profile the steady state: run some steps before recording, {warm-up}.",
+        flags=("--warmup",),
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
+)
+
+
+# -- profiler_overhead ------------------------------------------------------------------------------
+
+PROFILER_OVERHEAD_LEAST_SHARE: Final = 0.02
+"""A profile always costs something; from one part in fifty on it shows in the other figures."""
+
+
+def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
+    """The profiler itself takes time: its own spans (buffer flushes and requests, instrumentation) in the window.
+
+    Fires when the profiler's own spans cover `PROFILER_OVERHEAD_LEAST_SHARE` of the window.
+    """
+    trace = scope.trace
+    rows = trace.host.filter(pl.col("kind") == "overhead").with_columns(
+        pl.col("name").cast(pl.String), (pl.col("start") + pl.col("duration")).alias("end")
+    )
+    rows = rows.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
+    taken = (
+        IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end).measure
+    )
+    if not scope.duration or taken / scope.duration < PROFILER_OVERHEAD_LEAST_SHARE:
+        return None
+    most = (
+        rows.group_by("name").agg(pl.col("duration").sum()).sort("duration", "name", descending=[True, False])
+    )
+    return Evidence(
+        title=f"The profiler itself takes {format_share(taken / scope.duration)} of the time",
+        text=f"{format_ns(taken)} in {format_count(rows.height)} spans of the profiler, most of it in {most['name'][0]} "
+        f"({format_ns(most['duration'][0])}). Without a profiler the run is faster than this trace shows.",
+        ns_at_stake=taken,
+    )
+
+
+PROFILER_OVERHEAD = Rule(
+    id="profiler_overhead",
+    analysis="launches",
+    evidence=profiler_overhead,
+    advice=Advice(
+        "Record less: {less}, and judge speed by a run without profiler.",
+        flags=("--warmup",),
+    ),
+)

@@ -1,0 +1,187 @@
+"""Rules about copies and memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.memory import Memory
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+
+__all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES"]
+
+# -- pageable_copies --------------------------------------------------------------------------------
+
+LEAST_SHARE: Final = 0.01
+"""A hundredth of the window: a loss or a label read back now and then stays far below."""
+LEAST_BYTES_PER_COPY: Final = 64 * 1024
+"""The bandwidth of smaller copies says how long a copy takes to start, not how fast it runs."""
+
+
+def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
+    """Copies between device and pageable host memory, which the driver stages through a pinned buffer.
+
+    At stake: their time less what the same bytes take at the bandwidth that pinned copies of the same direction reach
+    in this trace; unknown when there are none to compare with.
+
+    Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
+    """
+    between = result.copies.filter(pl.col("direction").is_in(["HtoD", "DtoH"]) & (pl.col("kind") == "memcpy"))
+    pageable = between.filter(pl.col("host_memory") == "pageable")
+    total = int(pageable["total_ns"].sum())
+    if total / scope.duration < LEAST_SHARE:
+        return None
+    at_stake = _at_stake(pageable, between.filter(pl.col("host_memory") == "pinned"))
+    at_stake = None if at_stake is None else bounded(at_stake, scope)
+    # A label read back beside a batch's copy is not worth a mention.
+    listed = "; ".join(
+        f"{row['direction']}: {format_count(row['count'])} cop{'y' if row['count'] == 1 else 'ies'}, {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
+        + (f" ({row['bandwidth_gbps']:.1f} GB/s)" if row["bandwidth_gbps"] is not None else "")
+        for row in pageable.filter(pl.col("total_ns") >= 0.1 * total).iter_rows(named=True)
+    )
+    return Evidence(
+        title=f"Copies from or to pageable memory take {format_share(total / scope.duration)} of the time",
+        text=f"{listed}.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _at_stake(pageable: pl.DataFrame, pinned: pl.DataFrame) -> int | None:
+    """None when a direction has no pinned copies that are large enough to compare with."""
+    known = pinned.filter(
+        pl.col("bandwidth_gbps").is_not_null() & (pl.col("bytes") / pl.col("count") >= LEAST_BYTES_PER_COPY)
+    )
+    fastest = known.group_by("direction").agg(pl.col("bandwidth_gbps").max().alias("pinned_gbps"))
+    joined = pageable.join(fastest, on="direction", how="inner").filter(pl.col("bytes").is_not_null())
+    if not joined.height:
+        return None
+    saved = joined.select(
+        (pl.col("total_ns") - pl.col("bytes") / pl.col("pinned_gbps")).clip(lower_bound=0).sum()
+    ).item()
+    return int(saved)
+
+
+PAGEABLE_COPIES = Rule(
+    id="pageable_copies",
+    analysis="memory",
+    evidence=pageable_copies,
+    runs="device",
+    advice=Advice(
+        "Use pinned memory: DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, "
+        "non_blocking=True), so that copies run at full speed and beside computation.",
+        plain=(
+            "Allocate the host's side with cudaMallocHost (or cudaHostRegister; in Python the library's "
+            "pinned memory) and copy with asynchronous calls on a stream of their own, so that copies run at "
+            "full speed and beside computation."
+        ),
+        flags=("--pin-memory",),
+    ),
+    answers=frozenset({"memory-copy-bound"}),
+)
+
+
+# -- small_copies -----------------------------------------------------------------------------------
+
+SMALL_BYTES: Final = 64 * 1024
+"""At some 10 GB/s this many bytes take as long as the copy takes to start, about 6 µs."""
+LEAST_COPIES_PER_STEP: Final = 20
+"""A batch is a handful of tensors; twenty small copies a step are tensors copied one by one."""
+
+
+def small_copies(scope: Scope, result: Memory) -> Evidence | None:
+    """Many small copies between host and device, each of which costs a launch and a transfer's latency.
+
+    Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
+    """
+    rows = result.copies.filter(
+        (pl.col("kind") == "memcpy")
+        & pl.col("direction").is_in(["HtoD", "DtoH"])
+        & (pl.col("bytes") / pl.col("count") < SMALL_BYTES)
+    )
+    count, total, moved = int(rows["count"].sum()), int(rows["total_ns"].sum()), int(rows["bytes"].sum())
+    steps = scope.steps.height if scope.window == "steps" else 1
+    if not steps or count / steps < LEAST_COPIES_PER_STEP:
+        return None
+    at_stake = bounded(total, scope)
+    per = f"{count / steps:.0f} a step" if scope.window == "steps" else "in the window"
+    return Evidence(
+        title=f"{format_count(count)} small copies between host and device, {per}",
+        text=f"{format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.",
+        ns_at_stake=at_stake,
+    )
+
+
+SMALL_COPIES = Rule(
+    id="small_copies",
+    analysis="memory",
+    evidence=small_copies,
+    runs="device",
+    advice=Advice(
+        "Create tensors on the device (device=… instead of .to()), pack small inputs into one tensor and "
+        "copy it once, and keep indices and masks on the device.",
+        plain=("Create data on the device, and pack small inputs into one buffer that is copied once."),
+    ),
+    answers=frozenset({"memory-copy-bound"}),
+)
+
+
+# -- memory_near_limit ------------------------------------------------------------------------------
+
+NEAR: Final = 0.90
+"""The context, libraries and fragmentation take several percent beside what the allocator holds."""
+UNUSED: Final = 0.25
+"""More of the reserved memory than this never in use means fragmentation."""
+
+
+_ROOM: Final = (
+    "To gain room: activation checkpointing (torch.utils.checkpoint), bf16 autocast, zero_grad(set_to_none=True), a "
+    "smaller micro-batch, or sharded optimizer states."
+)
+_FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
+_FRAGMENTED: Final = Advice(
+    "Reserved memory is far above what was in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. "
+    + _ROOM,
+    flags=_FLAGS,
+)
+
+
+def memory_near_limit(_scope: Scope, result: Memory) -> Evidence | None:
+    """Device memory is nearly full: the next larger batch fails, and the allocator begins to free and retry.
+
+    Fires when a device's peak or reserved memory reaches `NEAR` of its capacity.
+    """
+    if result.peaks is None:
+        return None
+    held = pl.max_horizontal("peak_bytes", "reserved_bytes")
+    full = result.peaks.filter((pl.col("device_id") >= 0) & (pl.col("capacity_bytes") > 0)).with_columns(
+        (held / pl.col("capacity_bytes")).alias("share")
+    )
+    full = full.filter(pl.col("share") >= NEAR).sort("share", "device_id", descending=[True, False])
+    if not full.height:
+        return None
+    row = full.row(0, named=True)
+    fragmented = (
+        row["reserved_bytes"] is not None and row["peak_bytes"] < (1 - UNUSED) * row["reserved_bytes"]
+    )
+    return Evidence(
+        title=f"Device {row['device_id']} holds {format_share(row['share'])} of its memory",
+        text=f"Peak {format_bytes(row['peak_bytes'])} in use, {format_bytes(row['reserved_bytes'])} reserved, of "
+        f"{format_bytes(row['capacity_bytes'])}.",
+        severity="warning",
+        advice=_FRAGMENTED if fragmented else None,
+    )
+
+
+MEMORY_NEAR_LIMIT = Rule(
+    id="memory_near_limit",
+    analysis="memory",
+    evidence=memory_near_limit,
+    advice=Advice(
+        _ROOM,
+        plain=("Free or reuse buffers earlier, use smaller types, or work on smaller pieces at a time."),
+        flags=_FLAGS,
+    ),
+)

@@ -1,0 +1,194 @@
+"""The rules of the house (docs/architecture.md), asked of the graph of imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ROOMS = (
+    ("errors", "facts", "intervals", "spans", "trees", "limits", "names", "name_table"),
+    ("findings", "range_filter", "manifest", "sweep_index"),
+    ("trace",),
+    ("health", "classify"),
+    ("readers",),
+    ("scrub", "api", ""),
+    ("analyses",),
+    ("analyses.rules",),
+    ("analyses.run",),
+    ("verdict",),
+    ("report",),
+    ("cli", "__main__"),
+)
+"""From the ground up: a module imports from its own room, from those beside it and from those below."""
+
+BESIDE = "capture"
+MAY_OF_CAPTURE = ("errors", "facts", "manifest", "sweep_index", "capture", "")
+
+
+class Import(NamedTuple):
+    """That a module imports a name of another."""
+
+    importer: str
+    module: str
+    name: str
+    line: int
+    for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.name or 'it'} of {self.module}"
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its name without `tracekit.`; packages by theirs."""
+    found = {}
+    for folder, prefix in (("tracekit", ()), ("analyses", ("analyses",)), ("capture", ("capture",))):
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = (*prefix, *path.relative_to(ROOT / folder).with_suffix("").parts)
+            if folder == "tracekit" and parts[0] in ("analyses", "capture"):
+                continue  # the links by which the folder is the whole package
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """All imports between modules of the package, those inside functions too."""
+    return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
+
+
+def _imports_of(importer: str, path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text())
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{importer}:{node.lineno}: a relative import"
+            found = [(node.module or "", alias.name) for alias in node.names]
+        else:
+            continue
+        for module, name in found:
+            if module != "tracekit" and not module.startswith("tracekit."):
+                continue
+            target = module.removeprefix("tracekit").removeprefix(".")
+            inner = f"{target}.{name}".removeprefix(".")
+            if name and inner in modules():
+                target, name = inner, ""  # noqa: PLW2901
+            yield Import(importer, target, name, node.lineno, node in for_types)
+
+
+def room(module: str) -> int:
+    """The storey of a module: that of the longest name of a room that it begins with."""
+    fits = [
+        (len(name), storey)
+        for storey, names in enumerate(ROOMS)
+        for name in names
+        if module == name or (name and module.startswith(f"{name}."))
+    ]
+    assert fits, f"{module} has no room: add it to ROOMS and to docs/architecture.md"
+    return max(fits)[1]
+
+
+def package(module: str) -> str:
+    """The package that a module lies in; a package lies in itself."""
+    return module if modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def test_no_arrow_goes_up() -> None:
+    inside = [one for one in imports() if not one.importer.startswith(BESIDE)]
+    wrong = [
+        str(one)
+        for one in inside
+        if (
+            not one.importer.startswith("cli")
+            if one.module.startswith(BESIDE)
+            else room(one.module) > room(one.importer)
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_capture_stands_beside() -> None:
+    wrong = [
+        str(one)
+        for one in imports()
+        if one.importer.startswith(BESIDE) and one.module.partition(".")[0] not in MAY_OF_CAPTURE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_cycle() -> None:
+    above: dict[str, set[str]] = {name: set() for name in modules()}
+    for one in imports():
+        if not one.for_types and one.module != one.importer:
+            above[one.importer].add(one.module)
+    while leaves := {name for name, targets in above.items() if not targets & above.keys()}:
+        above = {name: targets for name, targets in above.items() if name not in leaves}
+    assert not above, f"a cycle among {sorted(above)}"
+
+
+def test_nothing_private_crosses_a_package() -> None:
+    wrong = []
+    for one in imports():
+        private = any(part.startswith("_") and part != "__main__" for part in one.module.split("."))
+        if (private or one.name.startswith("_")) and package(one.importer) != package(one.module):
+            wrong.append(str(one))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_another_package_imports_is_in_all() -> None:
+    wrong = [
+        str(one)
+        for one in imports()
+        if one.name
+        and package(one.importer) != package(one.module)
+        and one.name not in exported(one.module)
+        and not one.name.startswith("__")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@cache
+def exported(module: str) -> frozenset[str]:
+    """What the `__all__` of a module lists."""
+    for node in ast.parse(modules()[module].read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return frozenset()
+
+
+def test_only_capture_imports_torch() -> None:
+    wrong = [
+        name
+        for name, path in modules().items()
+        if not name.startswith(BESIDE)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and any(alias.name.partition(".")[0] == "torch" for alias in node.names)
+    ]
+    assert not wrong
+
+
+def test_a_verdict_reads_results_only() -> None:
+    frames = {"host", "device", "activities", "overlapping", "intervals", "syncs", "counters", "memory"}
+    wrong = [
+        f"{name}:{node.lineno} reads .{node.attr}"
+        for name, path in modules().items()
+        if name.startswith("verdict")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in frames
+        and ast.unparse(node.value) in ("scope", "trace", "scope.trace")
+    ]
+    assert not wrong, "\n".join(wrong)
