@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import NotCaptured, Result
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
@@ -176,10 +176,12 @@ def _sentence(row: dict[str, Any], scope: Scope) -> str:
     return f"{text}: {', '.join(shares)}"
 
 
-def _not_captured(scope: Scope) -> str | None:
+def _not_captured(scope: Scope) -> NotCaptured | None:
     if not scope.on_cpu:
         return None
     if not scope.activities.height:
-        return f"no device activity and no operators; {how_to_record('everything', scope.trace.meta.format)}"
+        return NotCaptured(
+            "no device activity and no operators", how_to_record("everything", scope.trace.meta.format)
+        )
     how = how_to_record("device", scope.trace.meta.format)
-    return f"no device activity ({how}); the self time of operators takes its place"
+    return NotCaptured("no device activity", how, "the self time of operators takes its place")

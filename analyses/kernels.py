@@ -16,7 +16,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.counters.measured_kernels import measured_kernels
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import NotCaptured, Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
 from tracekit.analyses.tables import AGGREGATES, TableView
@@ -116,7 +116,7 @@ def _kernels(scope: Scope) -> Kernels:
         total_ns=total,
         not_captured=None
         if rows.height
-        else f"no device activity and no operators; {how_to_record('everything', trace.meta.format)}",
+        else NotCaptured("no device activity and no operators", how_to_record("everything", trace.meta.format)),
     )
 
 

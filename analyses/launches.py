@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.lacking import no_launches
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import NotCaptured, Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
 from tracekit.analyses.tables import AGGREGATES, TableView
@@ -241,7 +241,7 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
     )
 
 
-def _not_captured(scope: Scope, count: int) -> str | None:
+def _not_captured(scope: Scope, count: int) -> NotCaptured | str | None:
     if scope.on_cpu:
-        return f"no device activity; {how_to_record('device', scope.trace.meta.format)}"
+        return NotCaptured("no device activity", how_to_record("device", scope.trace.meta.format))
     return None if count else no_launches(scope)

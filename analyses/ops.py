@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import NotCaptured, Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.tables import PHASE_COLUMNS, TableView
 from tracekit.facts.capture_flags import how_to_record
@@ -109,7 +109,7 @@ def _ops(scope: Scope) -> Ops:
     counted = calls.filter("counted")
     return Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
-        not_captured=None if calls.height else f"no operators; {how_to_record('ops', trace.meta.format)}",
+        not_captured=None if calls.height else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
         by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
         calls=counted.height,

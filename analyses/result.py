@@ -10,7 +10,23 @@ import polars as pl
 
 from tracekit.findings import Finding
 
-__all__ = ["Result"]
+__all__ = ["NotCaptured", "Result"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotCaptured:
+    """What the profile lacks for an answer."""
+
+    what: str
+    remedy: str = ""
+    """What records it, as a sentence without an end."""
+    instead: str = ""
+    """What takes its place."""
+
+    def __str__(self) -> str:
+        if self.instead:
+            return f"{self.what}{f' ({self.remedy})' if self.remedy else ''}; {self.instead}"
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -23,7 +39,7 @@ class Result:
     """
 
     answer: str
-    not_captured: str | None = None
+    not_captured: NotCaptured | str | None = None
     findings: tuple[Finding, ...] = ()
 
     def tables(self) -> dict[str, pl.DataFrame]:

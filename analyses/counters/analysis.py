@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import NotCaptured, Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
@@ -55,7 +55,7 @@ def _counters(scope: Scope) -> Counters:
     if rows is None or not rows.height:
         return Counters(
             answer="No counter was recorded.",
-            not_captured=f"no counters; {how_to_record('counters', trace.meta.format)}",
+            not_captured=NotCaptured("no counters", how_to_record("counters", trace.meta.format)),
             series=None,
             by_name=None,
         )

@@ -237,7 +237,7 @@ def test_without_a_host_nothing_is_blamed(tmp_path: Path) -> None:
     result = conserved(select(trace, window="trace"))
     assert set(result.by_cause["cause"]) == {"not_captured"}
     assert result.not_captured is not None
-    assert "ProfilerActivity.CPU" in result.not_captured
+    assert "ProfilerActivity.CPU" in str(result.not_captured)
     assert result.pieces["span_id"].null_count() == result.pieces.height
 
 

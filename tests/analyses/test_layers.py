@@ -269,7 +269,7 @@ def test_without_layers_phases_still_answer() -> None:
         == "40.0 µs of device time in no known layer; by phase: forward 75.0 %, optimizer 25.0 %."
     )
     assert found.not_captured is not None
-    assert "with_stack=True" in found.not_captured
+    assert "with_stack=True" in str(found.not_captured)
     assert found.tree["path"].to_list() == ["<optimizer>", "unattributed"]
     assert found.by_type is None
     assert found.attributed_share == 0.25

@@ -81,13 +81,15 @@ def fired(path: Path) -> list[Finding]:
 
 
 def test_every_rule_is_registered_and_has_a_test() -> None:
-    modules = {
-        path.stem
-        for path in Path(str(rules.__file__)).parent.glob("*.py")
-        if "RULE = Rule(" in path.read_text()
-    }
-    assert set(rules.RULES) == modules
-    assert {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")} >= modules
+    folder = Path(str(rules.__file__)).parent
+    records = [
+        line.split('"')[1]
+        for path in folder.glob("*.py")
+        for line in path.read_text().splitlines()
+        if line.startswith('    id="')
+    ]
+    assert sorted(records) == sorted(rules.RULES)
+    assert {p.stem.removeprefix("test_") for p in Path(__file__).parent.glob("test_*.py")} >= set(rules.RULES)
     for rule in rules.RULES.values():
         get_analysis(rule.analysis)
         assert rule.answers <= set(BOUNDS)

@@ -66,7 +66,7 @@ def _sections(name: str, asked: Asked, refine: Refine | None, read: Sequence[Tra
 
 
 def _pages(sections: Sequence[Section], read: Sequence[Trace], chosen: Format, top: int | None) -> str:
-    from tracekit.report.build import trace_info
+    from tracekit.report.presentation import trace_info
 
     texts = [out.render_section(section, chosen, top) for section in sections]
     return "\n".join(out.headed(texts, [trace_info(trace) for trace in read], chosen))

@@ -1,0 +1,167 @@
+"""How a report presents what analyses give: sections, tables and columns, texts made fit to be shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.analyses.registry import Analysis
+from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.tables import TableView, column_of, processor_word
+from tracekit.facts.capture_flags import how_to_record
+from tracekit.findings import Finding
+from tracekit.report.figures_data import figures_of
+from tracekit.report.format import format_excerpt
+from tracekit.report.model import Column, HealthItem, Section, Step, Table, TraceInfo, Tree, Window
+from tracekit.report.text import clean, clean_frame
+from tracekit.report.tree import costliest
+from tracekit.trace import Trace
+from tracekit.verdict.model import Verdict
+
+__all__ = ["health_items", "present_section", "present_verdict", "present_window", "sections", "trace_info"]
+
+
+def sections(
+    outcomes: Sequence[tuple[Analysis, Result | str]], scope: Scope, top: int | None
+) -> tuple[Section, ...]:
+    """A section for each result, or for the one line of an error. `top` limits every table (None: all rows).
+
+    Only the first section that lacks the device's activities says how to record them.
+    """
+    hints = {how_to_record(what, scope.trace.meta.format) for what in ("device", "everything")}
+    made, hinted = [], False
+    for analysis, outcome in outcomes:
+        lacks = outcome.not_captured if isinstance(outcome, Result) else None
+        if isinstance(lacks, NotCaptured) and lacks.remedy in hints:
+            lacks = dataclasses.replace(lacks, remedy="") if hinted else lacks
+            hinted = True
+        made.append(present_section(analysis, outcome, scope, top, lacks))
+    return tuple(made)
+
+
+def present_section(
+    analysis: Analysis, outcome: Result | str, scope: Scope, top: int | None, lacks: NotCaptured | str | None
+) -> Section:
+    """The section of a result that `lacks` something, or of the one line of an error."""
+    if isinstance(outcome, str):
+        return Section(analysis.name, analysis.question, "This analysis failed.", error=outcome)
+    full = {name: clean_frame(frame) for name, frame in outcome.tables().items()}
+    return Section(
+        name=analysis.name,
+        question=(scope.on_cpu and analysis.on_processors) or analysis.question,
+        answer=clean(outcome.answer),
+        not_captured=None if lacks is None else clean(str(lacks)),
+        findings=tuple(_clean_finding(finding) for finding in outcome.findings),
+        tables=tuple(_table(analysis, name, frame, scope, top) for name, frame in full.items()),
+        # a table that was not captured is a None among the figures; it is not one of them
+        scalars={
+            name: clean(value) if isinstance(value, str) else value
+            for name, value in outcome.scalars().items()
+            if not (value is None and _is_frame(outcome, name))
+        },
+        figures=figures_of(analysis.name, full, on_cpu=scope.on_cpu),
+    )
+
+
+def _is_frame(result: Result, name: str) -> bool:
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(result)}
+    return "DataFrame" in annotations[name]
+
+
+def _table(analysis: Analysis, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
+    view = analysis.tables().get(name) or TableView(
+        name.replace("_", " ").capitalize(), short=" ".join(frame.columns[:6])
+    )
+    columns = tuple(_column(column_of(key, dtype), view, scope) for key, dtype in frame.schema.items())
+    short = view.columns if view.short is None else view.short
+    table = Table(
+        name=name,
+        title=(scope.on_cpu and view.processor_title) or view.title,
+        frame=frame,
+        columns=columns,
+        total_rows=frame.height,
+        short=tuple(key for key in short.split() if key in frame.columns),
+        series=view.series,
+        hidden=tuple(view.hidden.split()),
+        tree=Tree(largest_first=False) if view.tree else None,
+        main=view.main,
+    )
+    shown = table if top is None else dataclasses.replace(table, frame=costliest(table, top))
+    return dataclasses.replace(shown, tree=Tree()) if view.tree else shown
+
+
+def _column(column: Column, view: TableView, scope: Scope) -> Column:
+    """The column as this table calls it."""
+    title = view.titles.get(column.name, column.title)
+    return dataclasses.replace(column, title=processor_word(title) if scope.on_cpu else title)
+
+
+def _clean_finding(finding: Finding) -> Finding:
+    return dataclasses.replace(
+        finding, title=clean(finding.title), evidence=clean(finding.evidence), advice=clean(finding.advice)
+    )
+
+
+def present_verdict(verdict: Verdict, trace: Trace) -> Verdict:
+    """The verdict with its texts cleaned, and with notes on what of the trace was read."""
+    costs, layers = (
+        tuple(dataclasses.replace(cost, label=clean(cost.label)) for cost in each)
+        for each in (verdict.costs, verdict.layers)
+    )
+    notes = [] if trace.meta.excerpt is None else [format_excerpt(trace.meta.excerpt)]
+    if trace.layer_ranges is not None:
+        notes.append(
+            clean(f"Of the named ranges only those count as layers that {trace.layer_ranges.label} leaves.")
+        )
+    return dataclasses.replace(
+        verdict, headline=clean(verdict.headline), costs=costs, layers=layers, notes=(*notes, *verdict.notes)
+    )
+
+
+def trace_info(trace: Trace) -> TraceInfo:
+    """What a report says of its trace."""
+    meta = trace.meta
+    return TraceInfo(
+        path=clean(Path(meta.path).name),
+        name=clean(meta.name if trace.manifest is None else trace.manifest.workload),
+        format=meta.format,
+        format_version=clean(meta.format_version),
+        producer={clean(key): clean(value) for key, value in sorted(meta.producer.items())},
+        rank=meta.rank,
+        process_id=meta.process_ids[0] if meta.parts > 1 else None,
+        world_size=meta.world_size,
+        backend=None if meta.backend is None else clean(meta.backend),
+        devices=tuple(dataclasses.replace(device, name=clean(device.name)) for device in meta.devices),
+        captured=tuple(sorted(meta.captured)),
+        excerpt=meta.excerpt,
+        origin_utc_ns=meta.origin_utc_ns,
+        event_count=meta.event_count,
+        size_bytes=meta.size_bytes,
+    )
+
+
+def present_window(scope: Scope) -> Window:
+    """What was analysed."""
+    rows = scope.steps.select("step", "name", "start", "end").rows() if scope.window == "steps" else []
+    return Window(
+        kind=scope.window,
+        label=clean(scope.label),
+        start_ns=scope.start,
+        end_ns=scope.end,
+        duration_ns=scope.duration,
+        steps=tuple(Step(number, clean(name), start, end) for number, name, start, end in rows),
+        on_cpu=scope.on_cpu,
+        steps_inferred_from=None if scope.inferred_from is None else clean(scope.inferred_from),
+    )
+
+
+def health_items(trace: Trace) -> tuple[HealthItem, ...]:
+    """What the reader met that was not sound."""
+    return tuple(
+        HealthItem(row["kind"], row["severity"], row["count"], clean(row["meaning"]), clean(row["example"]))
+        for row in trace.health.iter_rows(named=True)
+    )
