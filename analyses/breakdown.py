@@ -59,15 +59,13 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Breakdown(Result):
-    """`devices`: one row per device with the columns of the JSON contract.
-
-    All `*_ns` are integer ns; `utilisation` is busy over window. `kernel_utilisation` (torch-tb-profiler's GPU
-    utilisation), `sm_efficiency` (min(blocks / SMs, 1), duration-weighted) are over the time of all steps, or over
-    the window without steps; `occupancy` is the duration-weighted mean of the estimate over kernel time. The last
-    three are null when the profile lacks what they need.
-    """
+    """Where each device spent the window."""
 
     devices: pl.DataFrame
+    """One row per device; `*_ns` are integer ns, `utilisation` is busy over window. `kernel_utilisation` (torch-tb-profiler's
+    GPU utilisation) and `sm_efficiency` (min(blocks / SMs, 1), duration-weighted) are over the time of all steps, or over
+    the window without steps; `occupancy` is the duration-weighted mean of the estimate over kernel time. The last
+    three are null when the profile lacks what they need."""
 
 
 def breakdown(scope: Scope | Trace) -> Breakdown:

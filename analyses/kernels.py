@@ -67,23 +67,24 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Kernels(Result):
-    """`by_name`, `by_category`, `by_operator`, `by_shape`: `count`, `total_ns`, `mean_ns`, `median_ns`, `p95_ns`,
-    `min_ns`, `max_ns`, `std_ns` and `share` of the summed device time, largest first.
-
-    `by_name` has the columns `name`, `category`, `kind`; `by_operator` has `operator` (the innermost around the
-    launch); `by_layer` has `layer` (the path, or `unattributed`) beside `name` and `category` and is None when no layer
-    is known; `by_shape` adds `shapes` and `dtypes` and is None when shapes were not recorded. `total_ns` is the sum
-    of all durations. `measured` has a row per `name` of the kernels that Nsight Compute measured (columns of
-    `measured_kernels`); None when no such metrics were joined.
+    """The activities in groups, largest first. Every table has `count`, `total_ns`, `mean_ns`, `median_ns`, `p95_ns`, `min_ns`, `max_ns`, `std_ns`
+    and `share` of the summed device time.
     """
 
     by_name: pl.DataFrame
+    """By `name`, `category` and `kind`."""
     by_category: pl.DataFrame
+    """By `category`."""
     by_operator: pl.DataFrame
+    """By `operator`, the innermost around the launch."""
     by_layer: pl.DataFrame | None
+    """By `layer` (the path, or `unattributed`), `name` and `category`; None when no layer is known."""
     by_shape: pl.DataFrame | None
+    """By `operator`, `shapes` and `dtypes`; None when shapes were not recorded."""
     measured: pl.DataFrame | None
+    """A row per `name` of the kernels that Nsight Compute measured (columns of `measured_kernels`); None when no such metrics were joined."""
     total_ns: int
+    """The sum of all durations."""
 
 
 def kernels(scope: Scope | Trace) -> Kernels:
@@ -116,7 +117,9 @@ def _kernels(scope: Scope) -> Kernels:
         total_ns=total,
         not_captured=None
         if rows.height
-        else NotCaptured("no device activity and no operators", how_to_record("everything", trace.meta.format)),
+        else NotCaptured(
+            "no device activity and no operators", how_to_record("everything", trace.meta.format)
+        ),
     )
 
 

@@ -52,28 +52,28 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Launches(Result):
-    """`delays`: one row each for `launch_delay`, `queue_delay`, `launch_call` and `device_time` with the usual
-    duration columns in ns. `by_name`: per activity name the count, mean device time, mean launch call, mean launch
-    delay and the share that is launch-bound. `queues`: per device and stream the mean (over time) and greatest
-    queue length. `queue`: the length over time (`device_id`, `stream_id`, `time`, `length`), one row a change.
-    `calls`: host API calls by name with `role` (launch, synchronisation, allocation, other).
-
-    `activities` counts device activities with a known launch and `launch_bound_share` is the share of them that is
-    launch-bound (None when no launch is known). `short` counts kernels below 10 µs, known launch or not, and
-    `short_share` is their share of all kernels (None without kernels). `host_late_share` is the share of linked
-    activities whose launch began only after their stream had run dry; the others were queued in time.
-    """
+    """How the host launches work, and how the device gets to it."""
 
     delays: pl.DataFrame
+    """One row each for `launch_delay`, `queue_delay`, `launch_call` and `device_time` with the usual duration columns in ns."""
     by_name: pl.DataFrame
+    """Per activity name the count, mean device time, mean launch call, mean launch delay and the share that is launch-bound."""
     queues: pl.DataFrame
+    """Per device and stream the mean (over time) and greatest queue length."""
     queue: pl.DataFrame
+    """The length over time (`device_id`, `stream_id`, `time`, `length`), one row a change."""
     calls: pl.DataFrame
+    """Host API calls by name with `role`: launch, synchronisation, allocation, other."""
     activities: int
+    """Device activities with a known launch."""
     short: int
+    """Kernels below 10 µs, known launch or not."""
     short_share: float | None
+    """Their share of all kernels; None without kernels."""
     launch_bound_share: float | None
+    """The share of linked activities that is launch-bound; None when no launch is known."""
     host_late_share: float | None
+    """The share of linked activities whose launch began only after their stream had run dry; the others were queued in time."""
 
 
 def launches(scope: Scope | Trace) -> Launches:

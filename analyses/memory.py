@@ -44,18 +44,17 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Memory(Result):
-    """`copies`: per `device_id`, `kind` (memcpy, memset), `direction` and `host_memory` (pageable, pinned or null)
-    the `count`, `total_ns`, `bytes`, `largest_bytes` and achieved `bandwidth_gbps`.
-
-    `peaks`: per device (−1 is host memory) `peak_bytes`, `peak_time` (ns), `reserved_bytes`, `capacity_bytes`,
-    `allocations`, `frees`. `timeline`: `device_id`, `time`, `allocated`, `reserved` in bytes. Both are None when
-    the allocator was not profiled. When a file does not give totals, the timeline starts at 0 at its first event
-    and `relative` is true.
-    """
+    """Copies, and the allocator's memory. `peaks` and `timeline` are None when the allocator was not profiled."""
 
     copies: pl.DataFrame
+    """Per `device_id`, `kind` (memcpy, memset), `direction` and `host_memory` (pageable, pinned or null) the `count`, `total_ns`,
+    `bytes`, `largest_bytes` and achieved `bandwidth_gbps`."""
     peaks: pl.DataFrame | None
+    """Per device (−1 is host memory) `peak_bytes`, `peak_time` (ns), `reserved_bytes`, `capacity_bytes`, `allocations`,
+    `frees`."""
     timeline: pl.DataFrame | None
+    """`device_id`, `time`, `allocated`, `reserved` in bytes. When a file does not give totals, it starts at 0 at its first
+    event and `relative` is true."""
 
 
 def memory(scope: Scope | Trace) -> Memory:

@@ -72,21 +72,21 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Ops(Result):
-    """`by_operator`: per operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call),
-    `device_total_ns`, `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth,
-    the self time by phase (`forward_ns` … `other_ns`) and its `share`: of the device's time, or without a device of
-    the operators' on the host. The row without an operator has the activities launched outside any. The device's
-    columns are null when no device was captured.
-
-    `by_shape`: the same per operator, shapes and types of its inputs, which are null for a call without any; None when
-    shapes were not recorded.
-    `calls` and `host_self_ns` are the totals.
-    """
+    """Operators with their calls and times."""
 
     by_operator: pl.DataFrame
+    """Per operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call), `device_total_ns`,
+    `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth, the self time by phase
+    (`forward_ns` … `other_ns`) and its `share`: of the device's time, or without a device of the operators' on the host. The
+    row without an operator has the activities launched outside any. The device's columns are null when no device was
+    captured."""
     by_shape: pl.DataFrame | None
+    """The same per operator, shapes and types of its inputs, which are null for a call without any; None when shapes were
+    not recorded."""
     calls: int
+    """In all."""
     host_self_ns: int
+    """In all."""
 
 
 def ops(scope: Scope | Trace) -> Ops:
@@ -109,7 +109,9 @@ def _ops(scope: Scope) -> Ops:
     counted = calls.filter("counted")
     return Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
-        not_captured=None if calls.height else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
+        not_captured=None
+        if calls.height
+        else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
         by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
         calls=counted.height,

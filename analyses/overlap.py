@@ -39,14 +39,12 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Overlap(Result):
-    """`devices`: communication, compute, their overlap and what is exposed, in ns; `overlap` is a ratio or null.
-
-    `collectives`: communication activities by name with the usual duration columns and `exposed_ns`, the time in
-    which no compute ran beside them.
-    """
+    """Communication, and how much of it computation hides."""
 
     devices: pl.DataFrame
+    """Per device communication, compute, their overlap and what is exposed, in ns; `overlap` is a ratio or null."""
     collectives: pl.DataFrame
+    """Communication activities by name with the usual duration columns and `exposed_ns`, the time in which no compute ran beside them."""
 
 
 def overlap(scope: Scope | Trace) -> Overlap:

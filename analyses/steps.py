@@ -57,27 +57,26 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Steps(Result):
-    """`table`: one row per step: `step`, `name`, `start`, `duration_ns` (its own range), `time_ns` (to the next
-    step's start), `outlier`, `span_start` and `span_ns` (the step with the device work that it launched), and the
-    composition `kernel_ns`, `memcpy_ns`, `memset_ns`, `communication_ns`, `runtime_ns`, `data_loader_ns`,
-    `operator_ns`, `other_ns`, whose sum is `span_ns`.
-
-    `composition`: the same parts over all steps together, or over the whole trace when it marks none: `part`,
-    `total_ns`, `share`.
-
-    `inferred_from` names what was taken for the step, of a trace that marks none: a range, or a period of launches. The
-    scalars are over `time_ns`: mean, median, 20 % trimmed mean, 95th percentile, coefficient of variation (sample standard
-    deviation over mean); None without steps.
-    """
+    """Step times and what goes on in the steps. The scalars are over `time_ns`; None without steps."""
 
     table: pl.DataFrame
+    """One row per step: `step`, `name`, `start`, `duration_ns` (its own range), `time_ns` (to the next step's start),
+    `outlier`, `span_start` and `span_ns` (the step with the device work that it launched), and its composition, `kernel_ns` to
+    `other_ns`, whose sum is `span_ns`."""
     composition: pl.DataFrame
+    """The same parts over all steps together, or over the whole trace when it marks none: `part`, `total_ns`, `share`."""
     mean_ns: float | None
+    """The mean."""
     median_ns: float | None
+    """The median."""
     trimmed_mean_ns: float | None
+    """The 20 % trimmed mean."""
     p95_ns: float | None
+    """The 95th percentile."""
     variation: float | None
+    """The coefficient of variation: sample standard deviation over mean."""
     inferred_from: str | None
+    """What was taken for the step, of a trace that marks none: a range, or a period of launches."""
 
 
 def steps(scope: Scope | Trace) -> Steps:

@@ -76,26 +76,27 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Workload(Result):
-    """`phases`: per phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host, and
-    `device_ns`, the sum of the activities that it launched (of operators' self time without a device), which is
-    `mean_device_ns` a step. The last row is what lies in no phase; rows sum to the steps. None when no phase was marked.
-
-    `levels`: per level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and
-    `min_ns` (of the slowest rank of each step), and `overhead`, the median over that of level M. None without manifest.
-
-    `step_ns`, `throughput_per_s`, `flops_per_step`, `achieved_tflops` (10¹² FLOP/s of one rank),
-    `flops_utilisation` (0 to 1) and `peak_memory_bytes` are null when the manifest or the catalogue of devices lacks
-    what they need.
-    """
+    """How fast a captured training is. What the manifest or the catalogue of devices lacks makes a figure None."""
 
     phases: pl.DataFrame | None
+    """Per phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host, and `device_ns`, the
+    sum of the activities that it launched (of operators' self time without a device), which is `mean_device_ns` a step. The
+    last row is what lies in no phase; rows sum to the steps. None when no phase was marked."""
     levels: pl.DataFrame | None
+    """Per level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and `min_ns` (of
+    the slowest rank of each step), and `overhead`, the median over that of level M. None without manifest."""
     step_ns: float | None
+    """The median step."""
     throughput_per_s: float | None
+    """Samples a second, of all ranks."""
     flops_per_step: int | None
+    """Of one rank."""
     achieved_tflops: float | None
+    """10¹² FLOP/s of one rank."""
     flops_utilisation: float | None
+    """Of the device's peak for the precision, 0 to 1."""
     peak_memory_bytes: int | None
+    """The highest of all runs."""
 
 
 def workload(scope: Scope | Trace) -> Workload:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -24,6 +25,7 @@ from tracekit import read
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.tables import unit_of
@@ -141,7 +143,20 @@ def analyses_page() -> str:
 def _definition(analysis: Analysis) -> str:
     module, _, _ = analysis.target.partition(":")
     result: type[Any] = get_type_hints(analysis.load())["return"]
-    return f"{_prose(import_module(module).__doc__)}\n\nThe result:\n\n{_prose(result.__doc__)}\n"
+    fields = "".join(f"* `{name}`: {_prose(text)}\n" for name, text in _fields(result))
+    return f"{_prose(import_module(module).__doc__)}\n\nThe result: {_prose(result.__doc__)}\n\n{fields}"
+
+
+def _fields(result: type[Any]) -> Iterator[tuple[str, str]]:
+    """The fields of a result, those of its bases first, with the string that stands below each."""
+    for cls in reversed(result.__mro__):
+        if not issubclass(cls, Result) or cls is Result:
+            continue
+        body = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+        lines = body.body if isinstance(body, ast.ClassDef) else []
+        for node, below in pairwise(lines):
+            if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr):
+                yield ast.unparse(node.target), " ".join(str(ast.literal_eval(below.value)).split())
 
 
 def findings_page() -> str:

@@ -73,19 +73,19 @@ ACTIVITY_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """`activities` has one row per activity of the scope, in its order, with the columns of ACTIVITY_COLUMNS:
-    `op_id` and `outer_op_id` are the innermost and the outermost operator (host.span_id), `operator` is the innermost
-    one's name; for a fused kernel outside of all operators, as a CUDA graph replays it, those in the kernel's name.
-
-    `layers` is the tree of layers (`layer_id`, `parent_layer_id`, `path`, `name`, `type`, `source`, `depth`).
-    `coverage` has one row per method: `method`, `activities`, `duration_ns`, `share` of the summed device time.
-    `missing` names the signals that the profile lacks, each with the flag that records it.
-    """
+    """Where the activities of a scope belong."""
 
     activities: pl.DataFrame
+    """One row per activity, in the scope's order, with the columns of ACTIVITY_COLUMNS: `op_id` and `outer_op_id` are the
+    innermost and the outermost operator (host.span_id), `operator` is the innermost one's name; for a fused kernel outside of
+    all operators, as a CUDA graph replays it, those in the kernel's name.
+    """
     layers: pl.DataFrame
+    """The tree of layers: `layer_id`, `parent_layer_id`, `path`, `name`, `type`, `source`, `depth`."""
     coverage: pl.DataFrame
+    """One row per method: `method`, `activities`, `duration_ns`, `share` of the summed device time."""
     missing: tuple[str, ...]
+    """The signals that the profile lacks, each with the flag that records it."""
     model: StackModel
 
     @property

@@ -29,14 +29,12 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Counters(Result):
-    """`series`: per counter `series` the number of `samples` and `total`, `mean`, `min`, `max`.
-
-    `by_name`: the same per `name` (the track, or the kernel that a measured range covers) and `series`. Values are
-    in the counter's own unit. Both are None when no counter was recorded.
-    """
+    """Samples and measured ranges of counters, in the units of each. Both tables are None when no counter was recorded."""
 
     series: pl.DataFrame | None
+    """Per counter `series` the number of `samples` and `total`, `mean`, `min`, `max`."""
     by_name: pl.DataFrame | None
+    """The same per `name` (the track, or the kernel that a measured range covers) and `series`."""
 
 
 def counters(scope: Scope | Trace) -> Counters:

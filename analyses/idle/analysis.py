@@ -9,14 +9,13 @@ a is whatever ended last before b began. A gap before an activity without a reco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import LISTED_GAPS, idle_causes
+from tracekit.analyses.idle.causes import LISTED_GAPS, IdleTables, idle_causes
 from tracekit.analyses.lacking import no_launches
-from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.tables import TableView
 from tracekit.facts.units import NS_PER_US
@@ -94,35 +93,22 @@ TABLES: Final = {
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Idle(Result):
-    """`by_cause`, `by_layer`, `by_operator`, `by_frame`, `by_range`, `by_os_call`, `by_function`: the idle time of whole devices, stretches in which none of a
-    device's streams worked, as in `analyses.idle_causes`. `device_gaps`: the longest of these stretches, with the
-    main `cause` of each (`cause_ns` of `duration_ns`), the `operator`, `layer`, `frame` and `range` of the largest piece of
-    that cause, the `dependency` waited for, and the activity that ended it (`name`, `activity_id`, `stream_id`;
-    null at the end of the window).
+class Idle(IdleTables):
+    """Why each device was idle, and what each stream waited for."""
 
-    `streams`: per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`,
-    `unknown_ns`, which sum to it, the number of `gaps` and the stream's `busy_ns` (a sum of durations). `gaps`: the
-    longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`,
-    `category`.
-
-    `device_idle_ns` is the sum over devices. `idle_ns`, `host_wait_ns` are totals over all streams; a stream that
-    waits while another works counts too, so they can exceed the window. `host_wait_ns` is None when no launch was captured.
-    """
-
-    by_cause: pl.DataFrame
-    by_layer: pl.DataFrame
-    by_operator: pl.DataFrame | None
-    by_frame: pl.DataFrame | None
-    by_range: pl.DataFrame | None
-    by_os_call: pl.DataFrame | None
-    by_function: pl.DataFrame | None
     device_gaps: pl.DataFrame
+    """The longest gaps of whole devices, as `IdleCauses.gaps`."""
     streams: pl.DataFrame
+    """Per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`, `unknown_ns`, which sum to
+    it, the number of `gaps` and the stream's `busy_ns` (a sum of durations)."""
     gaps: pl.DataFrame
+    """The longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`, `category`."""
     device_idle_ns: int
+    """Over all devices."""
     idle_ns: int
+    """Over all streams; a stream that waits while another works counts too, so it can exceed the window."""
     host_wait_ns: int | None
+    """The part of it that waited for the host; None when no launch was captured."""
 
 
 def idle(scope: Scope | Trace) -> Idle:
@@ -158,13 +144,7 @@ def _idle(scope: Scope) -> Idle:
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     return Idle(
         answer=causes.answer,
-        by_cause=causes.by_cause,
-        by_layer=causes.by_layer,
-        by_operator=causes.by_operator,
-        by_frame=causes.by_frame,
-        by_range=causes.by_range,
-        by_os_call=causes.by_os_call,
-        by_function=causes.by_function,
+        **{field.name: getattr(causes, field.name) for field in fields(IdleTables) if field.name in TABLES},
         device_gaps=causes.gaps,
         streams=streams,
         gaps=_longest(gaps),

@@ -33,44 +33,53 @@ from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
 from tracekit.trace import Trace
 
-__all__ = ["LISTED_GAPS", "IdleCauses", "cause_name", "idle_causes"]
+__all__ = ["LISTED_GAPS", "IdleCauses", "IdleTables", "cause_name", "idle_causes"]
 
 LISTED_GAPS = 100
 """Rows of the tables of longest gaps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class IdleCauses(Result):
-    """`pieces` cut the idle time of every device: `device_id`, `gap_id`, `start`, `duration_ns`, `cause`, `span_id`
-    (the host span that made the device wait; null for none), `ended_by` (activity_id; null at the end of the
-    window), `layer_id` (of `layers`), `op_id` (host.span_id of the innermost operator), `phase`, `frame` (the
-    innermost frame of the user's own Python code, `file.py(line): function`; null where no stacks were recorded or
-    none of the user's is open) and `dependency` (what was waited for). Times in ns. The pieces of a device sum to
-    its `idle_ns` in `breakdown`.
+class IdleTables(Result):
+    """The idle time of whole devices, stretches in which none of a device's streams worked, by what caused it."""
 
-    `by_cause`: `device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`. `by_layer`,
-    `by_operator`, `by_frame`, `by_range`: `layer` / `operator` / `frame` / `range` (null: in none) and `cause`, over all
-    devices, with `total_ns` and `share` of the idle time; `by_operator` is None without a device, `by_frame` where no
-    frame of the user's is known, `by_range` where no range of the user's is open. A range is the innermost one, whether
-    or not work was launched in it; of ranges that differ in numbers only these are `#`. `by_os_call`: the time of the causes `python` and `host_code` by the call of the OS runtime that was
-    open in it, `os_call` (null: none), `total_ns`, `share` of that time, `calls`; `by_function`: the samples that were taken
-    in it by `function` (the innermost; null without a symbol), `samples`, `share`; None where the profile has no such
-    calls or samples. `gaps`: each gap with its length `duration_ns`, its main `cause`, the
-    `cause_ns` of that, `operator`, `layer`, `frame`, `range` of the largest piece of that cause, what ended it (`name`,
-    `stream_id`, `activity_id`); longest first. `layers` is the layer table of the attribution.
-    """
+    by_cause: pl.DataFrame
+    """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`."""
+    by_layer: pl.DataFrame
+    """`layer` (null: in none) and `cause`, over all devices, with `total_ns` and `share` of the idle time."""
+    by_operator: pl.DataFrame | None
+    """The same by `operator`; None without a device."""
+    by_frame: pl.DataFrame | None
+    """The same by `frame` of the user's Python code; None where none is known."""
+    by_range: pl.DataFrame | None
+    """The same by `range`, the innermost of the user's, whether or not work was launched in it; numbers in names are `#`.
+    None where none is open."""
+    by_os_call: pl.DataFrame | None
+    """The time of the causes `python` and `host_code` by the call of the operating system that was open in it: `os_call`
+    (null: none), `total_ns`, `share` of that time, `calls`. None where the profile has no such calls."""
+    by_function: pl.DataFrame | None
+    """The samples taken in that time by `function` (the innermost; null without a symbol): `samples`, `share`. None where the
+    profile has no samples."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class IdleCauses(IdleTables):
+    """The idle time of every device cut into pieces that have one cause each."""
 
     pieces: pl.DataFrame
-    by_cause: pl.DataFrame
-    by_layer: pl.DataFrame
-    by_operator: pl.DataFrame | None
-    by_frame: pl.DataFrame | None
-    by_range: pl.DataFrame | None
-    by_os_call: pl.DataFrame | None
-    by_function: pl.DataFrame | None
+    """`device_id`, `gap_id`, `start`, `duration_ns`, `cause`, `span_id` (the host span that made the device wait; null for
+    none), `ended_by` (activity_id; null at the end of the window), `layer_id` (of `layers`), `op_id` (host.span_id of the
+    innermost operator), `phase`, `frame` (the innermost frame of the user's own Python code, `file.py(line): function`; null
+    where no stacks were recorded or none of the user's is open) and `dependency` (what was waited for). Times in ns. The
+    pieces of a device sum to its `idle_ns` in `breakdown`."""
     gaps: pl.DataFrame
+    """Each gap with its length `duration_ns`, its main `cause`, the `cause_ns` of that, the `operator`, `layer`, `frame`, `range`
+    and `dependency` of the largest piece of that cause, and the activity that ended it (`name`, `stream_id`, `activity_id`; null
+    at the end of the window); longest first."""
     layers: pl.DataFrame
+    """The layer table of the attribution."""
     idle_ns: int
+    """Over all devices."""
 
 
 def idle_causes(scope: Scope | Trace) -> IdleCauses:

@@ -117,28 +117,28 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layers(Result):
-    """`tree`: one row per layer with any time, a walk through the tree in the order in which layers first ran.
-    `path`, `parent` (its path), `name` (the last part), `type` (class of the module), `source` of the layer, `depth`;
-    `calls` in the scope; `device_ns` inclusive and `device_own_ns`; the inclusive time by phase (`forward_ns` …
-    `other_ns`) and by class (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, in which
-    at least one of those activities ran; `recomputed_ns`, forward work that ran again in the backward pass;
-    `activities` (inclusive); `share` and `own_share` of the summed device time. `host_ns` and `host_self_ns` are null for rows
-    without calls of their own or below. `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle time
-    that a span of the layer caused (`analyses.idle_causes`), null where no launch was recorded. `layer_id` and `parent_layer_id` number the layers;
-    the row `unattributed` has none.
-
-    `by_type` and `by_pattern` group the rows by class (`Conv2d`) and by path with `*` for numbers
-    (`encoder.layer.*.attention`), a layer inside one of its own group counted once; `by_type` is None when no type is
-    known. `by_phase`: `activities`, `device_ns`, `share` per phase. `coverage`: the same per method of attribution.
-    `attributed_share` is the part of the device time in layers or named phases (None when nothing ran).
-    """
+    """Device and host time along the tree of layers."""
 
     tree: pl.DataFrame
+    """One row per layer with any time, a walk through the tree in the order in which layers first ran. `path`, `parent` (its
+    path), `name` (the last part), `type` (class of the module), `source` of the layer, `depth`; `calls` in the scope;
+    `device_ns` inclusive and `device_own_ns`; the inclusive time by phase (`forward_ns` … `other_ns`) and by class
+    (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, in which at least one of those activities
+    ran; `recomputed_ns`, forward work that ran again in the backward pass; `activities` (inclusive); `share` and `own_share`
+    of the summed device time. `host_ns` and `host_self_ns` are null for rows without calls of their own or below.
+    `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle time that a span of the layer caused
+    (`analyses.idle.causes`), null where no launch was recorded. `layer_id` and `parent_layer_id` number the layers; the row
+    `unattributed` has none."""
     by_type: pl.DataFrame | None
+    """The rows by class (`Conv2d`), a layer inside one of its own class counted once; None when no type is known."""
     by_pattern: pl.DataFrame
+    """The same by path with `*` for numbers (`encoder.layer.*.attention`)."""
     by_phase: pl.DataFrame
+    """`activities`, `device_ns`, `share` per phase."""
     coverage: pl.DataFrame
+    """The same per method of attribution."""
     attributed_share: float | None
+    """The part of the device time in layers or named phases; None when nothing ran."""
 
 
 def layers(scope: Scope | Trace) -> Layers:
