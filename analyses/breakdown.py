@@ -14,9 +14,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
-from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet

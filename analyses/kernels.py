@@ -15,11 +15,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
-from tracekit.analyses.counters.measured_kernels import measured_kernels
-from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.counters.join import measured_kernels
+from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
-from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share

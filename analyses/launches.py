@@ -13,11 +13,9 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.lacking import no_launches
-from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
-from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share

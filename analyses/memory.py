@@ -11,9 +11,8 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.trace import Trace, one_of

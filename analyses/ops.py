@@ -19,9 +19,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
-from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.result import PHASE_COLUMNS, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.tables import PHASE_COLUMNS, TableView
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share

@@ -7,10 +7,9 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import AGGREGATES, Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.statistics import duration_aggregates
-from tracekit.analyses.tables import AGGREGATES, TableView
 from tracekit.facts.units import format_ns, format_share
 from tracekit.trace import Trace
 

@@ -15,7 +15,7 @@ import polars as pl
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.join import replayed
 from tracekit.analyses.idle import idle
-from tracekit.analyses.lacking import has_launch_calls
+from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.steps import DATA_LOADER, steps
 from tracekit.facts.units import format_count

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.analyses.result import Result
-    from tracekit.analyses.tables import TableView
+    from tracekit.analyses.result import Result, TableView
 
 __all__ = [
     "BUILT_IN",

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
+from tracekit.analyses.scope import Scope
+from tracekit.facts.capture_flags import how_to_record
+from tracekit.facts.launch_apis import LAUNCH
+from tracekit.facts.stack_names import PHASES
 from tracekit.findings import Finding
+from tracekit.trace import Trace
 
-__all__ = ["NotCaptured", "Result"]
+__all__ = [
+    "AGGREGATES",
+    "PHASE_COLUMNS",
+    "UNITS",
+    "Column",
+    "NotCaptured",
+    "Result",
+    "TableView",
+    "Unit",
+    "column_of",
+    "has_launch_calls",
+    "no_launches",
+    "processor_word",
+    "unit_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +77,233 @@ class Result:
     def _own_fields(self) -> list[tuple[str, Any]]:
         base = {field.name for field in dataclasses.fields(Result)}
         return [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in base]
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+AGGREGATES: Final = "count total_ns mean_ns median_ns p95_ns min_ns max_ns std_ns"
+"""The columns of `statistics.duration_aggregates`."""
+PHASE_COLUMNS: Final = " ".join(f"{name}_ns" for name in PHASES)
+
+Unit = Literal["text", "id", "device", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+"""`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
+coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
+number where −1 stands for the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its stable `name`, the `title` that a reader sees, and its unit."""
+
+    name: str
+    title: str
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """How a table is presented. Lists of columns are texts, the names separated by blanks."""
+
+    title: str
+    columns: str = ""
+    """Every column that the analysis promises."""
+    short: str | None = None
+    """Those for a narrow page; None: all."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Columns that mean something else here than elsewhere."""
+    hidden: str = ""
+    """Columns that mean nothing to a reader, such as sums of delays that overlap."""
+    series: bool = False
+    """A time series, which is drawn, not listed."""
+    tree: bool = False
+    """The rows form a tree."""
+    main: bool = False
+    """Without a row in a table like this a section says nothing."""
+    processor_title: str = ""
+    """The title where no device was captured; empty: the same."""
+
+
+_UNITS: Final[dict[str, Unit]] = {
+    "device_id": "device",
+    "stream_id": "id",
+    "thread_id": "id",
+    "activity_id": "id",
+    "step": "id",
+    "start": "time",
+    "time": "time",
+    "span_start": "time",
+    "peak_time": "time",
+    "allocated": "bytes",
+    "reserved": "bytes",
+    "bytes": "bytes",
+    "share": "ratio",
+    "overlap": "ratio",
+    "utilisation": "ratio",
+    "kernel_utilisation": "ratio",
+    "sm_efficiency": "ratio",
+    "occupancy": "ratio",
+    "variation": "ratio",
+    "flops_utilisation": "ratio",
+    "overhead": "number",
+    "phase": "text",
+    "method": "text",
+    "layer": "text",
+    "path": "text",
+    "parent": "text",
+    "type": "text",
+    "source": "text",
+    "pattern": "text",
+    "level": "text",
+    "ranks": "count",
+    "throughput_per_s": "number",
+    "achieved_tflops": "number",
+    "flops_per_step": "number",
+    "name": "text",
+    "category": "text",
+    "kind": "text",
+    "operator": "text",
+    "frame": "text",
+    "range": "text",
+    "os_call": "text",
+    "function": "text",
+    "cause": "text",
+    "dependency": "text",
+    "shapes": "text",
+    "dtypes": "text",
+    "measure": "text",
+    "part": "text",
+    "role": "text",
+    "direction": "text",
+    "host_memory": "text",
+    "series": "text",
+    "dram_source": "text",
+    "flops": "number",
+    "intensity": "number",
+    "tflops": "number",
+    "outlier": "flag",
+    "relative": "flag",
+    "total": "number",
+    "mean": "number",
+    "min": "number",
+    "max": "number",
+    "mean_length": "number",
+}
+_SUFFIXES: Final[tuple[tuple[str, Unit], ...]] = (
+    ("_ns", "ns"),
+    ("_bytes", "bytes"),
+    ("_gbps", "gbps"),
+    ("_share", "ratio"),
+    ("_ratio", "ratio"),
+    ("_id", "id"),
+)
+_TITLES: Final[dict[str, str]] = {
+    "device_id": "device",
+    "stream_id": "stream",
+    "duration_ns": "own range",
+    "time_ns": "step time",
+    "exposed_communication_ns": "exposed comm.",
+    "communication_ns": "communication",
+    "exposed_memory_ns": "exposed copies",
+    "memory_ns": "copies",
+    "overlap_ns": "comm. overlapped",
+    "kernel_utilisation": "kernel util.",
+    "sm_efficiency": "SM efficiency",
+    "launch_bound_share": "launch-bound",
+    "bandwidth_gbps": "bandwidth",
+    "trimmed_mean_ns": "trimmed mean",
+    "mean_device_ns": "mean on device",
+    "mean_call_ns": "mean launch call",
+    "mean_delay_ns": "mean delay",
+    "std_ns": "std dev.",
+    "p95_ns": "p95",
+    "host_memory": "host memory",
+    "device_ns": "on device",
+    "device_own_ns": "own on device",
+    "own_share": "own share",
+    "host_ns": "on host",
+    "host_self_ns": "own on host",
+    "union_ns": "any running",
+    "class_compute_ns": "computing",
+    "class_communication_ns": "communicating",
+    "class_memory_ns": "copying",
+}
+
+
+def unit_of(name: str, dtype: pl.DataType | None = None) -> Unit:
+    """The unit of a column, by its name first and by its type second.
+
+    >>> unit_of("total_ns"), unit_of("largest_bytes"), unit_of("mean", pl.Float64()), unit_of("count", pl.Int64())
+    ('ns', 'bytes', 'number', 'count')
+    """
+    if name in _UNITS:
+        return _UNITS[name]
+    for suffix, unit in _SUFFIXES:
+        if name.endswith(suffix):
+            return unit
+    if dtype is None or dtype.is_integer():
+        return "count"
+    if dtype == pl.Boolean:
+        return "flag"
+    return "number" if dtype.is_numeric() else "text"
+
+
+def column_of(name: str, dtype: pl.DataType | None = None) -> Column:
+    """The column with its unit and the title that a reader sees.
+
+    >>> column_of("host_wait_ns").title
+    'host wait'
+    """
+    plain = name
+    for suffix in ("_ns", "_bytes", "_gbps"):
+        plain = plain.removesuffix(suffix)
+    return Column(name, _TITLES.get(name, plain.replace("_", " ")), unit_of(name, dtype))
+
+
+def processor_word(title: str) -> str:
+    """A column's title where no device was captured: a stream is a thread there, and what runs are operators.
+
+    >>> processor_word("stream"), processor_word("share")
+    ('thread', 'share')
+    """
+    return _ON_PROCESSORS.get(title, title)
+
+
+_ON_PROCESSORS: Final = {
+    "stream": "thread",
+    "on device": "time",
+    "own on device": "own time",
+    "host wait": "between operators",
+    "of idle time": "of this time",
+}
+
+
+# -- launches that are not known --------------------------------------------------------------------
+
+
+def has_launch_calls(trace: Trace) -> bool:
+    """Whether the host has calls that put work on a device, whatever became of it.
+
+    >>> import tracekit
+    >>> has_launch_calls(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    False
+    """
+    calls = trace.host.select("kind", "name").filter(trace.host["kind"] == "runtime")
+    return bool(calls["name"].unique().cast(str).str.contains(LAUNCH).any())
+
+
+def no_launches(scope: Scope, so: str = "") -> str | None:
+    """Why no activity of the scope has a launch, what follows (`so`), and what to do; None when one has.
+
+    Launch calls that were recorded and have no activity are another fault than none at all: the profiler links the two
+    by numbers (correlation ids), and a flag does not bring those back.
+    """
+    if scope.on_cpu or not scope.activities.height or scope.activities["launch_id"].is_not_null().any():
+        return None
+    follows = f", {so}" if so else ""
+    if has_launch_calls(scope.trace):
+        return (
+            f"launch calls were recorded, but no activity could be linked to one (correlation ids are missing or"
+            f" match nothing){follows}; use the file as the profiler wrote it"
+        )
+    return f"no launch calls{follows}; {how_to_record('launches', scope.trace.meta.format)}"

@@ -14,10 +14,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
-from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet

@@ -16,10 +16,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.analyses.statistics import trimmed_mean
-from tracekit.analyses.tables import TableView
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share

@@ -25,10 +25,9 @@ from tracekit import read
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, unit_of
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
-from tracekit.analyses.tables import unit_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.inspect import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution.graph_nodes import captured_in, lies_below
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import (
     METHOD,
@@ -35,11 +34,11 @@ from tracekit.analyses.attribution.span_places import (
     StackModel,
     stack_model,
 )
-from tracekit.analyses.lacking import no_launches
+from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.fused_names import fused_operators
-from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import (
     COMMUNICATION_LAYER,
     DATA_LAYER,
@@ -48,16 +47,10 @@ from tracekit.facts.stack_names import (
     HOST_TO_DEVICE,
     PHASES,
 )
-from tracekit.spans import Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
-__all__ = [
-    "METHODS",
-    "UNATTRIBUTED",
-    "Attribution",
-    "attributed",
-    "attribution",
-]
+__all__ = ["METHODS", "UNATTRIBUTED", "Attribution", "attributed", "attribution", "captured_in", "lies_below"]
 
 ACTIVITY_COLUMNS = {
     "activity_id": pl.Int64,
@@ -291,3 +284,38 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
             " profile the forward pass in the same window"
         )
     return tuple(missing)
+
+
+# -- activities of CUDA graphs ----------------------------------------------------------------------
+
+
+def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
+    """For each activity of the scope the innermost host span that was open when its graph node was made; −1 for none.
+
+    A node of which only the copy was seen has none: all of a graph's nodes are copied in one call.
+    """
+    nodes = scope.trace.graph_nodes
+    rows = scope.activities
+    if nodes is None or not rows["graph_node"].is_not_null().any():
+        return np.full(rows.height, -1, dtype=np.int64)
+    nodes = nodes.unique(["process_id", "graph_node"], keep="first", maintain_order=True)
+    thread = stack.code_of(nodes["process_id"], nodes["thread_id"])
+    span = stack.nesting.innermost_at(thread, nodes["start"].to_numpy())
+    copies = np.flatnonzero(stack.named(GRAPH_COPY, "runtime"))
+    span = np.where((thread >= 0) & ~np.isin(span, copies), span, -1)
+    known = nodes.select("process_id", "graph_node").with_columns(pl.Series("span", span))
+    joined = rows.select("process_id", "graph_node").join(
+        known, on=["process_id", "graph_node"], how="left", maintain_order="left"
+    )
+    return joined["span"].fill_null(-1).to_numpy()
+
+
+def lies_below(layers: pl.DataFrame, inner: Int64Array, outer: Int64Array) -> BoolArray:
+    """Which layers of `inner` lie below those of `outer` beside them (rows of `layers`); −1, none, lies nowhere."""
+    parent = layers["parent_layer_id"].fill_null(-1).to_numpy()
+    found = np.zeros(inner.size, dtype=bool)
+    above = take(parent, inner)
+    while (above >= 0).any():
+        found |= (above == outer) & (above >= 0)
+        above = take(parent, above)
+    return found

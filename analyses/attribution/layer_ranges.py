@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
 from tracekit.errors import UsageError
-from tracekit.facts.stack_names import NOT_A_LAYER
+from tracekit.facts.stack_names import FSDP_FORWARD, NOT_A_LAYER, WRAPPER_PART
 from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter, not_a_pattern
-from tracekit.spans import BoolArray
+from tracekit.readers.nsys.vocabulary import LIBRARY_DOMAINS
+from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
-__all__ = ["choose_ranges", "counting", "user_ranges"]
+__all__ = [
+    "Spanning",
+    "choose_ranges",
+    "counting",
+    "fsdp_forwards",
+    "named_ranges",
+    "spanning_ranges",
+    "user_ranges",
+    "work_of",
+]
 
 _SHOWN: Final = 5
 _LONGEST: Final = 60
@@ -101,3 +113,166 @@ def _known(names: pl.DataFrame, chosen: RangeFilter) -> str:
 def _listed(texts: pl.Series) -> str:
     shown = [repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") for text in texts.head(_SHOWN)]
     return ", ".join(shown) + (f" and {texts.len() - _SHOWN:,} more" if texts.len() > _SHOWN else "")
+
+
+# -- named ranges that are layers -------------------------------------------------------------------
+
+
+def named_ranges(
+    trace: Trace, stack: HostStack, engine: Int64Array, steps: pl.DataFrame | None
+) -> Int64Array:
+    """Annotations that are not a tool's own and enclose work: on their thread, or at that time on the engine's."""
+    candidate = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
+    if not candidate.any():
+        return np.empty(0, dtype=np.int64)
+    rows = np.flatnonzero(candidate)
+    if steps is not None and steps.height:
+        spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
+        others = spans.join(
+            steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
+        )
+        rows = rows[others["row"].to_numpy()]
+    chosen = trace.layer_ranges
+    if chosen is not None:
+        rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
+    if not rows.size:
+        return rows
+    work = work_of(trace, stack)
+    before = np.concatenate([[0], np.cumsum(work)])
+    last = rows + _spans_below(stack, rows)
+    encloses = before[last] > before[rows + 1]
+    away = np.flatnonzero(work & np.isin(stack.thread, engine))
+    spans = pl.DataFrame({"process": stack.process[rows], "start": stack.start[rows], "end": stack.end[rows]})
+    encloses |= one_begins_in(spans, stack.process[away], stack.start[away])
+    kept: Int64Array = rows[encloses]
+    if chosen is not None and chosen.depth is not None and kept.size:
+        kept = kept[stack.nesting_of(kept).depth() < chosen.depth]
+    return kept
+
+
+def work_of(trace: Trace, stack: HostStack) -> BoolArray:
+    """Host spans that are work: operators and launches."""
+    work = stack.of_kind("op")
+    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    return work
+
+
+def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
+    """How many rows from each span on start before it ends, on its thread; itself included."""
+    bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
+    found = np.empty(rows.size, dtype=np.int64)
+    codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
+    for code, mine in zip(codes.tolist(), np.split(np.arange(rows.size), first[1:]), strict=True):
+        low, high = np.searchsorted(stack.thread, [code, code + 1])
+        found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
+    return np.maximum(np.minimum(found, bounds) - rows, 1)
+
+
+def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:
+    """The stretch between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
+    hooks = np.flatnonzero(stack.named(FSDP_FORWARD, "annotation", "op"))
+    if not hooks.size:
+        return None
+    frame = pl.DataFrame(
+        {
+            "name": stack.frame["name"][hooks].cast(pl.String),
+            "thread": stack.thread[hooks],
+            "start": stack.start[hooks],
+            "end": stack.end[hooks],
+        }
+    ).with_columns(
+        pl.col("name").str.extract(FSDP_FORWARD, 1).alias("side"),
+        pl.col("name")
+        .str.extract(FSDP_FORWARD, 2)
+        .str.replace_all(WRAPPER_PART, "")
+        .str.strip_chars(".")
+        .replace("", "FSDP")
+        .fill_null("FSDP")
+        .alias("layer"),
+    )
+    frame = frame.with_columns(pl.int_range(pl.len()).over("thread", "layer", "side").alias("turn"))
+    pre, post = (frame.filter(pl.col("side") == side) for side in ("pre", "post"))
+    pairs = pre.join(post, on=["thread", "layer", "turn"], suffix="_post").filter(
+        pl.col("start_post") >= pl.col("end")
+    )
+    if not pairs.height:
+        return None
+    ends = pairs["start_post"].to_numpy()
+    return pairs["thread"].to_numpy(), pairs["end"].to_numpy(), ends, pairs["layer"]
+
+
+# -- ranges that need not nest ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spanning:
+    """Start/end ranges, nested by process. `names` are theirs, row by row; `process_of_thread` gives the number of the process of each
+    thread of the host stack. `starts` and `ends` are sorted within each process, which `bounds` delimits.
+    """
+
+    nesting: Nesting
+    names: pl.Series
+    depth: Int64Array
+    process_of_thread: Int64Array
+    ends: Int64Array
+    bounds: Int64Array
+
+    def at(self, thread: Int64Array, time: Int64Array) -> Int64Array:
+        """For each (thread, time) the innermost open range of the thread's process; −1 for none, and where that is ambiguous."""
+        process = self.process_of_thread[thread]
+        row = self.nesting.innermost_at(process, time)
+        # All ranges around a range are open while it is; if more are open, one of them does not contain it.
+        clear = take(self.depth, row) + 1 == self._open(process, time)
+        return np.where(clear, row, -1)
+
+    def _open(self, process: Int64Array, time: Int64Array) -> Int64Array:
+        """How many ranges are open at each time."""
+        count = np.zeros(time.size, dtype=np.int64)
+        for code in np.unique(process).tolist():
+            rows = np.flatnonzero(process == code)
+            low, high = int(self.bounds[code]), int(self.bounds[code + 1])
+            begun = np.searchsorted(self.nesting.start[low:high], time[rows], side="right")
+            count[rows] = begun - np.searchsorted(self.ends[low:high], time[rows], side="right")
+        return count
+
+
+def spanning_ranges(trace: Trace, stack: HostStack, work: BoolArray) -> Spanning | None:
+    """The start/end ranges of a trace that may stand for layers and meanwhile see some of `work` (a mask of the host
+    spans) begin in their process; None when there is none.
+    """
+    if trace.ranges is None or not stack.size:
+        return None
+    rows = trace.ranges.filter((pl.col("kind") == "start_end") & (pl.col("duration") > 0))
+    distinct = rows.select("name", "domain").unique()
+    tools = distinct["name"].cast(pl.String).str.contains(NOT_A_LAYER) | distinct["domain"].cast(
+        pl.String
+    ).str.contains(LIBRARY_DOMAINS).fill_null(value=False)
+    own = distinct.filter(~tools)
+    if trace.layer_ranges is not None and own.height:
+        own = own.filter(pl.Series(counting(own, trace.layer_ranges)))
+    rows = rows.join(own, on=["name", "domain"], how="semi", nulls_equal=True, maintain_order="left")
+    codes, process = np.unique(stack.process, return_inverse=True)
+    numbers = pl.DataFrame({"process_id": codes, "process": np.arange(codes.size, dtype=np.int64)})
+    rows = rows.join(numbers, on="process_id", how="inner", maintain_order="left")
+    rows = rows.select("name", "process", "start", (pl.col("start") + pl.col("duration")).alias("end"))
+    rows = rows.sort("process", "start", pl.col("end") * -1, maintain_order=True)
+    rows = rows.filter(pl.Series(one_begins_in(rows, process.astype(np.int64)[work], stack.start[work])))
+    if not rows.height:
+        return None
+    nesting = nest(rows["process"].to_numpy(), rows["start"].to_numpy(), rows["end"].to_numpy())
+    depth = nesting.depth()
+    chosen = trace.layer_ranges
+    if chosen is not None and chosen.depth is not None and (depth >= chosen.depth).any():
+        rows = rows.filter(pl.Series(depth < chosen.depth))
+        nesting = nest(rows["process"].to_numpy(), rows["start"].to_numpy(), rows["end"].to_numpy())
+        depth = nesting.depth()
+    of_thread = np.zeros(int(stack.thread[-1]) + 1, dtype=np.int64)
+    of_thread[stack.thread] = process
+    return Spanning(
+        nesting=nesting,
+        names=rows["name"].cast(pl.String),
+        depth=depth,
+        process_of_thread=of_thread,
+        ends=rows.sort("process", "end")["end"].to_numpy(),
+        bounds=np.searchsorted(nesting.thread, np.arange(codes.size + 1)),
+    )

@@ -15,9 +15,8 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.idle.causes import LISTED_GAPS, IdleTables, idle_causes
-from tracekit.analyses.lacking import no_launches
+from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.tables import TableView
 from tracekit.facts.units import NS_PER_US
 from tracekit.trace import Trace
 

@@ -23,8 +23,7 @@ from tracekit.analyses.attribution.layer_ranges import counting
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses.idle.pieces import idle_pieces
-from tracekit.analyses.lacking import no_launches
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import format_count, format_ns, format_share

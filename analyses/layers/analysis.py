@@ -23,9 +23,8 @@ from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed,
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers.groups import by_group, pattern_of, shares
 from tracekit.analyses.layers.host_times import HostTimes, host_times
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
-from tracekit.analyses.tables import PHASE_COLUMNS, TableView
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.spans import Int64Array

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
-from tracekit.analyses.lacking import has_launch_calls
+from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER

@@ -10,9 +10,9 @@ from planted import MS, US, Planted, finding
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.lacking import no_launches
 from tracekit.analyses.launches import launches
 from tracekit.analyses.registry import BUILT_IN
+from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import select
 from tracekit.analyses.xsp.catalogue import MISSING
 from tracekit.analyses.xsp.result import lacking, worded

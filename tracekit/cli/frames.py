@@ -82,7 +82,7 @@ def _page(listing: Listing, chosen: Format) -> str:
 
 
 def _section(listing: Listing) -> Section:
-    from tracekit.analyses.tables import column_of
+    from tracekit.analyses.result import column_of
     from tracekit.report.model import Section, Table
     from tracekit.report.text import clean, clean_frame
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.tables import unit_of
+from tracekit.analyses.result import unit_of
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
 from tracekit.report.names import category_name

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from tracekit.analyses.tables import UNITS, Column, Unit
+from tracekit.analyses.result import UNITS, Column, Unit
 from tracekit.findings import BOUNDS, Bound, Finding
 from tracekit.trace import DeviceInfo, Excerpt
 from tracekit.verdict.model import Advice, Cost, Verdict

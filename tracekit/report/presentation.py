@@ -9,9 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.analyses.registry import Analysis
-from tracekit.analyses.result import NotCaptured, Result
+from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.tables import TableView, column_of, processor_word
 from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
 from tracekit.report.figures_data import figures_of

@@ -8,8 +8,8 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import breakdown
+from tracekit.analyses.result import column_of
 from tracekit.analyses.scope import Window, select
-from tracekit.analyses.tables import column_of
 from tracekit.facts.units import format_share
 from tracekit.report.model import Column, Section, Table
 from tracekit.report.text import clean

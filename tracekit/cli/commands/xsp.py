@@ -144,7 +144,7 @@ def _write_folder(tables: Mapping[str, XspTable], chosen: Format, output: Path |
 
 
 def _section(table: XspTable) -> Section:
-    from tracekit.analyses.tables import column_of
+    from tracekit.analyses.result import column_of
     from tracekit.analyses.xsp.catalogue import CATALOGUE
     from tracekit.report.model import Section, Table
     from tracekit.report.text import clean, clean_frame

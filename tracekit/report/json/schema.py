@@ -8,7 +8,7 @@ import typing
 from typing import Any, Final, Literal, Union
 
 from tracekit.analyses.registry import BUILT_IN, Analysis
-from tracekit.analyses.tables import unit_of
+from tracekit.analyses.result import unit_of
 from tracekit.findings import Finding
 from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
 
