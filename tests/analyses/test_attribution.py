@@ -88,7 +88,7 @@ def test_both_operators_are_the_planted_ones(seed: int, vendor: str, tmp_path: P
 
 def read(path: Path) -> tuple[Trace, pl.DataFrame]:
     trace = tracekit.read(path)
-    return trace, attributed(trace, select(trace, window="trace"))
+    return trace, attributed(select(trace, window="trace"))
 
 
 @pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")

@@ -178,7 +178,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
         yield b"half"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(chrome, "_compressed", broken)
+    monkeypatch.setattr("tracekit.report.chrome.render._compressed", broken)
     with pytest.raises(UsageError, match="No space left"):
         chrome.write(trace, target)
     assert target.read_bytes() == b"old"

@@ -18,7 +18,7 @@ import tracekit
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, Analysis, get_analysis
 from tracekit.analyses.result import Result
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, select
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.report import build
@@ -229,7 +229,7 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
             "total_ns": [1_000 - elementwise, elementwise],
         }
     )
-    advice = top_kernels_advice(kernels, 2_000_000, trace)
+    advice = top_kernels_advice(kernels, 2_000_000, select(trace))
     if fused:
         assert (
             advice.title
@@ -354,7 +354,7 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.setattr(rules, "RULES", {})
     monkeypatch.setattr(
-        "tracekit.verdict.decide._findings", lambda _: [Owned(finding, "idle") for finding in found]
+        "tracekit.verdict.decide.owned", lambda _: [Owned(finding, "idle") for finding in found]
     )
     advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
     assert [one.title for one in advice] == ["Keep the device fed", "large", "middle"]
@@ -362,7 +362,7 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
 
 def test_warm_up_is_said_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Finding("cold_start", "warning", "First-time work", "", "Skip warm-up.", 300_000)
-    monkeypatch.setattr("tracekit.verdict.decide._findings", lambda _: [Owned(told, "launches")])
+    monkeypatch.setattr("tracekit.verdict.decide.owned", lambda _: [Owned(told, "launches")])
     verdict = build_report(small_traces.host_bound(tmp_path)).verdict
     assert verdict.advice[0].finding == "cold_start"
     assert "Warm-up was recorded" in verdict.notes[0]
