@@ -1,7 +1,7 @@
 # One word each. PYTHON is the interpreter of an environment with the extras test and docs.
 PYTHON ?= python
 
-.PHONY: all format lint types test bench docs docs-reference
+.PHONY: all format lint types test test-all bench docs docs-reference
 
 all: lint types test docs
 
@@ -18,6 +18,9 @@ types:
 
 test:
 	$(PYTHON) -m pytest
+
+test-all:
+	$(PYTHON) -m pytest -m "slow or not slow"
 
 bench:
 	$(PYTHON) benchmarks/run.py
