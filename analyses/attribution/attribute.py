@@ -93,8 +93,8 @@ def attribution(scope: Scope | Trace) -> Attribution:
     """The operators, layer and phase of every activity of the scope.
 
     >>> import tracekit
-    >>> found = attribution(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> sorted(found.activities["phase"].unique().cast(str))
+    >>> places = attribution(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> sorted(places.activities["phase"].unique().cast(str))
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """
     return once(scope, _attribution)
@@ -313,9 +313,9 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
 def lies_below(layers: pl.DataFrame, inner: Int64Array, outer: Int64Array) -> BoolArray:
     """Which layers of `inner` lie below those of `outer` beside them (rows of `layers`); −1, none, lies nowhere."""
     parent = layers["parent_layer_id"].fill_null(-1).to_numpy()
-    found = np.zeros(inner.size, dtype=bool)
+    below = np.zeros(inner.size, dtype=bool)
     above = take(parent, inner)
     while (above >= 0).any():
-        found |= (above == outer) & (above >= 0)
+        below |= (above == outer) & (above >= 0)
         above = take(parent, above)
-    return found
+    return below

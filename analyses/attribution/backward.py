@@ -69,8 +69,8 @@ def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> I
     others = np.zeros(0, dtype=np.int64)
     if forwards.any():
         others = np.unique(stack.thread[forwards & (node < 0)])
-    found: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
-    return found
+    threads: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
+    return threads
 
 
 def _between_nodes(stack: HostStack, is_node: BoolArray, engine: Int64Array) -> BoolArray:

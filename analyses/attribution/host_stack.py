@@ -53,10 +53,10 @@ class HostStack:
 
     def of_kind(self, *kinds: str) -> BoolArray:
         """Which spans are of one of these kinds."""
-        found = np.zeros(self.size, dtype=bool)
+        mask = np.zeros(self.size, dtype=bool)
         for kind in kinds:
-            found |= self.kind == HOST_KINDS.index(kind)
-        return found
+            mask |= self.kind == HOST_KINDS.index(kind)
+        return mask
 
     def named(self, pattern: str, *kinds: str) -> BoolArray:
         """Which spans of these kinds (of all, when none is given) have a name that matches."""
@@ -105,10 +105,10 @@ def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> B
         check_sortedness=False,
         coalesce=False,
     )
-    found: BoolArray = (
+    mask: BoolArray = (
         met.sort("row").select((pl.col("at") < pl.col("end")).fill_null(value=False)).to_series().to_numpy()
     )
-    return found
+    return mask
 
 
 def texts(names: pl.Series) -> pl.Series:

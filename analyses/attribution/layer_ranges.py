@@ -52,8 +52,8 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
     """The distinct ranges that somebody named, tools excepted: `name` and `domain` (null for the default one)."""
-    found = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
-    distinct = found.select("name", "domain").unique()
+    annotations = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
+    distinct = annotations.select("name", "domain").unique()
     if trace.ranges is not None:
         spanning = trace.ranges.filter(pl.col("kind") == "start_end").select("name", "domain")
         distinct = pl.concat([distinct, spanning.unique()]).unique()
@@ -81,16 +81,16 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
     rows = ranges.select("name", "domain").join(
         told, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
     )
-    found: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
-    return found
+    mask: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
+    return mask
 
 
 def _matching(names: pl.Series, flag: str, patterns: tuple[str, ...]) -> pl.Series:
     """Which names one of the patterns matches."""
-    found = pl.Series([False]).new_from_index(0, names.len())
+    mask = pl.Series([False]).new_from_index(0, names.len())
     for pattern in patterns:
-        found |= _matches(names, flag, pattern)
-    return found
+        mask |= _matches(names, flag, pattern)
+    return mask
 
 
 def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
@@ -160,12 +160,12 @@ def work_of(trace: Trace, stack: HostStack) -> BoolArray:
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
     """How many rows from each span on start before it ends, on its thread; itself included."""
     bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
-    found = np.empty(rows.size, dtype=np.int64)
+    ends = np.empty(rows.size, dtype=np.int64)
     codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
     for code, mine in zip(codes.tolist(), np.split(np.arange(rows.size), first[1:]), strict=True):
         low, high = np.searchsorted(stack.thread, [code, code + 1])
-        found[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
-    return np.maximum(np.minimum(found, bounds) - rows, 1)
+        ends[mine] = low + np.searchsorted(stack.start[low:high], stack.end[rows[mine]], side="left")
+    return np.maximum(np.minimum(ends, bounds) - rows, 1)
 
 
 def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:

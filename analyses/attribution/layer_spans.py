@@ -112,15 +112,15 @@ class Layers:
             open_ = np.flatnonzero(layer < 0)
             if not open_.size:
                 break
-            found, since = each.at(thread[open_], time[open_])
-            hit = found >= 0
-            layer[open_[hit]], start[open_[hit]], source[open_[hit]] = found[hit], since[hit], number
+            layers, since = each.at(thread[open_], time[open_])
+            hit = layers >= 0
+            layer[open_[hit]], start[open_[hit]], source[open_[hit]] = layers[hit], since[hit], number
         return layer, source, start
 
     def id_of(self, path: str, source: str) -> int:
         """The number of a layer of `table`; −1 for none."""
-        found = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
-        return int(found[0]) if found.len() else -1
+        ids = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
+        return int(ids[0]) if ids.len() else -1
 
 
 def layers_of(
@@ -135,7 +135,7 @@ def layers_of(
     `engine` are the threads of the autograd engine, `pseudo` (path, source) of rows that stand for work in no layer. Ranges
     that are `steps` (`start`, `end`) are no layers.
     """
-    found = [
+    trees = [
         each
         for each in (
             _captured(trace, stack),
@@ -148,16 +148,16 @@ def layers_of(
     spanning = spanning_ranges(trace, stack, work_of(trace, stack))
     if spanning is not None:
         row, tree = nested_paths(spanning.nesting, spanning.names, "/")
-        found.append((spanning.nesting, row, tree, "interval"))
+        trees.append((spanning.nesting, row, tree, "interval"))
     rows: list[tuple[str, str, str | None, str | None]] = []  # path, source, parent's path, type
-    for _, _, table, source in found:
+    for _, _, table, source in trees:
         rows += [(path, source, parent, type_) for path, parent, type_ in table.rows()]
     rows += [(path, source, None, None) for path, source in pseudo]
     table = _numbered(rows)
     numbers = {(path, source): number for number, path, source in table["layer_id", "path", "source"].rows()}
     sources: list[LayerSource] = []
     process_wide: SpanningSource | None = None
-    for nesting, row, tree, source in found:
+    for nesting, row, tree, source in trees:
         known = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
         if spanning is not None and nesting is spanning.nesting:
             process_wide = SpanningSource(source, spanning, take(known, row))
@@ -366,5 +366,5 @@ def rows_of(values: pl.Series, known: pl.Series) -> Int64Array:
     """The row in `known` of each value; −1 for one that is not in it."""
     rows = pl.DataFrame({"value": known, "row": np.arange(known.len())})
     joined = values.alias("value").to_frame().join(rows, on="value", how="left", maintain_order="left")
-    found: Int64Array = joined["row"].fill_null(-1).to_numpy()
-    return found
+    row: Int64Array = joined["row"].fill_null(-1).to_numpy()
+    return row

@@ -75,20 +75,20 @@ class Phases:
     def of_main_thread(self, spans: Int64Array) -> Int64Array:
         """The phase that the main thread of each span's process is in when the span starts; −1 when unknown."""
         known = np.flatnonzero(spans >= 0)
-        found = np.full(spans.size, -1, dtype=np.int64)
+        phase = np.full(spans.size, -1, dtype=np.int64)
         rows = spans[known]
         thread, time = self.main_thread(self.stack.process[rows]), self.stack.start[rows]
-        found[known] = take(
+        phase[known] = take(
             self.marked_phase, take(self.marker_rows, self.markers.innermost_at(thread, time))
         )
-        return found
+        return phase
 
     def _in_numbered(self, spans: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         numbered = self.stack.of_kind("op") & (self.stack.sequence >= 0) & ~self.backward.is_node
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
             take(self.stack.nesting.nearest_ancestor(numbered), spans) >= 0
         )
-        return found
+        return mask
 
 
 def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program) -> Phases:
@@ -124,8 +124,8 @@ def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, in
     """Threads that a backend for collectives keeps for itself."""
     ranged = np.unique(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])
     busy = np.array([*main.values(), *backward.engine_threads.tolist()], dtype=np.int64)
-    found: Int64Array = np.setdiff1d(ranged, busy)
-    return found
+    threads: Int64Array = np.setdiff1d(ranged, busy)
+    return threads
 
 
 def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> dict[int, int]:
@@ -135,12 +135,12 @@ def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> di
         marks,
         np.flatnonzero(stack.of_kind("op") & ~backward.is_node),
     ]
-    found: dict[int, int] = {}
+    mains: dict[int, int] = {}
     for rows in signals:
         counts = np.bincount(stack.thread[rows])
         threads = np.flatnonzero(counts)
         threads = threads[np.argsort(-counts[threads], kind="stable")]
         processes = stack.process[np.searchsorted(stack.thread, threads)]  # spans are sorted by thread
         for process, thread in zip(processes.tolist(), threads.tolist(), strict=True):
-            found.setdefault(process, thread)
-    return found
+            mains.setdefault(process, thread)
+    return mains

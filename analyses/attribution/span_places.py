@@ -73,9 +73,9 @@ class StackModel:
         method = np.full(n, METHOD[UNATTRIBUTED], dtype=np.int64)
         phase = np.full(n, PHASE["other"], dtype=np.int64)
         recomputed = np.zeros(n, dtype=bool)
-        found = self._spans(spans)
-        layer[known], method[known] = found.layer, found.method
-        phase[known], recomputed[known] = found.phase, found.recomputed
+        inner = self._spans(spans)
+        layer[known], method[known] = inner.layer, inner.method
+        phase[known], recomputed[known] = inner.phase, inner.recomputed
         return SpanPlaces(layer, phase, method, recomputed)
 
     def _spans(self, spans: Int64Array) -> SpanPlaces:
@@ -107,9 +107,9 @@ class StackModel:
         layer = np.full(nodes.size, -1, dtype=np.int64)
         known = np.flatnonzero(forward >= 0)
         spans = forward[known]
-        found, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
-        found = np.where(found >= 0, found, self.phases.pseudo_at(spans))
-        layer[known] = found
+        open_layer, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
+        open_layer = np.where(open_layer >= 0, open_layer, self.phases.pseudo_at(spans))
+        layer[known] = open_layer
         follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
         return layer, np.where(follows, METHOD["accumulate"], METHOD["sequence"])
 
@@ -119,9 +119,9 @@ class StackModel:
         lost = np.flatnonzero((layer < 0) & np.isin(self.stack.thread[spans], self.backward.engine_threads))
         if lost.size:
             main = self.phases.main_thread(self.stack.process[spans[lost]])
-            found, _, _ = self.layers.at(main, self.stack.start[spans[lost]])
-            hit = found >= 0
-            layer[lost[hit]], method[lost[hit]] = found[hit], METHOD["enclosing-time"]
+            open_layer, _, _ = self.layers.at(main, self.stack.start[spans[lost]])
+            hit = open_layer >= 0
+            layer[lost[hit]], method[lost[hit]] = open_layer[hit], METHOD["enclosing-time"]
         return layer, method
 
 

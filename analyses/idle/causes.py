@@ -94,10 +94,10 @@ def idle_causes(scope: Scope | Trace) -> IdleCauses:
 
 def _idle_causes(scope: Scope) -> IdleCauses:
     trace = scope.trace
-    found = attribution(scope)
+    owners = attribution(scope)
     gaps = device_gaps(scope)
-    pieces = idle_pieces(scope, found, gaps)
-    named = _named(trace, found, pieces)
+    pieces = idle_pieces(scope, owners, gaps)
+    named = _named(trace, owners, pieces)
     waits = host_code(trace, pieces)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     return IdleCauses(
@@ -112,7 +112,7 @@ def _idle_causes(scope: Scope) -> IdleCauses:
         by_os_call=calls,
         by_function=functions,
         gaps=_longest(scope, gaps, named),
-        layers=found.layers,
+        layers=owners.layers,
         idle_ns=int(pieces["duration_ns"].sum()),
     )
 
@@ -120,12 +120,12 @@ def _idle_causes(scope: Scope) -> IdleCauses:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
+def _named(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their operators, ranges and layers."""
     operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
     ranges = trace.host.select(pl.col("span_id").alias("range_id"), pl.col("name").alias("range"))
-    pieces = pieces.with_columns(_ranges(trace, found, pieces))
-    layers = found.layers.select("layer_id", pl.col("path").alias("layer"))
+    pieces = pieces.with_columns(_ranges(trace, owners, pieces))
+    layers = owners.layers.select("layer_id", pl.col("path").alias("layer"))
     return (
         pieces.join(operators, on="op_id", how="left", maintain_order="left")
         .join(layers, on="layer_id", how="left", maintain_order="left")
@@ -133,12 +133,12 @@ def _named(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.DataFra
     )
 
 
-def _ranges(trace: Trace, found: Attribution, pieces: pl.DataFrame) -> pl.Series:
+def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Series:
     """`range_id`: the innermost range that a person named around the span that made the device wait, or around the
     launch where none did; null for none. Such a range need not hold work of the device, as a layer must; where the trace's
     `layer_ranges` choose among ranges, it is one of the chosen.
     """
-    stack = found.model.stack
+    stack = owners.model.stack
     named = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
     if trace.layer_ranges is not None and named.any():
         named = _chosen(stack, named, trace.layer_ranges)
@@ -288,7 +288,7 @@ def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
     sampled = sampled_most(functions)
     if sampled is not None:
         function, share, count = sampled
-        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
+        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples owners {subject} in {function}"
     return f" Outside recorded calls{told}." if told else ""
 
 

@@ -68,13 +68,13 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
         .sort("code", "start", "duration", descending=[False, False, True])
     )
     total = int((waits["end"] - waits["start"]).sum())
-    found = _split(asked, calls)
+    by_call = _split(asked, calls)
     rest = pl.DataFrame(
-        {"os_call": [None], "total_ns": [total - int(found["total_ns"].sum())], "calls": [None]},
-        schema=found.schema,
+        {"os_call": [None], "total_ns": [total - int(by_call["total_ns"].sum())], "calls": [None]},
+        schema=by_call.schema,
     )
     return (
-        pl.concat([found, rest])
+        pl.concat([by_call, rest])
         .with_columns((pl.col("total_ns") / total).alias("share"))
         .sort("total_ns", "os_call", descending=[True, False])
         .select("os_call", "total_ns", "share", "calls")

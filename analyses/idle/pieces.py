@@ -61,13 +61,13 @@ class _Places:
     frame: Int64Array
 
 
-def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
+def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
     """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
-    causes = span_causes(scope.trace, found.model)
-    host = _host_part(scope, found, gaps, causes)
+    causes = span_causes(scope.trace, owners.model)
+    host = _host_part(scope, owners, gaps, causes)
     rest, dependency = _rest(scope, gaps)
-    main = _main_threads(scope, found, gaps)
-    places = [_at_spans(found, host, main, causes), _at_activities(scope, found, gaps, rest, main, causes)]
+    main = _main_threads(scope, owners, gaps)
+    places = [_at_spans(owners, host, main, causes), _at_activities(scope, owners, gaps, rest, main, causes)]
     rows, place = _joined([host, rest]), _joined(places)
     order = np.lexsort((rows.start, rows.gap))
     gap, frame = rows.gap[order], place.frame[order]
@@ -83,7 +83,7 @@ def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> pl.Data
             "layer_id": place.layer[order],
             "op_id": place.op[order],
             "phase": place.phase[order],
-            "frame": _frame_texts(found, frame),
+            "frame": _frame_texts(owners, frame),
             "dependency": dependency.gather(gap),
         }
     )
@@ -94,10 +94,10 @@ def idle_pieces(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> pl.Data
     ).select(pl.col(name).cast(dtype) for name, dtype in PIECE_COLUMNS.items())
 
 
-def _frame_texts(found: Attribution, frame: Int64Array) -> pl.Series:
+def _frame_texts(owners: Attribution, frame: Int64Array) -> pl.Series:
     """The names of the frames; null where there is none."""
     rows = pl.Series(frame, dtype=pl.Int64)
-    names = found.model.stack.frame["name"]
+    names = owners.model.stack.frame["name"]
     known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
     return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
 
@@ -114,13 +114,13 @@ def _joined(parts: list[_Columns]) -> _Columns:
 # -- the host was late -----------------------------------------------------------------------------
 
 
-def _host_part(scope: Scope, found: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
+def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
     """The time of gaps in which the activity that ends them was not launched yet, by what the host did."""
-    stack = found.model.stack
+    stack = owners.model.stack
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     if scope.on_cpu:  # an operator is its own launch
         late = np.arange(gaps.height)
-        main = _stepping_thread(found)
+        main = _stepping_thread(owners)
         thread = np.full(late.size, main, dtype=np.int64)
     else:
         launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
@@ -132,12 +132,12 @@ def _host_part(scope: Scope, found: Attribution, gaps: pl.DataFrame, causes: Spa
     return _Rows(late[pieces.interval], pieces.start, pieces.end, causes.of(pieces.span), pieces.span)
 
 
-def _stepping_thread(found: Attribution) -> int:
+def _stepping_thread(owners: Attribution) -> int:
     """The thread that runs the steps of the process that has some; the one with most spans where none is known."""
-    mains = list(found.model.phases.main.values())
+    mains = list(owners.model.phases.main.values())
     if mains:
         return mains[0]
-    codes, counts = np.unique(found.model.stack.thread, return_counts=True)
+    codes, counts = np.unique(owners.model.stack.thread, return_counts=True)
     return int(codes[counts.argmax()]) if codes.size else -1
 
 
@@ -188,23 +188,23 @@ def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.
 # -- where it lies ---------------------------------------------------------------------------------
 
 
-def _at_spans(found: Attribution, rows: _Rows, main: Int64Array, causes: SpanCauses) -> _Places:
+def _at_spans(owners: Attribution, rows: _Rows, main: Int64Array, causes: SpanCauses) -> _Places:
     """Layer, operator, phase and frame around the spans."""
-    stack = found.model.stack
+    stack = owners.model.stack
     distinct, back = np.unique(rows.span, return_inverse=True)
-    places = found.model.places(distinct)
+    places = owners.model.places(distinct)
     op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), rows.span)
-    frame = _frames(found, rows, rows.span, main, causes)
+    frame = _frames(owners, rows, rows.span, main, causes)
     return _Places(places.layer[back], op, places.phase[back], frame)
 
 
 def _at_activities(
-    scope: Scope, found: Attribution, gaps: pl.DataFrame, rows: _Rows, main: Int64Array, causes: SpanCauses
+    scope: Scope, owners: Attribution, gaps: pl.DataFrame, rows: _Rows, main: Int64Array, causes: SpanCauses
 ) -> _Places:
     """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
     ended = gaps["ended_by"].gather(rows.gap)
     chosen = pl.DataFrame({"activity_id": ended})
-    known = found.activities.select("activity_id", "layer_id", "phase")
+    known = owners.activities.select("activity_id", "layer_id", "phase")
     anchors = scope.overlapping.select("activity_id", "op_id", "launch_id")
     joined = chosen.join(anchors, on="activity_id", how="left", maintain_order="left").join(
         known, on="activity_id", how="left", maintain_order="left"
@@ -213,7 +213,7 @@ def _at_activities(
     launch = joined["launch_id"].fill_null(-1).to_numpy()
     anchor = np.where(launch >= 0, launch, op)
     distinct, back = np.unique(anchor, return_inverse=True)
-    places = found.model.places(distinct)
+    places = owners.model.places(distinct)
     attributed = joined["phase"].is_not_null().to_numpy()
     phase = joined["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     layer = joined["layer_id"].fill_null(-1).to_numpy()
@@ -221,12 +221,12 @@ def _at_activities(
         np.where(attributed, layer, places.layer[back]),
         op,
         np.where(attributed, phase, places.phase[back]),
-        _frames(found, rows, anchor, main, causes),
+        _frames(owners, rows, anchor, main, causes),
     )
 
 
 def _frames(
-    found: Attribution, rows: _Rows, spans: Int64Array, main: Int64Array, causes: SpanCauses
+    owners: Attribution, rows: _Rows, spans: Int64Array, main: Int64Array, causes: SpanCauses
 ) -> Int64Array:
     """The user's frame around each span; where there is none on its thread (the autograd engine's have none), that
     of the main thread at that time.
@@ -234,17 +234,17 @@ def _frames(
     frame = take(causes.frame, spans)
     lost = np.flatnonzero((frame < 0) & (main[rows.gap] >= 0))
     if lost.size and (causes.frame >= 0).any():
-        open_then = found.model.stack.nesting.innermost_at(main[rows.gap[lost]], rows.start[lost])
+        open_then = owners.model.stack.nesting.innermost_at(main[rows.gap[lost]], rows.start[lost])
         frame[lost] = take(causes.frame, open_then)
     return frame
 
 
-def _main_threads(scope: Scope, found: Attribution, gaps: pl.DataFrame) -> Int64Array:
+def _main_threads(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> Int64Array:
     """For each gap the main thread of the process that launched what ended it; −1 where that is unknown."""
     if scope.on_cpu:
-        return np.full(gaps.height, _stepping_thread(found), dtype=np.int64)
+        return np.full(gaps.height, _stepping_thread(owners), dtype=np.int64)
     launch = gaps["launch_id"].fill_null(-1).to_numpy()
     main = np.full(launch.size, -1, dtype=np.int64)
     known = launch >= 0
-    main[known] = found.model.phases.main_thread(found.model.stack.process[launch[known]])
+    main[known] = owners.model.phases.main_thread(owners.model.stack.process[launch[known]])
     return main

@@ -118,14 +118,14 @@ def _loading(model: StackModel) -> BoolArray:
     stack = model.stack
     data = model.phases.marked_phase == PHASES.index("data")
     data |= stack.named(DATA_FRAME, "python") | stack.named(DATA_OPERATOR, "op")
-    found: BoolArray = stack.nesting.nearest_ancestor(data) >= 0
-    return found
+    mask: BoolArray = stack.nesting.nearest_ancestor(data) >= 0
+    return mask
 
 
 def _in_marked_calls(stack: HostStack, marked: BoolArray) -> BoolArray:
     """Spans inside an API call that tells its cause."""
-    found: BoolArray = stack.nesting.nearest_ancestor(marked) >= 0
-    return found
+    mask: BoolArray = stack.nesting.nearest_ancestor(marked) >= 0
+    return mask
 
 
 def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
@@ -163,8 +163,8 @@ def user_frames(stack: HostStack) -> BoolArray:
         first.is_in([*LIBRARIES, *sys.stdlib_module_names])
     )
     own = files.filter(~foreign).select("name", pl.lit(value=True).alias("own"))
-    found = np.zeros(stack.size, dtype=bool)
+    mask = np.zeros(stack.size, dtype=bool)
     if own.height:
         joined = stack.frame.select("name").join(own, on="name", how="left", maintain_order="left")
-        found = joined["own"].fill_null(value=False).to_numpy() & stack.of_kind("python")
-    return found
+        mask = joined["own"].fill_null(value=False).to_numpy() & stack.of_kind("python")
+    return mask
