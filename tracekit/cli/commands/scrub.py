@@ -62,25 +62,16 @@ def _summary(done: Scrubbed) -> str:
     from tracekit.facts.units import format_bytes, format_count
     from tracekit.report.text import clean
 
-    width = max((len(_place(one.table, one.column)) for one in done.removed), default=0)
+    width = max((len(clean(one.table)) for one in done.removed), default=0)
     lines = [
-        f"{clean(_place(one.table, one.column)):<{width}}  {one.what}"
+        f"{clean(one.table):<{width}}  {clean(one.what)}"
         + (f" ({format_count(one.rows)})" if one.rows else "")
         for one in done.removed
     ]
-    lines.append(
-        f"{format_count(done.values)} values that were left out were looked for in the names that were kept"
-    )
-    if done.common:
-        kinds = ", ".join(f"{format_count(count)} {kind}" for kind, count in done.common.items())
-        lines.append(f"too short or too common to be looked for: {kinds} (--replace TEXT does it)")
+    lines.append(f"{format_count(done.words)} private words were looked for in the names that were kept")
     where = "dry run, nothing was written" if done.path is None else clean(str(done.path))
     lines.append(f"{where}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}")
     return "\n".join(lines)
-
-
-def _place(table: str, column: str | None) -> str:
-    return table if column is None else f"{table}.{column}"
 
 
 def _progress() -> Callable[[str], None]:
