@@ -11,7 +11,6 @@ import dataclasses
 import os
 import secrets
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -25,11 +24,11 @@ from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.readers.common.store import roomy_place
 from tracekit.readers.nsys.columns import COLUMNS
 from tracekit.readers.nsys.tables import open_tables
-from tracekit.scrub.copy import Removed, copied
+from tracekit.scrub.copy import Kept, copied
 from tracekit.scrub.words import MARKER, Cleaner, private_words
 from tracekit.scrub.write import FolderWriter, SqliteWriter
 
-__all__ = ["Removed", "Scrubbed", "rehearse", "scrub"]
+__all__ = ["Kept", "Scrubbed", "rehearse", "scrub"]
 
 _SHORTEST: Final = 3
 """Characters of a text that may be named for replacement."""
@@ -39,14 +38,15 @@ _SHORTEST: Final = 3
 class Scrubbed:
     """What `scrub` did.
 
-    `path` is the copy, None after `rehearse`. `removed` lists every table that lost something. `words` is the number of words
-    that were looked for in the texts that were kept.
+    `path` is the copy, None after `rehearse`. `kept` lists the tables of the copy, `left_out` those that are not in it. `words`
+    is the number of private words that were looked for in the texts.
     """
 
     path: Path | None
     bytes_before: int
     bytes_after: int
-    removed: tuple[Removed, ...]
+    kept: tuple[Kept, ...]
+    left_out: tuple[str, ...]
     words: int
 
 
@@ -77,9 +77,10 @@ def scrub(
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
             words = [*replace, *private_words(tables, keep)]
             with closing((FolderWriter if source.is_dir() else SqliteWriter)(made)) as writer:
-                removed = copied(tables, writer, Cleaner(words), progress or (lambda _table: None))
+                kept = copied(tables, writer, Cleaner(words), progress or (lambda _table: None))
+            left_out = sorted(set(tables.names()) - {one.table for one in kept})
         _put(made, target)
-    except (sqlite3.Error, OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).split("\n", maxsplit=1)[0][
             :120
         ]
@@ -89,7 +90,7 @@ def scrub(
         if made.is_dir():
             shutil.rmtree(made, ignore_errors=True)
         made.unlink(missing_ok=True)
-    return Scrubbed(target, _size(source), _size(target), tuple(removed), len(words))
+    return Scrubbed(target, _size(source), _size(target), tuple(kept), tuple(left_out), len(words))
 
 
 def rehearse(

@@ -14,10 +14,10 @@ from tracekit.readers.nsys.ids import Texts, process_of
 from tracekit.readers.nsys.pages import DTYPES, ColumnKind
 from tracekit.readers.nsys.payloads import Payloads
 from tracekit.readers.nsys.tables import Tables
-from tracekit.scrub.words import MARKER, Cleaner
+from tracekit.scrub.words import Cleaner
 from tracekit.scrub.write import Writer
 
-__all__ = ["Removed", "copied"]
+__all__ = ["Kept", "copied"]
 
 _STRINGS, _THREADS, _SAMPLES, _CHAINS = "StringIds", "ThreadNames", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 _PROCESS: Final[dict[str, ColumnKind]] = {"globalPid": "int"}
@@ -37,49 +37,48 @@ _THREAD: Final = "thread"
 _THREAD_ID: Final = -1
 """The number of that string; no string of nsys has one below 0."""
 _THREAD_NAMES: Final = (
-    r"^(?:|MPI Rank \d{1,9}|\[NSys(?: Comms)?\]|nsys[a-z-]{0,12}|CUPTI worker th(?:read)?|cuda-EvtHandlr|cuda[0-9a-f]{8,11}"
-    r"|(?:pt_(?:main_thread|autograd_\d+|data_(?:worker|pin)|thread_pool|elastic|tcpstore_uv|nccl_\w{1,9}|gloo_\w{1,9}))"
-    r"|NCCL [\w ]{1,20}|jemalloc_bg_thd|torchrun|python[\d.]{0,5}|julia|java|node)$"
+    r"^(?:|MPI Rank \d{1,9}|NCCL [\w ]{1,20}|CUPTI worker th(?:read)?|cuda-EvtHandlr|cuda[0-9a-f]{8,11}"
+    r"|pt_(?:main_thread|autograd_\d+|data_(?:worker|pin)|thread_pool|elastic|tcpstore_uv|nccl_\w{1,9}|gloo_\w{1,9})"
+    r"|\[NSys(?: Comms)?\]|\*\d(?:Comm|Worker|MainService|TaskRunner|AnalysisServi|CommsProcesso)|nsys(?:-launcher|-tee)?"
+    r"|python[\d.]{0,5}|pytest|torchrun|julia|java|node|jemalloc_bg_thd)$"
 )
 """Names that PyTorch, CUDA, NCCL, MPI, nsys and interpreters give their threads."""
 
 
 @dataclass(frozen=True)
-class Removed:
-    """What of a table is not in the copy: `what` in words, and how many rows (0 where that says nothing)."""
+class Kept:
+    """What of a table is in the copy: rows and columns of those that there were, and in how many texts something is replaced."""
 
     table: str
-    what: str
-    rows: int = 0
+    rows: int
+    rows_before: int
+    columns: int
+    columns_before: int
+    replaced: int
 
 
-def copied(
-    tables: Tables, writer: Writer, cleaner: Cleaner, progress: Callable[[str], None]
-) -> list[Removed]:
-    """Write what is kept; returns what is not. Raises UnreadableTraceError where the export is damaged."""
-    copy = _Copy(tables, cleaner)
+def copied(tables: Tables, writer: Writer, cleaner: Cleaner, progress: Callable[[str], None]) -> list[Kept]:
+    """Write what is kept, and say what it is. Raises UnreadableTraceError where the export is damaged."""
+    copy, kept = _Copy(tables, cleaner), []
     for table in COLUMNS:
         if wanted := copy.wanted(table):
             progress(table)
+            rows, before = 0, cleaner.replaced
             writer.begin(table, {name: DTYPES[kind] for name, kind in wanted.items()})
             for page in copy.pages(table):
                 writer.add(page.select(list(wanted)))
+                rows += page.height
             writer.end()
-            lost = sorted(tables.columns(table) - wanted.keys())
-            copy.note(table, f"columns left out: {', '.join(lost)}", bool(lost))
-    left_out = [
-        Removed(name, "table left out", tables.count(name))
-        for name in tables.names()
-        if not copy.wanted(name)
-    ]
-    return sorted([*copy.removed, *left_out], key=lambda one: one.table)
+            there = tables.columns(table)
+            columns = len(there & wanted.keys()), len(there)
+            kept.append(Kept(table, rows, tables.count(table), *columns, cleaner.replaced - before))
+    return kept
 
 
 class _Copy:
-    """One run over the tables, in the order of COLUMNS; `removed` grows with it."""
+    """One run over the tables, in the order of COLUMNS."""
 
     def __init__(self, tables: Tables, cleaner: Cleaner) -> None:
-        self.removed: list[Removed] = []
         self._tables, self._cleaner = tables, cleaner
         self._payloads = Payloads(tables)
         self._processes = _on_devices(tables)
@@ -93,11 +92,6 @@ class _Copy:
         # What payloads and the names of threads become stands in columns that an old version may lack.
         return dict(COLUMNS[table]) if found and table in facts.NVTX_TABLES else found
 
-    def note(self, table: str, what: str, rows: int) -> None:
-        """Remember that something is left out, if there is any."""
-        if rows:
-            self.removed.append(Removed(table, what, rows))
-
     def pages(self, table: str) -> Iterator[pl.DataFrame]:
         """The rows of a table that are kept, with all columns that the reader reads."""
         columns = COLUMNS[table]
@@ -106,7 +100,6 @@ class _Copy:
             [] if table in facts.METADATA_TABLES else [name for name in columns if columns[name] == "text"]
         )
         named = _sorted(self._ids[table]) if table in self._ids else None
-        left_out, changed = 0, self._cleaner.changed
         if table == _STRINGS:
             yield pl.DataFrame({"id": [_THREAD_ID], "value": [_THREAD]})
         for page in self._tables.pages(table, {**columns, **binary}):
@@ -114,12 +107,8 @@ class _Copy:
             rows = self._kept(table, rows)
             rows = rows.with_columns(self._cleaner.cleaned(rows[name]) for name in texts)
             self._ids[_STRINGS] += [rows[name].unique() for name in columns if name in STRING_COLUMNS]
-            left_out += page.height - rows.height
             yield rows
-        self.note(table, "rows left out", left_out)
-        self.note(
-            table, f"texts with {MARKER} or ~ in place of a word or a folder", self._cleaner.changed - changed
-        )
+        self._ids[_STRINGS] = [_sorted(self._ids[_STRINGS])]
 
     def _kept(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
         process = next((name for name in ("globalTid", "globalPid") if name in rows.columns), None)
@@ -130,7 +119,7 @@ class _Copy:
         if table in facts.METADATA_TABLES:
             return rows.filter(pl.format("{}={}", "name", "value").str.contains(_METADATA_ROWS))
         if table == _THREADS:
-            other = self._is_other(table, Texts(self._tables, table, "nameId").strings(rows["nameId"]))
+            other = self._is_other(Texts(self._tables, table, "nameId").strings(rows["nameId"]))
             return rows.with_columns(pl.when(other).then(_THREAD_ID).otherwise("nameId").alias("nameId"))
         if table == _SAMPLES:
             self._ids[_CHAINS].append(rows["id"])
@@ -145,7 +134,7 @@ class _Copy:
             names = rows.select(
                 pl.coalesce("text", Texts(self._tables, table, "textId").strings(ids))
             ).to_series()
-            other = self._is_other(table, pl.select(pl.when(threads).then(names)).to_series())
+            other = self._is_other(pl.select(pl.when(threads).then(names)).to_series())
             name = (
                 pl.when(other).then(pl.lit(_THREAD)).when(threads).then(names).otherwise("text").alias("text")
             )
@@ -153,10 +142,10 @@ class _Copy:
         told = self._payloads.of(rows).cast(pl.String)
         return rows.with_columns(pl.coalesce("jsonText", told).alias("jsonText"))
 
-    def _is_other(self, table: str, names: pl.Series) -> pl.Series:
+    def _is_other(self, names: pl.Series) -> pl.Series:
         """Which of the names of threads are none that runtimes give."""
         other = ~names.str.contains(_THREAD_NAMES).fill_null(value=True)
-        self.note(table, f"names of threads that become {_THREAD!r}", int(other.sum()))
+        self._cleaner.replaced += int(other.sum())
         return other
 
 

@@ -92,17 +92,17 @@ def _is_telling(word: str) -> bool:
 
 
 class Cleaner:
-    """Puts the marker in place of words, in any case of letters, and `~` in place of home folders; `changed` counts the texts."""
+    """Puts the marker in place of words, in any case of letters, and `~` in place of home folders; `replaced` counts the texts."""
 
     def __init__(self, words: Iterable[str]) -> None:
         # The longest first: of alternatives the first that fits is taken.
         longest = sorted(words, key=len, reverse=True)
         self._words = "(?i)" + "|".join(map(pl.escape_regex, longest)) if longest else None
-        self.changed = 0
+        self.replaced = 0
 
     def cleaned(self, texts: pl.Series) -> pl.Series:
         """The texts (String) without these words and folders."""
         made = texts if self._words is None else texts.str.replace_all(self._words, MARKER)
         made = made.str.replace_all(HOME_FOLDER, "~")
-        self.changed += int((made != texts).sum())
+        self.replaced += int((made != texts).sum())
         return made
