@@ -58,6 +58,11 @@ def private(tmp_path: Path) -> Path:
     return tmp_path / "in.sqlite"
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return write_sqlite(small(launches=40), tmp_path / "in.sqlite")
+
+
 # -- what is left out --------------------------------------------------------------------------------
 
 
@@ -187,7 +192,7 @@ SECRET = st.text("abcdefghijkmnpqrstuvwxyz0123456789-_.", min_size=6, max_size=2
 FORMS = ("{}", "/home/{}/x", "USER={}", "A=1;TOKEN={};B=2", "C:\\Users\\{}\\x", "{}\nmore")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(SECRET, st.sampled_from(FORMS), st.integers(0, 10**6)), min_size=1, max_size=8))
 def test_random_secrets_in_random_cells_are_not_in_the_copy(
     private: Path, tmp_path: Path, plants: list[tuple[str, str, int]]
@@ -263,20 +268,32 @@ def test_frames_of_every_version_of_the_schema_are_the_same(version: str, tmp_pa
     assert b"secret-" not in (tmp_path / "out.sqlite").read_bytes()
 
 
-@pytest.mark.parametrize("name", [name for name in nsys_odd.ODD if name != "utf_16"])
+HOSTILE = (
+    *(
+        "a_view_without_end",
+        "a_computed_column",
+        "a_computed_name",
+        "kernels_without_row_ids",
+        "strings_twice",
+    ),
+    *("texts_where_numbers_belong", "parquet_of_other_types", "write_ahead_log"),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*HOSTILE, *(pytest.param(name, marks=pytest.mark.slow) for name in nsys_odd.ODD if name not in HOSTILE)],
+)
 def test_odd_exports_are_read_alike_or_refused(name: str, tmp_path: Path) -> None:
     before = nsys_odd.ODD[name](tmp_path)
     try:
-        old = tracekit.read_all(before)
-    except TracekitError:
-        old = []
-    try:
         scrub(before, tmp_path / "out")
     except TracekitError:
-        assert not old
         assert not (tmp_path / "out").exists()
+        with pytest.raises(TracekitError):
+            tracekit.read_all(before)
     else:
-        if old:
+        if name in nsys_odd.READABLE:
             assert_same_frames(before, tmp_path / "out")
 
 
@@ -313,31 +330,31 @@ def test_a_second_time_changes_nothing(private: Path, tmp_path: Path) -> None:
 # -- files -------------------------------------------------------------------------------------------
 
 
-def test_the_source_is_never_written_over(private: Path, tmp_path: Path) -> None:
-    (tmp_path / "link.sqlite").symlink_to(private)
-    os.link(private, tmp_path / "hard.sqlite")
-    before = private.read_bytes()
-    for target in (private, tmp_path / "link.sqlite", tmp_path / "hard.sqlite"):
+def test_the_source_is_never_written_over(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.sqlite").symlink_to(plain)
+    os.link(plain, tmp_path / "hard.sqlite")
+    before = plain.read_bytes()
+    for target in (plain, tmp_path / "link.sqlite", tmp_path / "hard.sqlite"):
         with pytest.raises(UsageError, match="would replace its source"):
-            scrub(private, target)
-    assert private.read_bytes() == before
+            scrub(plain, target)
+    assert plain.read_bytes() == before
 
 
-def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(private: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(plain: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.sqlite"
     target.write_bytes(b"old")
     target.chmod(0o600)
-    scrub(private, target)
-    assert tracekit.read(target).device.height == 5
+    scrub(plain, target)
+    assert tracekit.read(target).device.height == 41
     assert target.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_source_that_may_only_be_read_and_lies_where_nothing_can_be_written(
-    private: Path, tmp_path: Path
+    plain: Path, tmp_path: Path
 ) -> None:
     shut = tmp_path / "shut"
     shut.mkdir()
-    moved = private.rename(shut / "a b#?%.sqlite")
+    moved = plain.rename(shut / "a b#?%.sqlite")
     moved.chmod(0o400)
     shut.chmod(0o500)
     try:
@@ -347,9 +364,9 @@ def test_a_source_that_may_only_be_read_and_lies_where_nothing_can_be_written(
     assert [path.name for path in shut.iterdir()] == [moved.name]
 
 
-def test_other_inputs_are_refused(private: Path, tmp_path: Path) -> None:
+def test_other_inputs_are_refused(plain: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.sqlite"
-    for content in (b"", b"{}", b"SQLite format 3\0" + b"\xff" * 5000, private.read_bytes()[:30_000]):
+    for content in (b"", b"{}", b"SQLite format 3\0" + b"\xff" * 5000, plain.read_bytes()[:30_000]):
         (tmp_path / "other.sqlite").write_bytes(content)
         with pytest.raises(UnreadableTraceError):
             scrub(tmp_path / "other.sqlite", out)
@@ -366,16 +383,16 @@ def test_other_inputs_are_refused(private: Path, tmp_path: Path) -> None:
     with pytest.raises(UnreadableTraceError, match="no such file"):
         scrub(tmp_path / "missing.sqlite", out)
     with pytest.raises(UsageError, match=r"cannot write the copy \(No such file or directory\)"):
-        scrub(private, tmp_path / "no" / "out.sqlite")
-    private.with_name("in.sqlite-wal").write_bytes(b"x")
+        scrub(plain, tmp_path / "no" / "out.sqlite")
+    plain.with_name("in.sqlite-wal").write_bytes(b"x")
     with pytest.raises(UnreadableTraceError, match="being written"):
-        scrub(private, out)
+        scrub(plain, out)
     assert not out.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_a_disk_that_is_full_leaves_nothing(
-    private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out.sqlite").write_bytes(b"old")
 
@@ -384,22 +401,22 @@ def test_a_disk_that_is_full_leaves_nothing(
 
     monkeypatch.setattr(SqliteWriter, "end", full)
     with pytest.raises(UsageError, match=r"cannot write the copy \(No space left on device\)"):
-        scrub(private, tmp_path / "out.sqlite")
+        scrub(plain, tmp_path / "out.sqlite")
     assert (tmp_path / "out.sqlite").read_bytes() == b"old"
     assert {path.name for path in tmp_path.iterdir()} == {"in.sqlite", "out.sqlite"}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_damage_is_one_error_or_a_whole_copy(private: Path, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_damage_is_one_error_or_a_whole_copy(plain: Path, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    data = bytearray(private.read_bytes())
+    data = bytearray(plain.read_bytes())
     for _ in range(chance.randrange(1, 40)):
         at = chance.randrange(100, len(data))
         data[at : at + 8] = chance.randbytes(8)
-    private.write_bytes(data)
+    plain.write_bytes(data)
     (tmp_path / "out.sqlite").write_bytes(b"old")
     try:
-        scrub(private, tmp_path / "out.sqlite")
+        scrub(plain, tmp_path / "out.sqlite")
     except UnreadableTraceError:
         assert (tmp_path / "out.sqlite").read_bytes() == b"old"
     else:

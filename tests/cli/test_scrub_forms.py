@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 from private_nsys import PLANTED, SHOWN, USER, WORDS, private_export
 from same_frames import assert_same_frames
-from synthetic.nsys_export import write_parquetdir
+from synthetic.nsys_export import write_parquetdir, write_sqlite
 from synthetic.nsys_layered import Style, shape_of, training
+from synthetic.nsys_odd import MAIN, small
 from synthetic.nsys_schema import NEWEST, OLDEST
 
 import tracekit
@@ -99,8 +100,7 @@ def test_frames_of_folders_are_the_same(version: str, tmp_path: Path) -> None:
 
 
 def test_types_that_a_database_has_not(tmp_path: Path) -> None:
-    private_export(tmp_path / "in.sqlite")
-    source = as_folder(tmp_path / "in.sqlite", tmp_path / "in")
+    source = write_parquetdir(small(), tmp_path / "in")
     file = source / "NVTX_EVENTS.parquet"
     pl.read_parquet(file).with_columns(
         pl.lit(2**64 - 3, pl.UInt64).alias("uint64Value"),
@@ -114,25 +114,26 @@ def test_types_that_a_database_has_not(tmp_path: Path) -> None:
 
 
 def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
-    private_export(tmp_path / "in.sqlite", [f"cafQ of {USER}", f"cafQ by {USER}"])
-    source = as_folder(tmp_path / "in.sqlite", tmp_path / "in")
+    program = small()
+    program.push_pop("cafQ in /home/somebody", 5, 9, tid=MAIN)
+    program.push_pop("cafQ at /home/somebody", 6, 8, tid=MAIN, registered=False)
+    source, database = (
+        write_parquetdir(program, tmp_path / "in"),
+        write_sqlite(program, tmp_path / "in.sqlite"),
+    )
     for file in source.iterdir():
         pl.read_parquet(file).write_parquet(file, compression="uncompressed")
+    for file in (*source.iterdir(), database):
         file.write_bytes(file.read_bytes().replace(b"cafQ", b"caf\xe9"))
-    database = tmp_path / "in.sqlite"
-    database.write_bytes(database.read_bytes().replace(b"cafQ", b"caf\xe9"))
     for path, after in ((source, tmp_path / "out"), (database, tmp_path / "out.sqlite")):
         scrub(path, after)
         names = set(tracekit.read(after).host["name"].cast(pl.String))
-        assert {name for name in names if "caf" in name} == {
-            f"caf\ufffd of {MARKER}",
-            f"caf\ufffd by {MARKER}",
-        }
+        assert {name for name in names if "caf" in name} == {"caf\ufffd in ~", "caf\ufffd at ~"}
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
-    private_export(tmp_path / "in.sqlite")
-    source = as_folder(tmp_path / "in.sqlite", tmp_path / "in")
+    (tmp_path / "in.sqlite").write_bytes(b"")
+    source = write_parquetdir(small(), tmp_path / "in")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").write_bytes(b"")
     (tmp_path / "empty").mkdir()
