@@ -163,6 +163,17 @@ def test_common_names_of_users_are_not_torn_from_names(tmp_path: Path) -> None:
     assert_same_frames(before, after)
 
 
+def test_a_host_that_is_called_as_its_device_is(tmp_path: Path) -> None:
+    before, after = tmp_path / "in.sqlite", tmp_path / "out.sqlite"
+    row = "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'a100')"
+    private_export(before, ["on A100"], script=row)
+    scrub(before, after)
+    assert tracekit.read(after).meta.devices == tracekit.read(before).meta.devices
+    assert f"on {MARKER}" in names_in(after)
+    scrub(before, after, replace=["SXM4"])
+    assert tracekit.read(after).meta.devices[0].name == f"NVIDIA A100-{MARKER}-40GB"
+
+
 @pytest.mark.parametrize("host", ["192.168.10.12", "nid00001.cluster.example.org", "NID00001", "Özgür"])
 def test_a_host_by_address_in_any_language_with_and_without_its_domain(tmp_path: Path, host: str) -> None:
     row = f"INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', '{host}')"

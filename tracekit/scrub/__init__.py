@@ -75,9 +75,9 @@ def scrub(
             if not COLUMNS.keys() & set(tables.names()):
                 fault, remedy = "it is no export of Nsight Systems", "give a file that nsys export wrote"
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
-            words = [*replace, *private_words(tables, keep)]
+            found = private_words(tables, keep)
             with closing((FolderWriter if source.is_dir() else SqliteWriter)(made)) as writer:
-                kept = copied(tables, writer, Cleaner(words), progress or (lambda _table: None))
+                kept = copied(tables, writer, Cleaner(replace, found), progress or (lambda _table: None))
             left_out = sorted(set(tables.names()) - {one.table for one in kept})
         _put(made, target)
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -90,7 +90,9 @@ def scrub(
         if made.is_dir():
             shutil.rmtree(made, ignore_errors=True)
         made.unlink(missing_ok=True)
-    return Scrubbed(target, _size(source), _size(target), tuple(kept), tuple(left_out), len(words))
+    return Scrubbed(
+        target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(found)
+    )
 
 
 def rehearse(

@@ -99,13 +99,17 @@ class _Copy:
         texts = (
             [] if table in facts.METADATA_TABLES else [name for name in columns if columns[name] == "text"]
         )
+        by_people = table in (
+            *facts.NVTX_TABLES,
+            _STRINGS,
+        )  # others hold what NVIDIA calls devices and metrics
         named = _sorted(self._ids[table]) if table in self._ids else None
         if table == _STRINGS:
             yield pl.DataFrame({"id": [_THREAD_ID], "value": [_THREAD]})
         for page in self._tables.pages(table, {**columns, **binary}):
             rows = page if named is None else page.filter(_standing_in(page["id"], named))
             rows = self._kept(table, rows)
-            rows = rows.with_columns(self._cleaner.cleaned(rows[name]) for name in texts)
+            rows = rows.with_columns(self._cleaner.cleaned(rows[name], by_people=by_people) for name in texts)
             self._ids[_STRINGS] += [rows[name].unique() for name in columns if name in STRING_COLUMNS]
             yield rows
         self._ids[_STRINGS] = [_sorted(self._ids[_STRINGS])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 import polars as pl
@@ -15,26 +15,6 @@ from tracekit.readers.nsys.schema import quoted
 __all__ = ["FolderWriter", "SqliteWriter", "Writer"]
 
 _TYPES: Final = {pl.Int64(): "INTEGER", pl.Float64(): "REAL", pl.String(): "TEXT"}
-
-
-class Writer(Protocol):
-    """Takes tables one after the other."""
-
-    def begin(self, table: str, schema: Mapping[str, pl.DataType]) -> None:
-        """Make a table with these columns."""
-        ...
-
-    def add(self, page: pl.DataFrame) -> None:
-        """Add rows to the table that was begun."""
-        ...
-
-    def end(self) -> None:
-        """Close the table."""
-        ...
-
-    def close(self) -> None:
-        """Close the copy."""
-        ...
 
 
 class SqliteWriter:
@@ -125,3 +105,7 @@ class FolderWriter:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+Writer = SqliteWriter | FolderWriter
+"""Takes tables one after the other: `begin`, some pages, `end`."""
