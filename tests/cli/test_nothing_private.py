@@ -10,20 +10,20 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from private_nsys import LEFT_OUT, LOOKED_FOR, add_oddities, export
+from private_nsys import PLANTED, WORDS, private_export
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
 
 ANALYSES = [analysis.name for analysis in BUILT_IN]
-PRIVATE = [value.lower() for value in (*LOOKED_FOR, *LEFT_OUT)]
+PRIVATE = [*WORDS, PLANTED]
 
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = export()
-    add_oddities(made)
-    return made.write(tmp_path_factory.mktemp("private") / "in.sqlite")
+    path = tmp_path_factory.mktemp("private") / "in.sqlite"
+    private_export(path)
+    return path
 
 
 def shown_in(text: str) -> list[str]:
@@ -61,9 +61,9 @@ def run(*words: str) -> None:
 
 
 def test_the_check_finds_what_is_packed() -> None:
-    text = f"open {LOOKED_FOR[0]} " * 9
+    text = f"open {WORDS[0]} " * 9
     for packed in (text.encode(), zlib.compress(text.encode()), zlib.compress(text.encode(), wbits=31)):
-        assert shown_in(f"<script>{base64.b64encode(packed).decode()}</script>") == [LOOKED_FOR[0]]
+        assert shown_in(f"<script>{base64.b64encode(packed).decode()}</script>") == [WORDS[0]]
     assert shown_in("a run of something else " * 9) == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import planted_ncu
 import pytest
-from private_nsys import export
+from private_nsys import private_export
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -153,7 +153,7 @@ def test_commands(
 ) -> None:
     """Every `tracekit …` line of every page, on the sample."""
     monkeypatch.chdir(tmp_path)
-    export().write(tmp_path / "profile.sqlite")
+    private_export(tmp_path / "profile.sqlite")
     words = [_at_hand(word) for word in shlex.split(command)[1:]]
     if "--ncu" in words:
         Path("metrics.csv").write_text(planted_ncu.raw([planted_ncu.Launch("k", planted_ncu.counted(1))]))

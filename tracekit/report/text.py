@@ -7,14 +7,15 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.facts.home_folders import HOME_FOLDER
+
 __all__ = ["clean", "clean_frame", "unbroken"]
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
-_HOME: Final = r"(?:/home|/Users|[A-Za-z]:\\Users)[/\\][^/\\\s\"':]+"
 _QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z]))")
 _UNSAFE_RE: Final = re.compile(_UNSAFE)
-_HOME_RE: Final = re.compile(_HOME)
+_HOME_RE: Final = re.compile(HOME_FOLDER)
 
 
 def clean(text: str) -> str:
@@ -42,7 +43,9 @@ def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
     for name, dtype in frame.schema.items():
         column = pl.col(name)
         if dtype in (pl.Categorical, pl.Enum, pl.String):
-            columns.append(column.cast(pl.String).str.replace_all(_UNSAFE, " ").str.replace_all(_HOME, "~"))
+            columns.append(
+                column.cast(pl.String).str.replace_all(_UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
+            )
         elif dtype.is_float():
             columns.append(pl.when(column.is_finite()).then(column).alias(name))
     return frame.with_columns(columns)

@@ -1,216 +1,178 @@
-"""The copying itself: table by table, by the plan of each, with the values that were found replaced in names."""
-
-# ruff: noqa: S608 - names in SQL are those of the plan, quoted; values are bound
+"""What of an export is copied: the tables and columns that tracekit reads, of the programs that worked on a device."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
-from tracekit.scrub import private_names as facts
-from tracekit.scrub.find import find_strings, find_values
-from tracekit.scrub.plan import Removed, TablePlan, check_end, kept_row, listed, plan_of, quoted
-from tracekit.scrub.values import Values, occurring, replacer
+from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys.columns import COLUMNS, STRING_COLUMNS
+from tracekit.readers.nsys.ids import Texts, process_of
+from tracekit.readers.nsys.pages import DTYPES, ColumnKind
+from tracekit.readers.nsys.payloads import Payloads
+from tracekit.readers.nsys.tables import Tables
+from tracekit.scrub.words import Cleaner
+from tracekit.scrub.write import Writer
 
-__all__ = ["Copy", "Removed"]
+__all__ = ["Kept", "copied"]
 
-_FETCHED: Final = 1 << 14
+_STRINGS, _THREADS, _SAMPLES, _CHAINS = "StringIds", "ThreadNames", "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+_PROCESS: Final[dict[str, ColumnKind]] = {"globalPid": "int"}
+_DEVICE_TABLES: Final = (facts.KERNEL_TABLE, facts.MEMCPY_TABLE, facts.MEMSET_TABLE, facts.GRAPH_TABLE)
+_EVENT_TYPES: Final = (
+    *(*facts.NESTED_RANGES, *facts.SPANNING_RANGES, *facts.MARKS),
+    *(facts.NAMED_THREAD, facts.DOMAIN_CREATED),
+)
+_VERSION: Final = r"\d{1,4}(?:\.\d{1,6}){1,4}"
+_METADATA_ROWS: Final = (
+    rf"^(?:EXPORT_PRODUCT_NAME=NVIDIA Nsight Systems|EXPORT_PRODUCT_VERSION={_VERSION}|EXPORT_SCHEMA_VERSION={_VERSION}"
+    rf"|{facts.NORMALISED_TIMES}=(?:true|false))$"
+)
+"""Rows of metadata that are kept, as NAME=VALUE."""
+
+_THREAD: Final = "thread"
+_THREAD_ID: Final = -1
+"""The number of that string; no string of nsys has one below 0."""
+_THREAD_NAMES: Final = (
+    r"^(?:|MPI Rank \d{1,9}|NCCL [\w ]{1,20}|CUPTI worker th(?:read)?|cuda-EvtHandlr|cuda[0-9a-f]{8,11}"
+    r"|pt_(?:main_thread|autograd_\d+|data_(?:worker|pin)|thread_pool|elastic|tcpstore_uv|nccl_\w{1,9}|gloo_\w{1,9})"
+    r"|\[NSys(?: Comms)?\]|\*\d(?:Comm|Worker|MainService|TaskRunner|AnalysisServi|CommsProcesso)|nsys(?:-launcher|-tee)?"
+    r"|python[\d.]{0,5}|pytest|torchrun|julia|java|node|jemalloc_bg_thd)$"
+)
+"""Names that PyTorch, CUDA, NCCL, MPI, nsys and interpreters give their threads."""
 
 
-class Copy:
-    """One run over the tables of an attached database `src`, into the main one."""
+@dataclass(frozen=True)
+class Kept:
+    """What of a table is in the copy: rows and columns of those that there were, and in how many texts something is replaced."""
 
-    def __init__(
-        self,
-        database: sqlite3.Connection,
-        also: Iterable[str],
-        keep: Iterable[str],
-        progress: Callable[[str], None],
-    ) -> None:
-        self.database = database
-        self.progress = progress
-        self.removed: list[Removed] = []
-        self.plans = self._planned()
-        self.values = Values(exempt=frozenset(keep))
-        for text in also:
-            self.values.add(text, "asked for")
-        self.replaced = 0
+    table: str
+    rows: int
+    rows_before: int
+    columns: int
+    columns_before: int
+    replaced: int
 
-    def write(self) -> None:
-        """Copy every table that is known."""
-        find_strings(self.database, self.plans)
-        find_values(self.database, self.plans, self.values)
-        self.plans = [kept for plan in self.plans if (kept := self._without_telling_names(plan))]
-        found = {(plan.name, name): self._found(plan, name) for plan in self.plans for name in plan.texts()}
-        self._define(set().union(*found.values()))
-        for plan in self.plans:
-            self.progress(plan.name)
-            self.database.execute(plan.declaration)
-            self._copy(plan, {name for name in plan.texts() if found[plan.name, name]})
 
-    def still_told(self, values: Sequence[str]) -> list[str]:
-        """Those of the values that stand in a text of the copy."""
-        if not values:
-            return []
-        told: set[str] = set()
-        for plan in self.plans:
-            for column in (
-                plan.columns if plan.rows == "all" else ()
-            ):  # other rows are chosen by what they hold
-                if column.affinity == "TEXT":
-                    told |= occurring(self._texts(f"main.{quoted(plan.name)}", column.name, "1"), values)
-        return sorted(told & set(values))
+def copied(tables: Tables, writer: Writer, cleaner: Cleaner, progress: Callable[[str], None]) -> list[Kept]:
+    """Write what is kept, and say what it is. Raises UnreadableTraceError where the export is damaged."""
+    copy, kept = _Copy(tables, cleaner), []
+    for table in COLUMNS:
+        if wanted := copy.wanted(table):
+            progress(table)
+            rows, before = 0, cleaner.replaced
+            writer.begin(table, {name: DTYPES[kind] for name, kind in wanted.items()})
+            for page in copy.pages(table):
+                writer.add(page.select(list(wanted)))
+                rows += page.height
+            writer.end()
+            there = tables.columns(table)
+            columns = len(there & wanted.keys()), len(there)
+            kept.append(Kept(table, rows, tables.count(table), *columns, cleaner.replaced - before))
+    return kept
 
-    def _planned(self) -> list[TablePlan]:
-        plans: list[TablePlan] = []
-        for kind, name, real in listed(self.database):
-            if real:
-                check_end(self.database, name)
-            plan = plan_of(self.database, name) if real else None
-            if plan is not None:
-                plans.append(plan)
-            elif real:
-                self._note(
-                    name, None, self._one(f"SELECT count(*) FROM src.{quoted(name)}"), "table left out"
-                )
-            else:
-                self._note(name, None, 0, f"{kind} left out")
-        return plans
 
-    def _without_telling_names(self, plan: TablePlan) -> TablePlan | None:
-        """The plan without columns whose own name holds a value; None for a table of such a name."""
-        values = [value.lower() for value in self.values.found if not self.values.is_asked_for(value)]
+class _Copy:
+    """One run over the tables, in the order of COLUMNS."""
 
-        def tells(name: str) -> bool:
-            return any(value in name.lower() for value in values)
+    def __init__(self, tables: Tables, cleaner: Cleaner) -> None:
+        self._tables, self._cleaner = tables, cleaner
+        self._payloads = Payloads(tables)
+        self._processes = _on_devices(tables)
+        self._ids: dict[str, list[pl.Series]] = {_CHAINS: [], _STRINGS: [pl.Series([_THREAD_ID])]}
+        """The ids of what is kept, of the tables of which only what others name is kept."""
 
-        if tells(plan.name):
-            self._note(facts.MARKER, None, 0, "table left out")
-            return None
-        kept = tuple(column for column in plan.columns if not tells(column.name))
-        for _ in range(len(plan.columns) - len(kept)):
-            self._note(plan.name, facts.MARKER, 0, "column left out")
-        return replace(plan, columns=kept) if kept else None
+    def wanted(self, table: str) -> dict[str, ColumnKind]:
+        """The columns that a table has in the copy; none of one that is left out."""
+        there = self._tables.columns(table)
+        found = {name: kind for name, kind in COLUMNS.get(table, {}).items() if name in there}
+        # What payloads and the names of threads become stands in columns that an old version may lack.
+        return dict(COLUMNS[table]) if found and table in facts.NVTX_TABLES else found
 
-    def _found(self, plan: TablePlan, column: str) -> set[str]:
-        """The values that stand in a column whose text is kept."""
-        if plan.rows != "all":
-            return set()  # its rows are let through by what they hold
-        where = "1"
-        if plan.name == facts.STRINGS_TABLE:
-            where = "(id IN (SELECT id FROM temp.names) OR id IN (SELECT id FROM temp.paths))"
-        return occurring(self._texts(f"src.{quoted(plan.name)}", column, where), self.values.found)
-
-    def _texts(self, table: str, column: str, where: str) -> Iterator[pl.Series]:
-        rows = self.database.execute(
-            f"SELECT CAST({quoted(column)} AS BLOB) FROM {table} WHERE typeof({quoted(column)}) = 'text' AND {where}"
+    def pages(self, table: str) -> Iterator[pl.DataFrame]:
+        """The rows of a table that are kept, with all columns that the reader reads."""
+        columns = COLUMNS[table]
+        binary = self._payloads.columns if table in facts.NVTX_TABLES else {}
+        texts = (
+            [] if table in facts.METADATA_TABLES else [name for name in columns if columns[name] == "text"]
         )
-        while page := rows.fetchmany(_FETCHED):
-            raw = pl.DataFrame(page, schema={"text": pl.Binary}, orient="row").to_series()
-            try:
-                text = raw.cast(pl.String)
-            except (
-                pl.exceptions.ComputeError,
-                pl.exceptions.InvalidOperationError,
-            ):  # some of it is no UTF-8
-                text = pl.Series([one.decode("utf-8", "replace") for one in raw])
-            yield text
+        by_people = table in (
+            *facts.NVTX_TABLES,
+            _STRINGS,
+        )  # others hold what NVIDIA calls devices and metrics
+        named = _sorted(self._ids[table]) if table in self._ids else None
+        if table == _STRINGS:
+            yield pl.DataFrame({"id": [_THREAD_ID], "value": [_THREAD]})
+        for page in self._tables.pages(table, {**columns, **binary}):
+            rows = page if named is None else page.filter(_standing_in(page["id"], named))
+            rows = self._kept(table, rows)
+            rows = rows.with_columns(self._cleaner.cleaned(rows[name], by_people=by_people) for name in texts)
+            self._ids[_STRINGS] += [rows[name].unique() for name in columns if name in STRING_COLUMNS]
+            yield rows
+        self._ids[_STRINGS] = [_sorted(self._ids[_STRINGS])]
 
-    def _define(self, values: set[str]) -> None:
-        change = replacer(values)
+    def _kept(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
+        process = next((name for name in ("globalTid", "globalPid") if name in rows.columns), None)
+        if process and self._processes:
+            rows = rows.filter(process_of(process).is_in(self._processes).fill_null(value=True))
+        if table in facts.NVTX_TABLES:
+            return self._ranges(table, rows)
+        if table in facts.METADATA_TABLES:
+            return rows.filter(pl.format("{}={}", "name", "value").str.contains(_METADATA_ROWS))
+        if table == _THREADS:
+            other = self._is_other(Texts(self._tables, table, "nameId").strings(rows["nameId"]))
+            return rows.with_columns(pl.when(other).then(_THREAD_ID).otherwise("nameId").alias("nameId"))
+        if table == _SAMPLES:
+            self._ids[_CHAINS].append(rows["id"])
+        return rows
 
-        def replaced(text: bytes) -> bytes:
-            changed = change(text)
-            self.replaced += changed != text
-            return changed
-
-        def last_part(text: bytes, named: int) -> bytes:
-            """The file's name of a path; a string that is a name as well is cut only if it is a whole path."""
-            if named and not re.match(rb"/|[A-Za-z]:[/\\]", text):
-                return text
-            return re.split(rb"[/\\]", text)[-1]
-
-        for name, count, function in (
-            ("replaced", 1, replaced),
-            ("last_part", 2, last_part),
-            ("kept_row", 3, kept_row),
-        ):
-            self.database.create_function(name, count, function, deterministic=True)
-
-    def _copy(self, plan: TablePlan, with_values: set[str]) -> None:
-        table = f"src.{quoted(plan.name)}"
-        before = self.replaced
-        if plan.rows == "none":
-            self._note(plan.name, None, self._one(f"SELECT count(*) FROM {table}"), "rows left out")
-            return
-        if plan.name == facts.STRINGS_TABLE:
-            self._copy_strings(bool(with_values))
-        elif plan.rows == "all":
-            values = [c.replacing_sql if c.name in with_values else c.sql for c in plan.columns]
-            self._insert(plan, f"SELECT {', '.join(values)} FROM {table}")
-        else:
-            self._copy_rows(plan)
-        self._note_emptied(plan, table)
-        self._note(plan.name, None, self.replaced - before, "values in names replaced")
-
-    def _insert(self, plan: TablePlan, select: str) -> int:
-        names = ", ".join(quoted(column.name) for column in plan.columns)
-        return self.database.execute(f"INSERT INTO main.{quoted(plan.name)} ({names}) {select}").rowcount
-
-    def _copy_rows(self, plan: TablePlan) -> None:
-        """A table of names and values, of which few are kept."""
-        names = [column.name for column in plan.columns]
-        total = self._one(f"SELECT count(*) FROM src.{quoted(plan.name)}")
-        written = 0
-        if {"name", "value"} <= set(names):
-            kept = f"kept_row('{plan.rows}', CAST(name AS BLOB), CAST(value AS BLOB))"
-            values = [f"CAST({kept} AS TEXT)" if c.name == "value" else c.sql for c in plan.columns]
-            written = self._insert(
-                plan, f"SELECT {', '.join(values)} FROM src.{quoted(plan.name)} WHERE {kept} IS NOT NULL"
+    def _ranges(self, table: str, rows: pl.DataFrame) -> pl.DataFrame:
+        """Ranges, marks, and names of threads and domains; the numbers of binary payloads become text of JSON."""
+        rows = rows.filter(pl.col("eventType").is_in(_EVENT_TYPES))
+        threads = rows["eventType"] == facts.NAMED_THREAD
+        if threads.any():
+            ids = rows.select(pl.when(threads).then("textId")).to_series()
+            names = rows.select(
+                pl.coalesce("text", Texts(self._tables, table, "textId").strings(ids))
+            ).to_series()
+            other = self._is_other(pl.select(pl.when(threads).then(names)).to_series())
+            name = (
+                pl.when(other).then(pl.lit(_THREAD)).when(threads).then(names).otherwise("text").alias("text")
             )
-        self._note(plan.name, None, total - written, "rows left out")
-        if "value" in names:
-            marked = f"SELECT count(*) FROM main.{quoted(plan.name)} WHERE value = ?"
-            self._note(plan.name, "value", self._one(marked, facts.MARKER), f"replaced by {facts.MARKER}")
+            rows = rows.with_columns(name, pl.when(~threads).then("textId").alias("textId"))
+        told = self._payloads.of(rows).cast(pl.String)
+        return rows.with_columns(pl.coalesce("jsonText", told).alias("jsonText"))
 
-    def _copy_strings(self, with_values: bool) -> None:
-        named, path = ("id IN (SELECT id FROM temp.names)", "id IN (SELECT id FROM temp.paths)")
-        text = "CAST(value AS BLOB)"
-        text = f"CASE WHEN {path} THEN last_part({text}, {named}) ELSE {text} END"
-        if with_values:
-            text = f"replaced({text})"
-        written = self.database.execute(
-            f"INSERT INTO main.{quoted(facts.STRINGS_TABLE)} (id, value) SELECT id, "
-            f"CAST({text} AS TEXT) "
-            f"FROM src.{quoted(facts.STRINGS_TABLE)} WHERE typeof(value) = 'text' AND ({named} OR {path})"
-        ).rowcount
-        total = self._one(f"SELECT count(*) FROM src.{quoted(facts.STRINGS_TABLE)}")
-        self._note(facts.STRINGS_TABLE, None, total - written, "strings left out that no kept column names")
-        cut = self._one(
-            f"SELECT count(*) FROM src.{quoted(facts.STRINGS_TABLE)} AS old JOIN main.{quoted(facts.STRINGS_TABLE)} "
-            f"AS new USING (id) WHERE {path} AND length(CAST(old.value AS BLOB)) > length(CAST(new.value AS BLOB))"
-        )
-        self._note(facts.STRINGS_TABLE, "value", cut, "paths cut to the name of the file")
+    def _is_other(self, names: pl.Series) -> pl.Series:
+        """Which of the names of threads are none that runtimes give."""
+        other = ~names.str.contains(_THREAD_NAMES).fill_null(value=True)
+        self._cleaner.replaced += int(other.sum())
+        return other
 
-    def _note_emptied(self, plan: TablePlan, table: str) -> None:
-        names = plan.emptied()
-        if not names:
-            return
-        counted = ", ".join(
-            f"total({quoted(name)} IS NOT NULL AND {quoted(name)} NOT IN ('', 0))" for name in names
-        )
-        counts = self.database.execute(f"SELECT {counted} FROM {table}").fetchone()
-        for name, count in zip(names, counts, strict=True):
-            self._note(plan.name, name, int(count), "emptied")
 
-    def _one(self, sql: str, *values: Any) -> int:
-        return int(self.database.execute(sql, values).fetchone()[0])
+def _on_devices(tables: Tables) -> list[int]:
+    """The processes that worked on a device; none where the file does not tell."""
+    found = [pl.Series(dtype=pl.Int64)]
+    for table in _DEVICE_TABLES:
+        found += [
+            page.select(process_of("globalPid").unique()).to_series()
+            for page in tables.pages(table, _PROCESS)
+        ]
+    return _sorted(found).to_list()
 
-    def _note(self, table: str, column: str | None, rows: int, what: str) -> None:
-        if rows or (what.endswith("left out") and not what.startswith("rows")):
-            self.removed.append(Removed(table, column, rows, what))
+
+def _sorted(ids: list[pl.Series]) -> pl.Series:
+    return (
+        pl.concat([pl.Series(dtype=pl.Int64), *(one.rename("") for one in ids)]).drop_nulls().unique().sort()
+    )
+
+
+def _standing_in(ids: pl.Series, known: pl.Series) -> pl.Series:
+    """Which ids are among the known ones, which are sorted: a search for each, where a join would hash all that are known."""
+    if not known.len():
+        return pl.Series([False]).new_from_index(0, ids.len())
+    at = known.search_sorted(ids.fill_null(0)).clip(0, known.len() - 1)
+    return (known.gather(at) == ids).fill_null(value=False)

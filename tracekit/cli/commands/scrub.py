@@ -62,25 +62,19 @@ def _summary(done: Scrubbed) -> str:
     from tracekit.facts.units import format_bytes, format_count
     from tracekit.report.text import clean
 
-    width = max((len(_place(one.table, one.column)) for one in done.removed), default=0)
-    lines = [
-        f"{clean(_place(one.table, one.column)):<{width}}  {one.what}"
-        + (f" ({format_count(one.rows)})" if one.rows else "")
-        for one in done.removed
-    ]
-    lines.append(
-        f"{format_count(done.values)} values that were left out were looked for in the names that were kept"
-    )
-    if done.common:
-        kinds = ", ".join(f"{format_count(count)} {kind}" for kind, count in done.common.items())
-        lines.append(f"too short or too common to be looked for: {kinds} (--replace TEXT does it)")
+    rows: list[tuple[str, ...]] = [("table", "rows", "columns", "texts replaced")]
+    for one in done.kept:
+        counts = ((one.rows, one.rows_before), (one.columns, one.columns_before))
+        of = (f"{format_count(now)} of {format_count(before)}" for now, before in counts)
+        rows.append((clean(one.table), *of, format_count(one.replaced) if one.replaced else ""))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if done.left_out:
+        lines.append(f"left out ({len(done.left_out)} tables): {clean(', '.join(done.left_out))}")
+    lines.append(f"{format_count(done.words)} private words looked for in the texts")
     where = "dry run, nothing was written" if done.path is None else clean(str(done.path))
     lines.append(f"{where}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}")
     return "\n".join(lines)
-
-
-def _place(table: str, column: str | None) -> str:
-    return table if column is None else f"{table}.{column}"
 
 
 def _progress() -> Callable[[str], None]:
