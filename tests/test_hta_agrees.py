@@ -27,6 +27,8 @@ from tracekit.analyses.overlap import overlap
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.steps import steps
 
+pytestmark = pytest.mark.slow
+
 RUNNER = Path(__file__).parent / "synthetic" / "hta_runner.py"
 
 # HTA's times are floats in µs, and its idle table is rounded to 0.01 µs.

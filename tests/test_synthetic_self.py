@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow import rest_is_slow
 from synthetic import (
     INCIDENTS,
     STYLES,
@@ -213,7 +214,7 @@ def test_memory_events_add_up() -> None:
 # -- the writers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", rest_is_slow(STYLES, 3))
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_a_written_file_parses_back_exactly(tmp_path: Path, style: str, suffix: str) -> None:
     planted = generate(5, tick_ns=1000 if style == "year2021" else 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from slow import rest_is_slow
 from synthetic import Activity, Planted, generate, oracle, write
 
 import tracekit
@@ -31,7 +32,9 @@ CONFIGS: list[dict[str, object]] = [
 CASES = [(seed, config) for seed in range(3) for config in CONFIGS]
 
 
-@pytest.fixture(params=CASES, ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1].values()))}")
+@pytest.fixture(
+    params=rest_is_slow(CASES, len(CONFIGS)), ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1].values()))}"
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Planted, Trace]:
     seed, config = request.param
     truth = generate(seed, orphans=0, lost_launches=0, **config)

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
+from slow import rest_is_slow
 from synthetic import SOURCES, Shape, generate, layered, write
 
 import tracekit
@@ -36,8 +37,8 @@ def name_of(shape: Shape) -> str:
     return "-".join(changed) or "plain"
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
+@pytest.mark.parametrize("shape", rest_is_slow(SHAPES, 12), ids=name_of)
 def test_every_layer_phase_and_recomputation_is_the_planted_one(
     shape: Shape, seed: int, tmp_path: Path
 ) -> None:
@@ -91,7 +92,9 @@ def read(path: Path) -> tuple[Trace, pl.DataFrame]:
     return trace, attributed(select(trace, window="trace"))
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize(
+    "path", rest_is_slow([*SAMPLES, *PUBLIC], 3), ids=lambda p: f"{p.parent.name}-{p.name}"
+)
 def test_every_activity_has_one_place_and_they_sum_to_the_device_time(path: Path) -> None:
     trace = tracekit.read(path)
     for scope in (select(trace), select(trace, window="trace")):

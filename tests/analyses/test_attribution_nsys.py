@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS
+from slow import rest_is_slow
 from synthetic import nsys_oracle
 from synthetic.layered import Shape
 from synthetic.nsys_export import Program, write_parquetdir, write_sqlite
@@ -84,7 +85,7 @@ def check(traces: list[Trace], expected: list[Expected]) -> None:
     assert backward_ns
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", rest_is_slow(VERSIONS))
 @pytest.mark.parametrize("marks", MARKS)
 def test_planted_places_in_every_version(marks: str, version: str, tmp_path: Path) -> None:
     export = training(VERSIONS.index(version), shape_of(marks), Style(marks=marks))
@@ -92,14 +93,14 @@ def test_planted_places_in_every_version(marks: str, version: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("marks", ["capture", "record", "fsdp"])
-@pytest.mark.parametrize("changed", SHAPES)
+@pytest.mark.parametrize("changed", rest_is_slow(SHAPES, 2))
 def test_planted_places_of_every_plan(changed: str, marks: str, tmp_path: Path) -> None:
     export = training(5, shape_of(marks, **SHAPES[changed]), Style(marks=marks))
     check(tracekit.read_all(write_parquetdir(export.program, tmp_path / "t")), export.expected)
 
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", rest_is_slow(STYLES, 2))
 def test_planted_places_in_every_style(style: str, version: str, tmp_path: Path) -> None:
     """Version 1 tells neither backtraces nor the nodes of graphs apart."""
     export = training(7, shape_of("dict"), replace(STYLES[style], marks="dict"))
@@ -185,7 +186,7 @@ class Nested:
         self.program.kernel("gemm", begun, begun + self.random.randint(0, 9_000), stream=tid, **numbers)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", rest_is_slow(range(20), 4))
 def test_ranges_around_launches_of_random_files_are_those_of_the_oracle(seed: int, tmp_path: Path) -> None:
     path = write_sqlite(Nested(seed).run(), tmp_path / "t.sqlite", VERSIONS[1 + seed % 3])
     found: dict[tuple[int, int, int], str | None] = {}

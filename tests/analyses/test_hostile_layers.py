@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tracekit
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.idle.causes import idle_causes
@@ -107,6 +109,7 @@ def test_every_thread_with_every_sequence_number_is_more_than_memory_holds(tmp_p
     attributed(events)
 
 
+@pytest.mark.slow
 def test_forward_threads_and_processes_by_the_thousand(tmp_path: Path) -> None:
     events = []
     for i in range(20_000):
@@ -123,6 +126,7 @@ def test_forward_threads_and_processes_by_the_thousand(tmp_path: Path) -> None:
     assert found.coverage["method"].to_list() == ["range", "sequence", "enclosing-time"]
 
 
+@pytest.mark.slow
 def test_names_of_a_megabyte_are_not_repeated_for_every_piece_of_idle_time(tmp_path: Path) -> None:
     long = "x" * 1_000_000
     launches = []

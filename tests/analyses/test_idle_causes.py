@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
+from slow import rest_is_slow
 from synthetic import INCIDENTS, Planted, generate, write
 
 import tracekit
@@ -64,7 +65,7 @@ def split_of(gap: Any) -> dict[str, int]:
     return {cause: ns for cause, ns in known.items() if ns}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", rest_is_slow(CONFIGS, 3))
 def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
     right = total = 0
     planted: Counter[str] = Counter()
@@ -123,7 +124,9 @@ def conserved(scope: Scope) -> IdleCauses:
     return result
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize(
+    "path", rest_is_slow([*SAMPLES, *PUBLIC], 2), ids=lambda p: f"{p.parent.name}-{p.name}"
+)
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_conservation_on_real_traces(path: Path, window: Any) -> None:
     trace = tracekit.read(path)
@@ -151,6 +154,7 @@ def naive_innermost(spans: list[tuple[int, int, int, int]], thread: int, time: i
     return max(open_, key=lambda s: (s[0], s[1], s[2]))[2] if open_ else -1
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_time_goes_to_the_innermost_span_as_counted_ns_by_ns(seed: int) -> None:
@@ -207,6 +211,7 @@ def planted_trace(rows: list[tuple[int, int, int]]) -> Trace:
     return Trace(Meta("x.json", "kineto"), made.host, made.device, empty(THREAD_SCHEMA), log.frame())
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_conservation_however_the_trace_was_made(

@@ -13,6 +13,7 @@ import pytest
 from paths import PUBLIC, ROOT
 from planted import Planted
 from planted_ncu import Launch, counted
+from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.counters import counters
@@ -292,7 +293,7 @@ def by_hand(steps: list[list[Key]], launches: list[tuple[Key, int]]) -> list[int
     return got
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", rest_is_slow(range(80), 8))
 def test_the_join_is_that_of_the_rule(report, seed: int) -> None:
     rng = random.Random(seed)
     one = [(rng.choice("abc"), rng.randint(1, 2)) for _ in range(rng.randint(1, 8))]

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 from planted import MS, US, Planted
+from slow import rest_is_slow
 from synthetic import HostSpan, generate, write
 from synthetic import Planted as Truth
 
@@ -62,7 +63,7 @@ def expected(truth: Truth, low: int, high: int, wanted: set[int]) -> dict[str | 
     return table
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())))
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_against_brute_force(seed: int, config: dict[str, Any], window: Any, tmp_path: Path) -> None:
@@ -141,6 +142,7 @@ def test_without_operators_or_shapes() -> None:
     assert empty.not_captured is not None
 
 
+@pytest.mark.slow
 def test_against_torch(tmp_path: Path) -> None:
     """`key_averages()` of the same run: counts exactly, times within the µs to which torch rounds."""
     torch = pytest.importorskip("torch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic.nsys_export import Program, write_sqlite
@@ -122,6 +123,7 @@ SPANS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(SPANS, st.lists(st.integers(0, 45), min_size=1, max_size=6, unique=True))
 def test_as_the_oracle_says(ranges: list[SPAN], times: list[int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import planted_ncu
 import pytest
 from private_nsys import private_export
+from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -147,7 +148,9 @@ def _fetch(link: str) -> bool:
         return bool(answer.read())
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("tracekit capture")])
+@pytest.mark.parametrize(
+    "command", rest_is_slow((c for c in COMMANDS if not c.startswith("tracekit capture")), 6)
+)
 def test_commands(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

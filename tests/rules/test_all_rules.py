@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from slow import rest_is_slow
 from typer.main import get_command
 
 import tracekit
@@ -103,7 +104,9 @@ def test_every_flag_is_one_of_capture() -> None:
     assert {flag for rule in rules.RULES.values() for flag in rule.advice.flags} <= set(SETTINGS)
 
 
-@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name)
+@pytest.mark.parametrize(
+    "path", rest_is_slow(TRACES, 3), ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name
+)
 def test_rules_run_on_real_traces(path: Path) -> None:
     found = {f.id for f in fired(path)}
     expected = EXPECTED.get(path.name.removesuffix(".json.gz"))
@@ -111,6 +114,7 @@ def test_rules_run_on_real_traces(path: Path) -> None:
         assert found == expected
 
 
+@pytest.mark.slow
 def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
     for path in SAMPLES:
         assert {f.id for f in fired(path)} <= {
