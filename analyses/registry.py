@@ -21,7 +21,6 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "Analysis",
     "AnalysisFunction",
-    "View",
     "analyses",
     "get_analysis",
 ]
@@ -36,27 +35,16 @@ class AnalysisFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A part of an analysis that has a flag of its own on the command line: `--name` shows only these tables."""
-
-    name: str
-    help: str
-    tables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Analysis:
     """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
 
-    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for. `views` are
-    the parts of it that the command line can show alone.
+    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.
     """
 
     name: str
     question: str
     target: str
     optional: bool = False
-    views: tuple[View, ...] = ()
 
     def load(self) -> AnalysisFunction:
         """Import the function."""
@@ -75,27 +63,7 @@ BUILT_IN: Final = (
     ),
     Analysis("breakdown", "Where did the device's time go?", "tracekit.analyses.breakdown:breakdown"),
     Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
-    Analysis(
-        "idle",
-        "Why was the device idle?",
-        "tracekit.analyses.idle:idle",
-        views=(
-            View(
-                "causes",
-                "Only the idle time of whole devices by cause, layer, operator, frame and range, and what the host did in it.",
-                (
-                    "by_cause",
-                    "by_layer",
-                    "by_operator",
-                    "by_frame",
-                    "by_range",
-                    "by_os_call",
-                    "by_function",
-                    "device_gaps",
-                ),
-            ),
-        ),
-    ),
+    Analysis("idle", "Why was the device idle?", "tracekit.analyses.idle:idle"),
     Analysis("layers", "Which layer takes the time?", "tracekit.analyses.layers:layers"),
     Analysis("kernels", "Which kernels take the time?", "tracekit.analyses.kernels:kernels"),
     Analysis("ops", "Which operators take the time, on host and device?", "tracekit.analyses.ops:ops"),

@@ -69,13 +69,13 @@ def levels_of(text: str) -> tuple[Level, ...]:
     """The levels in a list with commas. Raises UsageError for one that is none."""
     from tracekit.manifest import LEVELS  # msgspec takes a while, and the help needs none
 
-    found: list[Level] = []
+    levels: list[Level] = []
     for part in text.split(","):
         level = next((known for known in LEVELS if known == part.strip()), None)
         if level is None:
             raise UsageError(f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}")
-        found.append(level)
-    return tuple(found)
+        levels.append(level)
+    return tuple(levels)
 
 
 _TRAIN: Final = "Training"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -23,28 +22,16 @@ __all__ = [
     "ChannelsLastList",
     "CheckpointList",
     "CompileList",
-    "FormatFlag",
     "GridFlags",
     "PrecisionList",
     "Retry",
     "SizeList",
     "SweepFolder",
-    "TableFormat",
     "ThreadsList",
     "Timeout",
     "WorkersList",
     "WorkloadNames",
 ]
-
-
-class TableFormat(str, Enum):
-    """How a table is written that goes to stdout."""
-
-    table = "table"
-    json = "json"
-    md = "md"
-    csv = "csv"
-    parquet = "parquet"
 
 
 _T = TypeVar("_T")
@@ -57,12 +44,16 @@ WorkloadNames = Annotated[
     typer.Argument(metavar="WORKLOAD...", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; see capture --list."),
 ]
 BatchList = Annotated[
-    str, typer.Option("--batch", metavar="LIST", help="Samples a batch: 1,2,4,8.", rich_help_panel=_GRID)
+    str,
+    typer.Option("--batch", metavar="LIST", help="Batch sizes, in samples: 1,2,4,8.", rich_help_panel=_GRID),
 ]
 SizeList = Annotated[
     str,
     typer.Option(
-        "--size", metavar="LIST", help="Image side, tokens or frames of a sample.", rich_help_panel=_GRID
+        "--size",
+        metavar="LIST",
+        help="Sizes of a sample: the side of an image, or its tokens or frames.",
+        rich_help_panel=_GRID,
     ),
 ]
 PrecisionList = Annotated[
@@ -70,24 +61,32 @@ PrecisionList = Annotated[
     typer.Option(
         "--precision",
         metavar="LIST",
-        help=f"Of {','.join(name.value for name in PrecisionName)}.",
+        help=f"Some of {','.join(name.value for name in PrecisionName)}.",
         rich_help_panel=_GRID,
     ),
 ]
 ThreadsList = Annotated[
     str,
-    typer.Option("--threads", metavar="LIST", help="torch's threads on a CPU.", rich_help_panel=_GRID),
+    typer.Option(
+        "--threads", metavar="LIST", help="Numbers of CPU threads that torch uses.", rich_help_panel=_GRID
+    ),
 ]
 CompileList = Annotated[
     str,
     typer.Option(
-        "--compile", metavar="LIST", help="torch.compile each repeated block: no,yes.", rich_help_panel=_GRID
+        "--compile",
+        metavar="LIST",
+        help="Whether to torch.compile each repeated block: no,yes.",
+        rich_help_panel=_GRID,
     ),
 ]
 ChannelsLastList = Annotated[
     str,
     typer.Option(
-        "--channels-last", metavar="LIST", help="Images with channels last: no,yes.", rich_help_panel=_GRID
+        "--channels-last",
+        metavar="LIST",
+        help="Whether images have channels last: no,yes.",
+        rich_help_panel=_GRID,
     ),
 ]
 CheckpointList = Annotated[
@@ -95,36 +94,39 @@ CheckpointList = Annotated[
     typer.Option(
         "--checkpoint-activations",
         metavar="LIST",
-        help="Compute each block again in backward: no,yes.",
+        help="Whether backward computes each block again: no,yes.",
         rich_help_panel=_GRID,
     ),
 ]
 WorkersList = Annotated[
     str,
-    typer.Option("--workers", metavar="LIST", help="Processes that load data.", rich_help_panel=_GRID),
+    typer.Option(
+        "--workers", metavar="LIST", help="Numbers of processes that load data.", rich_help_panel=_GRID
+    ),
 ]
 AccumulateList = Annotated[
-    str, typer.Option("--accumulate", metavar="LIST", help="Batches a step.", rich_help_panel=_GRID)
+    str,
+    typer.Option("--accumulate", metavar="LIST", help="Numbers of batches per step.", rich_help_panel=_GRID),
 ]
 SweepFolder = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", metavar="DIR", help="Holds the index and a folder per run.", rich_help_panel=_SWEEP
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for the index and a folder per run.",
+        rich_help_panel=_SWEEP,
     ),
 ]
 Retry = Annotated[
     bool,
     typer.Option(
-        "--retry", help="Run again what failed, was out of memory or skipped.", rich_help_panel=_SWEEP
+        "--retry", help="Repeat runs that failed, ran out of memory or were skipped.", rich_help_panel=_SWEEP
     ),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Stop a run that takes longer.", rich_help_panel=_SWEEP),
-]
-FormatFlag = Annotated[
-    TableFormat,
-    typer.Option("--format", "-f", help="How the table on stdout is written.", rich_help_panel=_SWEEP),
+    typer.Option(metavar="SECONDS", help="Stop a run that takes longer than this.", rich_help_panel=_SWEEP),
 ]
 
 

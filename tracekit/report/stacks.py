@@ -15,10 +15,15 @@ import polars as pl
 import tracekit
 from tracekit.report.text import clean_frame
 
-__all__ = ["collapsed", "speedscope"]
+__all__ = ["collapsed", "render_stacks", "speedscope"]
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _NAMELESS: Final = "(no name)"
+
+
+def render_stacks(format: str, stacks: pl.DataFrame, name: str) -> str:
+    """The rows of `tracekit.analyses.layers.stacks.layer_stacks` of the trace of this name, in one of the two formats."""
+    return collapsed(stacks) if format == "collapsed" else speedscope(stacks, name)
 
 
 def collapsed(stacks: pl.DataFrame) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tracekit.cli import capture_options as flags
-from tracekit.cli.asked import with_flags
 from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.options import with_flags
 from tracekit.cli.output import terminal_width
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
+    from tracekit.manifest import Level
 
 __all__ = ["capture"]
+
+_REPLACED: Final = ("nsys", "output", "levels")
+"""Flags that have other values below nsys."""
 
 
 @with_flags
@@ -41,10 +47,8 @@ def capture(
         raise UsageError("no workload is given", remedy="see tracekit capture --list")
     folder = output or _default_folder(workload)
     if nsys:
-        from tracekit.cli.capture_nsys import capture_under_nsys
-
         with ended_by_signals():
-            capture_under_nsys(context, folder, flags.levels_of(recording.levels), training.device)
+            _capture_under_nsys(context, folder, flags.levels_of(recording.levels), training.device)
         return
     with ended_by_signals():
         result = _run(workload, folder, training, recording)
@@ -116,6 +120,48 @@ def _default_folder(workload: str) -> Path:
 
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(workload).name if ".py:" in workload else workload)
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _capture_under_nsys(context: typer.Context, folder: Path, levels: tuple[Level, ...], device: str) -> None:
+    """Run this command below nsys, writing into `folder`, and print what was written.
+
+    Raises `typer.Exit` with the capture's exit code when it failed; it has said why. Raises UsageError when no level
+    has ranges, MissingDependencyError without nsys, TracekitError when nsys failed.
+    """
+    from tracekit.capture.nsys import PROFILE_FILE, levels_under_nsys, profile
+    from tracekit.manifest import MANIFEST_FILE, read_manifest
+
+    words = [
+        *(sys.executable, "-m", "tracekit", "capture"),
+        *_words_of(context, without=_REPLACED),
+        *("--output", str(folder), "--levels", ",".join(levels_under_nsys(levels))),
+    ]
+    code = profile(words, folder, on_gpu=device.startswith("cuda"))
+    if code:
+        raise typer.Exit(code)
+    traces = [run.trace for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace]
+    for name in (*traces, MANIFEST_FILE, PROFILE_FILE):
+        typer.echo(folder / name)
+
+
+def _words_of(context: typer.Context, *, without: Iterable[str] = ()) -> list[str]:
+    """The arguments that this command was given, as it would take them again, those of some names left out."""
+    left_out = set(without)
+    words: list[str] = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is None or source.name != "COMMANDLINE" or parameter.name in left_out:
+            continue
+        words += _words(parameter, context.params[str(parameter.name)])
+    return words
+
+
+def _words(parameter: Any, value: object) -> list[str]:
+    if parameter.param_type_name == "argument":
+        return [str(value)]
+    if isinstance(value, bool):
+        return [parameter.opts[0] if value else parameter.secondary_opts[0]]
+    return [parameter.opts[0], str(value.value if isinstance(value, Enum) else value)]
 
 
 def _print_list() -> None:

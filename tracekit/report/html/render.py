@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -31,6 +31,7 @@ from tracekit.report.format import (
     scalar_name,
     shown_columns,
 )
+from tracekit.report.formats import Page
 from tracekit.report.html.charts import Chart, Part, chart, kind_class
 from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
@@ -41,7 +42,7 @@ from tracekit.report.tree import costliest
 from tracekit.trace import Trace
 from tracekit.trees import parent_rows
 
-__all__ = ["MAX_ROWS", "Cell", "Grid", "render"]
+__all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
@@ -127,6 +128,14 @@ def render(report: Report, trace: Trace) -> str:
         timeline_json=embed(shapes),
         series_json=embed(_series(report)),
     )
+
+
+def render_reports(
+    reports: Sequence[tuple[Report, Trace]], _page: Page, _overview: Section | None = None
+) -> str:
+    """The page of the one report; raises ValueError for several, which `check_traces` refuses before."""
+    ((report, trace),) = reports
+    return render(report, trace)
 
 
 def embed(value: Any) -> Markup:

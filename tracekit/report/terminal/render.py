@@ -8,10 +8,10 @@ from dataclasses import replace
 from io import StringIO
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from tracekit.errors import UsageError
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
@@ -22,14 +22,16 @@ from tracekit.report.format import (
     scalar_name,
     shown_columns,
 )
-from tracekit.report.model import Figure, Report, Section, Table, Verdict
+from tracekit.report.formats import Page, stacked
+from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.names import bound_name
 from tracekit.report.terminal.grid import grid
 from tracekit.report.terminal.tree_lines import tree_lines
 from tracekit.report.text import unbroken
 from tracekit.report.tree import sorted_tree
+from tracekit.trace import Trace
 
-__all__ = ["render", "render_section", "sort_table"]
+__all__ = ["render", "render_reports", "render_section", "render_sections", "sort_table"]
 
 LEAST_WIDTH: Final = 40
 FINDINGS: Final = 3
@@ -101,26 +103,45 @@ def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Te
     return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
 
 
-def render_section(
-    section: Section, *, width: int, color: bool, top: int | None = None, sort: str | None = None
+def render_reports(
+    reports: Sequence[tuple[Report, Trace]], page: Page, overview: Section | None = None
 ) -> str:
-    """One section with all its tables and figures, at most `top` rows each (None: 20). A time series is listed only where it is the one table.
+    """The reports one below the other; where there are several, a line above each says of which trace it is.
 
-    `sort` names the column by which every table that has it is sorted, largest first; texts sort from a to z.
-    Raises UsageError when no table of the section has that column.
+    An `overview` precedes them, with all its rows.
+    """
+    first = ""
+    if overview is not None:
+        rows = max(table.total_rows for table in overview.tables)
+        first = render_section(overview, width=page.width, color=page.color, top=rows) + "\n"
+    texts = [render(report, width=page.width, color=page.color, top=page.top) for report, _ in reports]
+    heads = [_head_line(report.trace, page.width) for report, _ in reports]
+    return first + stacked(texts, heads, always=overview is not None)
+
+
+def render_sections(sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:
+    """The sections one below the other; where there are several, a line above each says of which trace it is, if known."""
+    texts = [render_section(one, width=page.width, color=page.color, top=page.top) for one, _ in sections]
+    return stacked(texts, [None if trace is None else _head_line(trace, page.width) for _, trace in sections])
+
+
+def _head_line(trace: TraceInfo, width: int) -> str:
+    head = f"══ {format_source(trace)} "
+    return set_cell_size(head + "═" * (width - cell_len(head)), width)
+
+
+def render_section(section: Section, *, width: int, color: bool, top: int | None = None) -> str:
+    """One section with all its tables and figures, at most `top` rows each (None: 20).
+
+    A time series is listed only where it is the one table.
     """
     width = max(width, LEAST_WIDTH)
-    if sort is not None and not any(table.column(sort) for table in section.tables):
-        known = sorted({column.name for table in section.tables for column in table.columns})
-        raise UsageError(
-            f"{section.name} has no column {sort!r}", remedy=f"sort by one of {', '.join(known)}"
-        )
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
     for table in section.tables:
         if not table.series or len(section.tables) == 1:
-            lines += _table(sort_table(table, sort), width, top or DEFAULT_ROWS, titled=True)
+            lines += _table(table, width, top or DEFAULT_ROWS, titled=True)
     return _draw(lines[1:], width, color)
 
 
