@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from commands import run
+from commands import ok, run
 from paths import PUBLIC, ROOT, SAMPLES
 from synthetic import damage, dump, generate, write
 
@@ -107,6 +107,16 @@ def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no trace is of rank 7" in err
 
 
+@pytest.mark.parametrize("command", ["report", "kernels"])
+def test_several_traces_are_one_json_document(
+    command: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write(generate(seed=4, rank=1), tmp_path / "one.json")
+    both = json.loads(ok(capsys, command, gpu_trace, other, "-f", "json"))
+    each = [json.loads(ok(capsys, command, path, "-f", "json")) for path in (gpu_trace, other)]
+    assert both == {"schema_version": "1.0", "reports": each}
+
+
 def test_sort_top_and_table(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(
         capsys, "kernels", gpu_trace, "--table", "by_name", "--sort", "count", "--top", "3", "-f", "csv"
@@ -159,7 +169,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["report", str(SAMPLE), "-o", "x.docx"], 2, "tells no format"),
         (["report", str(SAMPLE), "--only", "nope"], 2, "nope"),
         (["report", str(SAMPLE), "-f", "csv"], 2, "-o FOLDER"),
-        (["idle", str(SAMPLE), "-f", "html"], 2, "no HTML"),
+        (["idle", str(SAMPLE), "-f", "html"], 2, "not html; use tracekit report --only idle"),
         (["idle", str(SAMPLE), "-f", "parquet"], 2, "-o"),
         (["idle", str(SAMPLE), "--window", "week"], 2, "window"),
         (["idle", str(SAMPLE), "--step", "("], 2, "regular expression"),

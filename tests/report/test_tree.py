@@ -19,6 +19,7 @@ import tracekit
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.report import figures, html, markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.formats import Page
 from tracekit.report.html.charts import chart
 from tracekit.report.model import Table
 from tracekit.report.terminal.tree_lines import tree_lines
@@ -125,7 +126,7 @@ def test_the_report_shows_the_tree_and_the_verdict_its_costs() -> None:
         ("net.small", 10 * US),
         ("head", 5 * US),
     ]
-    text = terminal.render(report, width=80, color=False)
+    text = terminal.render(report, Page(80))
     assert "layers  of the device time: 2 × net.large.* 80.0 µs (84.2 %)" in text
     assert re.search(r"^  net +████████████ +90.0 µs +94.7 %", text, re.MULTILINE)
     assert "net.large.1" in markdown.render(report)

@@ -18,13 +18,12 @@ from tracekit.report import formats
 from tracekit.report.formats import FIGURE_FORMATS, Can, Format
 
 __all__ = [
+    "BY_SUFFIX",
     "MAX_EVENTS",
     "AnalysisFormat",
-    "ExportFormat",
     "FactsFormat",
     "FigureFormat",
     "Figures",
-    "LayersFormat",
     "MaxEvents",
     "NamedRanges",
     "Ncu",
@@ -45,6 +44,7 @@ __all__ = [
     "WindowFlag",
     "WindowKind",
     "choice",
+    "format_option",
     "with_flags",
 ]
 
@@ -56,10 +56,7 @@ class WindowKind(str, Enum):
     trace = "trace"
 
 
-_READ: Final = "Reading"
-_SELECT: Final = "Selection"
-_WRITE: Final = "Output"
-_BY_SUFFIX: Final = "The format. The default follows from the suffix of -o; without -o it is table."
+BY_SUFFIX: Final = "The format. The default follows from the suffix of -o; without -o it is table."
 _T = TypeVar("_T", bound=str)
 
 
@@ -74,18 +71,17 @@ def choice(values: Sequence[_T], *flags: str, text: str, known: Iterable[_T] = (
         raise typer.BadParameter(message)
 
     names = [value.value if isinstance(value, Enum) else value for value in values]
-    return typer.Option(
-        *flags,
-        metavar="|".join(names),
-        help=text,
-        rich_help_panel=_WRITE,
-        parser=value_of,
-        autocompletion=lambda: names,
-    )
+    shape = f"<{'|'.join(names)}>"
+    return typer.Option(*flags, metavar=shape, help=text, parser=value_of, autocompletion=lambda: names)
 
 
-def _format_option(content: Can, text: str = _BY_SUFFIX) -> Any:
+def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
+    """The option `--format` of a command that writes this content."""
     return choice(formats.formats_of(content), "--format", "-f", text=text, known=Format)
+
+
+def _names(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=f"{text}; repeatable.")
 
 
 _FORMS = "from PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
@@ -96,150 +92,58 @@ TraceFiles = Annotated[
     list[Path], typer.Argument(metavar="TRACE...", help=f"Traces {_FORMS}, or folders of captures.")
 ]
 
-Rank = Annotated[int | None, typer.Option(help="Take only the trace of this rank.", rich_help_panel=_SELECT)]
+Rank = Annotated[int | None, typer.Option(help="Take only the trace of this rank.")]
 Process = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PID",
-        help="Take only this process, if the file holds several.",
-        rich_help_panel=_SELECT,
-    ),
+    int | None, typer.Option(metavar="PID", help="Take only this process, if the file holds several.")
 ]
 Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
         help="Ranges whose name matches are the steps, instead of ProfilerStep# or inferred ones.",
-        rich_help_panel=_SELECT,
     ),
 ]
 WindowFlag = Annotated[
     WindowKind,
     typer.Option(
-        "--window",
-        help="Analyse all complete steps, or the whole trace (then no steps are inferred).",
-        rich_help_panel=_SELECT,
+        "--window", help="Analyse all complete steps, or the whole trace (then no steps are inferred)."
     ),
 ]
-CommPatterns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--comm-pattern",
-        metavar="REGEX",
-        help="Kernels whose name matches count as communication; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxDepth = Annotated[
-    int | None,
-    typer.Option(
-        "--nvtx-depth",
-        min=1,
-        help="Only this many levels of nested ranges (NVTX, record_function) count as layers.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxInclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-include",
-        metavar="REGEX",
-        help="Only ranges whose name matches count as layers; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxExclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-exclude",
-        metavar="REGEX",
-        help="Ranges whose name matches do not count as layers; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxDomain = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-domain",
-        metavar="NAME",
-        help="Only ranges of this NVTX domain count as layers (`default` is the unnamed one); repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-Top = Annotated[
-    int | None,
-    typer.Option(min=1, max=10**9, help="Show this many rows of each table.", rich_help_panel=_SELECT),
-]
-Sort = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.", rich_help_panel=_SELECT)
-]
-TableName = Annotated[
-    str | None,
-    typer.Option("--table", metavar="NAME", help="Show only this table.", rich_help_panel=_SELECT),
-]
+Top = Annotated[int | None, typer.Option(min=1, max=10**9, help="Show this many rows of each table.")]
 
-ReportFormat = Annotated[Format | None, _format_option(Can.REPORT)]
-AnalysisFormat = Annotated[Format | None, _format_option(Can.SECTION)]
-TablesFormat = Annotated[Format | None, _format_option(Can.TABLES)]
-FactsFormat = Annotated[Format | None, _format_option(Can.FACTS)]
-ExportFormat = Annotated[
-    Format | None, _format_option(Can.FRAMES, "How each frame is written. The default is parquet.")
-]
-LayersFormat = Annotated[
-    Format | None,
-    _format_option(
-        Can.SECTION | Can.STACKS,
-        f"{_BY_SUFFIX} collapsed (.collapsed) and speedscope (.speedscope.json) are stacks for flame graphs.",
-    ),
-]
+ReportFormat = Annotated[Format | None, format_option(Can.REPORT)]
+AnalysisFormat = Annotated[Format | None, format_option(Can.SECTION)]
+TablesFormat = Annotated[Format | None, format_option(Can.TABLES)]
+FactsFormat = Annotated[Format | None, format_option(Can.FACTS)]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write to this file instead of stdout.", rich_help_panel=_WRITE
-    ),
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 ]
-Figures = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Also draw the figures, as files in this folder.", rich_help_panel=_WRITE
-    ),
-]
+Figures = Annotated[Path | None, typer.Option(metavar="DIR", help="Also draw the figures into this folder.")]
 FigureFormat = Annotated[
     formats.FigureFormat, choice(FIGURE_FORMATS, "--figure-format", text="The format of the figures.")
 ]
-
 Ncu = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--ncu",
-        metavar="FILE",
-        help="Add the metrics that Nsight Compute measured for the kernels (output of ncu --csv); repeatable.",
-        rich_help_panel=_READ,
+    _names(
+        "--ncu", "FILE", "Add the metrics that Nsight Compute measured for the kernels (output of ncu --csv)"
     ),
 ]
+
+MAX_EVENTS: Final = 4_000_000
+"""About 1.6 GB of JSON, and as much memory."""
 MaxEvents = Annotated[
     int,
     typer.Option(
         "--max-events",
         min=0,
-        help="If the trace has more events, read only steps from its middle with about this many; 0 reads all.",
-        rich_help_panel=_READ,
+        help="Of a trace with more events than this, read only steps in its middle, with about this many; 0 reads all.",
     ),
 ]
-MAX_EVENTS: Final = 4_000_000
-"""About 1.6 GB of JSON, and as much memory."""
-
 NoCache = Annotated[
-    bool,
-    typer.Option("--no-cache", help="Do not use the cache of parsed traces.", rich_help_panel=_READ),
+    bool, typer.Option("--no-cache", help="Neither read nor write the cache of parsed traces.")
 ]
 NoSizeLimit = Annotated[
-    bool,
-    typer.Option(
-        "--no-size-limit",
-        help="Read a compressed file however large it becomes.",
-        rich_help_panel=_READ,
-    ),
+    bool, typer.Option("--no-size-limit", help="Read a compressed file however large it becomes.")
 ]
 
 
@@ -250,10 +154,29 @@ NoSizeLimit = Annotated[
 class NamedRanges:
     """Which named ranges count as layers."""
 
-    nvtx_depth: NvtxDepth = None
-    nvtx_include: NvtxInclude = None
-    nvtx_exclude: NvtxExclude = None
-    nvtx_domain: NvtxDomain = None
+    nvtx_depth: Annotated[
+        int | None,
+        typer.Option(
+            "--nvtx-depth",
+            min=1,
+            help="Only this many levels of nested ranges (NVTX, record_function) count as layers.",
+        ),
+    ] = None
+    nvtx_include: Annotated[
+        list[str] | None, _names("--nvtx-include", "REGEX", "Only ranges whose name matches count as layers")
+    ] = None
+    nvtx_exclude: Annotated[
+        list[str] | None,
+        _names("--nvtx-exclude", "REGEX", "Ranges whose name matches do not count as layers"),
+    ] = None
+    nvtx_domain: Annotated[
+        list[str] | None,
+        _names(
+            "--nvtx-domain",
+            "NAME",
+            "Only ranges of this NVTX domain count as layers (`default` is the unnamed one)",
+        ),
+    ] = None
 
     @property
     def filter(self) -> RangeFilter | None:
@@ -269,7 +192,10 @@ class Selection:
     process: Process = None
     step: Step = None
     window: WindowFlag = WindowKind.steps
-    comm_pattern: CommPatterns = None
+    comm_pattern: Annotated[
+        list[str] | None,
+        _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
+    ] = None
     ranges: NamedRanges = field(default_factory=NamedRanges)
 
 
@@ -293,9 +219,9 @@ class Request:
 
     traces: TraceFiles
     selection: Selection = field(default_factory=Selection)
-    table: TableName = None
+    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Show only this table.")] = None
     top: Top = None
-    sort: Sort = None
+    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.")] = None
     format_: AnalysisFormat = None
     output: Output = None
     reading: Reading = field(default_factory=Reading)

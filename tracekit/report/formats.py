@@ -1,13 +1,13 @@
 """The formats in which results are written: what each can hold, and the module that writes it.
 
-A new format is one line of `Format`, and a module that has the functions which that line promises (`Can` names them).
+A new format is one line of `Format`, and a module with the functions that its traits promise (`Can` names them).
 Nothing heavy is imported here, so that `--help` can name the formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, Flag, auto
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIGURE_FORMATS",
-    "WRITERS",
     "Can",
     "FigureFormat",
     "Format",
@@ -36,7 +35,6 @@ __all__ = [
     "render_reports",
     "render_sections",
     "render_stacks",
-    "stacked",
 ]
 
 FigureFormat = Literal["svg", "png", "pdf"]
@@ -45,7 +43,7 @@ FIGURE_FORMATS: Final[tuple[FigureFormat, ...]] = get_args(FigureFormat)
 
 
 class Can(Flag):
-    """What a format can hold, and how its text is made."""
+    """What a format can hold, and what its module has."""
 
     REPORT = auto()
     SECTION = auto()
@@ -55,32 +53,29 @@ class Can(Flag):
     FACTS = auto()
     """What `info` and `doctor` say."""
     STACKS = auto()
+    """Layers, operators and kernels for a flame graph: `render_stacks(format, stacks, name)`."""
     FRAMES = auto()
     """The frames of a trace."""
+
     PROSE = auto()
-    """It is for reading; sections stand one below the other, and an overview may precede the reports."""
+    """Text for a reader, one report or section below the other: `render(report, page)`, `render_section(section, page)`
+    and `head(trace, page)`."""
+    DOCUMENT = auto()
+    """One document for all reports: `render_reports(reports, page)`."""
     DATA = auto()
-    """It holds any nested value; an analysis stands in a report, with the verdict."""
+    """Any nested value: `render_data(value)`. An analysis stands in a report, with the verdict."""
     FILES = auto()
-    """A file holds one table, so that several tables are a folder."""
+    """A file for each table: `encode_frame(frame, format)`. Reports are written by `tracekit.report.tables.write`."""
+
     BINARY = auto()
     """It is not for a terminal."""
     FITTED = auto()
     """Its lines are as wide as the terminal."""
 
 
-WRITERS: Final[Mapping[Can, str]] = {
-    Can.REPORT: "render_reports",
-    Can.PROSE: "render_sections",
-    Can.DATA: "render_data",
-    Can.FILES: "encode_frame",
-    Can.STACKS: "render_stacks",
-}
-"""The function that the module of such a format has; a report in files is written by `tracekit.report.tables.write`."""
-
 _PROSE: Final = Can.PROSE | Can.REPORT | Can.SECTION | Can.TABLES
 _FILES: Final = Can.FILES | Can.REPORT | Can.SECTION | Can.TABLES | Can.FRAMES
-_DATA: Final = Can.DATA | Can.REPORT | Can.SECTION | Can.TABLES | Can.FACTS
+_DATA: Final = Can.DATA | Can.DOCUMENT | Can.REPORT | Can.SECTION | Can.TABLES | Can.FACTS
 _NONE: Final = Can(0)
 
 
@@ -100,7 +95,7 @@ class Format(str, Enum):
         return made
 
     table = "table", "terminal", _PROSE | Can.FACTS | Can.FITTED, _NONE, ".txt"
-    html = "html", "html", Can.REPORT, Can.REPORT, ".html", ".htm"
+    html = "html", "html", Can.REPORT | Can.DOCUMENT, Can.REPORT, ".html", ".htm"
     json = "json", "json.render", _DATA, _NONE, ".json"
     md = "md", "markdown", _PROSE, _NONE, ".md", ".markdown"
     csv = "csv", "tables", _FILES, Can.SECTION, ".csv"
@@ -138,7 +133,7 @@ def choose_format(
     names = [each.value for each in formats_of(content)]
     if chosen.value not in names:
         has = (
-            f"use tracekit report --only {command}"
+            f"use tracekit report --only {command} -o FILE.{chosen.value}"
             if Can.SECTION in content and Can.REPORT in chosen.can
             else ""
         )
@@ -181,55 +176,57 @@ def _listed(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-# -- the writers: each looks its format up ------------------------------------------------------------
-
-
-def _writer(chosen: Format, trait: Can) -> Any:
-    """The function of the format's module for this. Raises LookupError where the format's line does not promise it."""
-    if trait not in chosen.can:
-        message = f"{chosen.value} has no {WRITERS[trait]}"
-        raise LookupError(message)
-    return getattr(import_module(chosen.module), WRITERS[trait])
+# -- the writers: each asks the format's module -------------------------------------------------------
 
 
 def render_reports(
     chosen: Format, reports: Sequence[tuple[Report, Trace]], page: Page, overview: Section | None = None
 ) -> str:
-    """The reports as one text, below the `overview` of more traces where there is one."""
-    text: str = _writer(chosen, Can.REPORT)(reports, page, overview)
-    return text
+    """The reports as one text; an `overview` of more traces stands above them."""
+    module = _module(chosen, Can.REPORT)
+    if Can.DOCUMENT in chosen.can:
+        return str(module.render_reports(reports, page))
+    texts = [module.render(report, page) for report, _ in reports]
+    heads = [module.head(report.trace, page) for report, _ in reports]
+    if overview is None:
+        return _stacked(texts, heads)
+    rows = max(table.total_rows for table in overview.tables)
+    above = module.render_section(overview, replace(page, top=rows))
+    return f"{above}\n{_stacked(texts, heads, always=True)}"
 
 
 def render_sections(chosen: Format, sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:
-    """The sections one below the other; where there are several, each below the name of its trace, if that is given."""
-    text: str = _writer(chosen, Can.PROSE)(sections, page)
-    return text
+    """The sections one below the other; where there are several, each below its trace, if that is given."""
+    module = _module(chosen, Can.PROSE)
+    texts = [module.render_section(section, page) for section, _ in sections]
+    return _stacked(texts, [None if trace is None else module.head(trace, page) for _, trace in sections])
 
 
 def render_data(chosen: Format, value: object) -> str:
     """Dicts, lists, texts and numbers as one document."""
-    text: str = _writer(chosen, Can.DATA)(value)
-    return text
+    return str(_module(chosen, Can.DATA).render_data(value))
 
 
 def render_stacks(chosen: Format, stacks: pl.DataFrame, name: str) -> str:
     """The rows of `tracekit.analyses.layers.stacks.layer_stacks`, of a trace of this name."""
-    text: str = _writer(chosen, Can.STACKS)(chosen.value, stacks, name)
-    return text
+    return str(_module(chosen, Can.STACKS).render_stacks(chosen.value, stacks, name))
 
 
 def encode_frame(chosen: Format, frame: pl.DataFrame) -> bytes:
     """One table as the bytes of a file."""
-    data: bytes = _writer(chosen, Can.FILES)(frame, chosen.value)
-    return data
+    return bytes(_module(chosen, Can.FILES).encode_frame(frame, chosen.value))
 
 
-def stacked(texts: Sequence[str], heads: Sequence[str | None], *, always: bool = False) -> str:
-    r"""The texts one below the other; of several, or `always`, each below its head, where it has one.
+def _module(chosen: Format, trait: Can) -> Any:
+    """The module of a format that has this. Raises LookupError for another format: no text of another stands in for it."""
+    if trait not in chosen.can:
+        message = f"{chosen.value} cannot hold {trait}"
+        raise LookupError(message)
+    return import_module(chosen.module)
 
-    >>> stacked(["one\n"], ["# 1"]), stacked(["one\n", "two\n"], ["# 1", None])
-    ('one\n', '# 1\none\n\ntwo\n')
-    """
+
+def _stacked(texts: Sequence[str], heads: Sequence[str | None], *, always: bool = False) -> str:
+    """The texts one below the other; of several, or `always`, each below its head, where it has one."""
     if len(texts) > 1 or always:
         texts = [text if head is None else f"{head}\n{text}" for head, text in zip(heads, texts, strict=True)]
     return "\n".join(texts)

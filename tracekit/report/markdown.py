@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -17,16 +17,16 @@ from tracekit.report.format import (
     scalar_name,
     shown_columns,
 )
-from tracekit.report.formats import Page, stacked
+from tracekit.report.formats import Page
 from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.names import bound_name
 from tracekit.report.text import shorten_name
 from tracekit.report.tree import costliest
-from tracekit.trace import Trace
 
-__all__ = ["DEFAULT_ROWS", "escape", "render", "render_reports", "render_section", "render_sections"]
+__all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
 
 DEFAULT_ROWS: Final = 10
+_PAGE: Final = Page()
 NAME_WIDTH: Final = 80
 
 # Whatever means something to Markdown or HTML is escaped: a kernel's name must not become a link or a tag.
@@ -37,44 +37,24 @@ _MENTION: Final = "@&#8203;"
 """An @ that notifies nobody."""
 
 
-def render(report: Report, *, top: int | None = None) -> str:
-    """The report as Markdown text; tables have at most `top` rows (None: 10)."""
+def render(report: Report, page: Page = _PAGE) -> str:
+    """The report as Markdown text; tables have at most `page.top` rows (None: 10)."""
     lines = [f"# tracekit report: {escape(report.trace.name)}", ""]
     lines += _verdict(report.verdict)
     lines += [f"*{escape(format_source(report.trace))}*  ", f"*Window: {escape(_window(report))}*", ""]
     for section in report.sections:
-        lines += _section(section, top or DEFAULT_ROWS)
+        lines += _section(section, page.top or DEFAULT_ROWS)
     lines += _health(report)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def render_section(section: Section, *, top: int | None = None) -> str:
-    """One section as Markdown text; tables have at most `top` rows (None: 10)."""
-    return "\n".join(_section(section, top or DEFAULT_ROWS)).rstrip() + "\n"
+def render_section(section: Section, page: Page = _PAGE) -> str:
+    """One section as Markdown text; tables have at most `page.top` rows (None: 10)."""
+    return "\n".join(_section(section, page.top or DEFAULT_ROWS)).rstrip() + "\n"
 
 
-def render_reports(
-    reports: Sequence[tuple[Report, Trace]], page: Page, overview: Section | None = None
-) -> str:
-    """The reports one below the other; where there are several, a line above each says of which trace it is.
-
-    An `overview` precedes them, with all its rows.
-    """
-    first = ""
-    if overview is not None:
-        first = render_section(overview, top=max(table.total_rows for table in overview.tables)) + "\n"
-    texts = [render(report, top=page.top) for report, _ in reports]
-    heads = [_head_line(report.trace) for report, _ in reports]
-    return first + stacked(texts, heads, always=overview is not None)
-
-
-def render_sections(sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:
-    """The sections one below the other; where there are several, a line above each says of which trace it is, if known."""
-    texts = [render_section(section, top=page.top) for section, _ in sections]
-    return stacked(texts, [None if trace is None else _head_line(trace) for _, trace in sections])
-
-
-def _head_line(trace: TraceInfo) -> str:
+def head(trace: TraceInfo, _page: Page) -> str:
+    """The line above one of several reports, which says of which trace it is."""
     return f"*{escape(format_source(trace))}*\n"
 
 

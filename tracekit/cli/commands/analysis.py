@@ -79,7 +79,10 @@ def analysis(
     format_: flags.AnalysisFormat = None,
     output: flags.Output = None,
 ) -> None:
-    """Run an analysis that an installed package adds (entry-point group tracekit.analyses)."""
+    """Run an analysis that an installed package adds.
+
+    Packages register analyses in the entry-point group tracekit.analyses.
+    """
     if not traces:
         raise UsageError("no trace is given", remedy="give a trace file after the name of the analysis")
     run_analysis(name, Request(traces, Selection(step=step, window=window), format_=format_, output=output))

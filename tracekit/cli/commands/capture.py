@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli import capture_options as flags
+from tracekit.cli.capture_options import Recording, Training
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.options import with_flags
 from tracekit.cli.output import terminal_width
@@ -29,17 +29,36 @@ _REPLACED: Final = ("nsys", "output", "levels")
 @with_flags
 def capture(
     context: typer.Context,
-    workload: flags.WorkloadName = "",
+    workload: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; --list shows the names."
+        ),
+    ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="The folder to write. The default is runs/WORKLOAD-TIME."
+        ),
     ] = None,
     *,
-    training: flags.Training,
-    recording: flags.Recording,
-    nsys: flags.Nsys = False,
-    list_: flags.ListFlag = False,
+    training: Training,
+    recording: Recording,
+    nsys: Annotated[
+        bool,
+        typer.Option(
+            "--nsys",
+            help="Record with Nsight Systems instead of torch's profiler.",
+        ),
+    ] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the workloads with their parameters and FLOPs.")
+    ] = False,
 ) -> None:
-    """Train a model for a few steps and record it; writes traces and a manifest."""
+    """Train a model for a few steps and record it.
+
+    This writes traces and a manifest.
+    """
     if list_:
         _print_list()
         return
@@ -48,19 +67,19 @@ def capture(
     folder = output or _default_folder(workload)
     if nsys:
         with ended_by_signals():
-            _capture_under_nsys(context, folder, flags.levels_of(recording.levels), training.device)
+            _capture_under_nsys(context, folder, recording.extent.chosen, training.setup.device)
         return
     with ended_by_signals():
         result = _run(workload, folder, training, recording)
     _print_result(result)
 
 
-def _run(workload: str, folder: Path, training: flags.Training, recording: flags.Recording) -> CaptureResult:
+def _run(workload: str, folder: Path, training: Training, recording: Recording) -> CaptureResult:
     from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
 
-    levels = flags.levels_of(recording.levels)
+    levels = recording.extent.chosen
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
@@ -70,7 +89,7 @@ def _run(workload: str, folder: Path, training: flags.Training, recording: flags
                 settings=training.settings,
                 options=recording.options,
                 levels=levels,
-                data=training.data,
+                data=training.setup.data,
                 progress=_tell,
             )
     except BaseException:

@@ -38,7 +38,10 @@ def characterize(
     max_events: flags.MaxEvents = flags.MAX_EVENTS,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Show latency, throughput and optimal batch of each model of a sweep, and what bounds it there."""
+    """Compare the models of a sweep.
+
+    Latency, throughput and optimal batch of each, and what bounds it at that batch.
+    """
     chosen = format_of(format_, output, command="characterize")
     from tracekit.report.characterize import FIGURES, SETTINGS
     from tracekit.report.characterize import characterize as characterized

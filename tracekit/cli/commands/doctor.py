@@ -29,7 +29,10 @@ def doctor(
     *,
     reading: Reading,
 ) -> None:
-    """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
+    """How healthy this file is.
+
+    What was damaged, repaired or left out, and whether the figures add up.
+    """
     chosen = choose_format(Can.FACTS, format_, output, command="doctor")
     traces, _ = Sources([trace], Selection(process=process), reading).read()
     health = [_health_of(one) for one in traces]

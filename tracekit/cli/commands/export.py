@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli import options as flags
-from tracekit.cli.options import NamedRanges, Reading, with_flags
+from tracekit.cli.options import NamedRanges, Reading, format_option, with_flags
 from tracekit.cli.sources import read_one
 from tracekit.errors import UsageError
 from tracekit.report.formats import Can, Format, choose_format
@@ -37,18 +37,22 @@ def export(
         ExportKind,
         typer.Option(
             "--to",
-            help="Write the frames that tracekit reads, or a trace for Perfetto with added tracks for layers and idle time.",
-            rich_help_panel="Output",
+            help="Write the frames that tracekit reads, or a trace for Perfetto with the added tracks.",
         ),
     ] = ExportKind.frames,
     *,
     ranges: NamedRanges,
     process: flags.Process = None,
-    format_: flags.ExportFormat = None,
+    format_: Annotated[
+        Format | None, format_option(Can.FRAMES, "The format of each frame. The default is parquet.")
+    ] = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Write the frames of a trace as Parquet or CSV files, or a trace with added tracks for layers and idle time."""
+    """Write the frames of a trace as files.
+
+    With --to chrome, write the trace again, with added tracks for layers and idle time.
+    """
     chosen = choose_format(Can.FRAMES, format_ or Format.parquet, None, command="export")
     if to is ExportKind.chrome and format_ is not None:
         raise UsageError("a Chrome trace has no other format", remedy="leave --format out")

@@ -32,7 +32,6 @@ def idle(
             "--causes",
             help="Show only the time in which a whole device was idle: by cause, layer, operator, line of code and "
             "range, and by what the host did meanwhile.",
-            rich_help_panel="Selection",
         ),
     ] = False,
 ) -> None:

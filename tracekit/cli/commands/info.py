@@ -46,7 +46,10 @@ def info(
     *,
     reading: Reading,
 ) -> None:
-    """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
+    """What is in this file.
+
+    The producer, the devices, the steps, the number of rows by kind, and what was captured.
+    """
     chosen = choose_format(Can.FACTS, format_, output, command="info")
     traces, _ = Sources([trace], Selection(process=process), reading).read()
     facts = [facts_of(one) for one in traces]

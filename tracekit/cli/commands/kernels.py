@@ -29,7 +29,7 @@ def kernels(
     request: Request,
     by: Annotated[
         KernelsBy | None,
-        typer.Option(help="Show only this table. The default is all tables.", rich_help_panel="Selection"),
+        typer.Option(help="Show only this table. The default is all tables."),
     ] = None,
     ncu: flags.Ncu = None,
 ) -> None:

@@ -9,10 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.commands.analysis import Part, run_analysis
-from tracekit.cli.options import Request, with_flags
+from tracekit.cli.options import BY_SUFFIX, Request, format_option, with_flags
 from tracekit.cli.sources import Sources, expanded
 from tracekit.facts.stack_names import PHASES
 from tracekit.report import formats
@@ -41,28 +40,30 @@ def layers(
         LayersBy,
         typer.Option(
             help="Show the tree, one row per type of layer, or one row per repeated layer (layer.*.attention).",
-            rich_help_panel="Selection",
         ),
     ] = LayersBy.tree,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Show this many levels of the tree.", rich_help_panel="Selection"),
+        typer.Option(min=1, help="Show this many levels of the tree."),
     ] = None,
     phase: Annotated[
         PhaseKind | None,
-        typer.Option(
-            help="Show layers with time in this phase, sorted by that time.", rich_help_panel="Selection"
-        ),
+        typer.Option(help="Show layers with time in this phase, sorted by that time."),
     ] = None,
     sort: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
             help="Sort by this column; `execution` sorts layers in the order in which they ran.",
-            rich_help_panel="Selection",
         ),
     ] = None,
-    format_: flags.LayersFormat = None,
+    format_: Annotated[
+        Format | None,
+        format_option(
+            Can.SECTION | Can.STACKS,
+            f"{BY_SUFFIX} collapsed (.collapsed) and speedscope (.speedscope.json) are stacks for flame graphs.",
+        ),
+    ] = None,
 ) -> None:
     """Run `layers`, or write stacks of layers, operators and kernels for a flame graph."""
     chosen = formats.choose_format(Can.SECTION | Can.STACKS, format_, request.output, command="layers")

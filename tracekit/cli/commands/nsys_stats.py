@@ -64,18 +64,13 @@ _Report = Annotated[
         "-r",
         metavar="NAME[,NAME]",
         help="Only these reports or rules, by NVIDIA's names; repeatable; all, rules: all of them, all rules.",
-        rich_help_panel="Selection",
     ),
 ]
-_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.", rich_help_panel="Output")]
-_Rows = Annotated[
-    int, typer.Option(min=0, help="Most rows of a rule; 0: all.", rich_help_panel="Thresholds of rules")
-]
+_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.")]
+_Rows = Annotated[int, typer.Option(min=0, help="Most rows of a rule; 0: all.")]
 _Gap = Annotated[
     float,
-    typer.Option(
-        min=0, metavar="MS", help="Shortest gap of gpu_gaps.", rich_help_panel="Thresholds of rules"
-    ),
+    typer.Option(min=0, metavar="MS", help="Shortest gap of gpu_gaps."),
 ]
 _Threshold = Annotated[
     float,
@@ -83,14 +78,11 @@ _Threshold = Annotated[
         min=0,
         metavar="PERCENT",
         help="gpu_time_util: what is used less is listed.",
-        rich_help_panel="Thresholds of rules",
     ),
 ]
 _Chunks = Annotated[
     int,
-    typer.Option(
-        min=1, max=10**6, help="gpu_time_util: parts of the time.", rich_help_panel="Thresholds of rules"
-    ),
+    typer.Option(min=1, max=10**6, help="gpu_time_util: parts of the time."),
 ]
 
 

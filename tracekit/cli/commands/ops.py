@@ -20,7 +20,6 @@ def ops(
         typer.Option(
             "--by-shape",
             help="Show one row per operator and input shapes.",
-            rich_help_panel="Selection",
         ),
     ] = False,
 ) -> None:

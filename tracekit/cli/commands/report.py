@@ -31,9 +31,7 @@ def report(
     selection: Selection,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only", metavar="ANALYSIS", help="Only this analysis; repeatable.", rich_help_panel="Selection"
-        ),
+        typer.Option("--only", metavar="ANALYSIS", help="Only this analysis; repeatable."),
     ] = None,
     top: flags.Top = None,
     every: Annotated[
@@ -41,7 +39,6 @@ def report(
         typer.Option(
             "--all",
             help="Show the full report of every trace, even if there are more than 8.",
-            rich_help_panel="Selection",
         ),
     ] = False,
     format_: flags.ReportFormat = None,
@@ -52,7 +49,7 @@ def report(
     *,
     reading: Reading,
 ) -> None:
-    """What bounds this run, what costs most, and what to try: verdict first."""
+    """What bounds this run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     paths = expanded(traces)
     if (

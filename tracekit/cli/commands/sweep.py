@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli import capture_options as flags
-from tracekit.cli import sweep_options as lists
+from tracekit.cli.capture_options import Extent, Setup
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.listing import Listing, format_of, varied
-from tracekit.cli.options import TablesFormat, with_flags
+from tracekit.cli.options import format_option, with_flags
+from tracekit.cli.sweep_options import GridFlags
 from tracekit.errors import TracekitError
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,34 +36,50 @@ _RUN_TITLES: Final = {
 
 @with_flags
 def sweep(
-    workload: lists.WorkloadNames,
-    output: lists.SweepFolder = Path("runs/sweep"),
+    workload: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORKLOAD...",
+            help="NAME, NAME:VARIANT or FILE.py:FUNCTION; capture --list shows the names.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder for the index, and for one folder per run.",
+        ),
+    ] = Path("runs/sweep"),
     *,
-    grid: lists.GridFlags,
-    data: flags.Data = None,
-    device: flags.Device = "cpu",
-    tiny: flags.Tiny = False,
-    max_rows: flags.MaxRows = None,
-    ranks: flags.Ranks = 1,
-    seed: flags.Seed = 0,
-    levels: flags.Levels = "M,MLG,metrics",
-    steps: flags.Steps = 3,
-    warmup: flags.Warmup = 1,
-    retry: lists.Retry = False,
-    timeout: lists.Timeout = None,
-    format_: TablesFormat = None,
+    grid: GridFlags,
+    setup: Setup,
+    extent: Extent,
+    retry: Annotated[
+        bool,
+        typer.Option(
+            "--retry",
+            help="Repeat runs that failed, ran out of memory or were skipped.",
+        ),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Stop a run that takes longer than this."),
+    ] = None,
+    format_: Annotated[
+        Format, format_option(Can.TABLES, "The format of the table on stdout.")
+    ] = Format.table,
 ) -> None:
-    """Capture every combination of settings, each in a fresh process; continues an interrupted sweep."""
-    chosen = format_of(format_, None, command="sweep")
-    combinations = grid.of(workload)
-    from tracekit.manifest import CaptureOptions, Settings
+    """Capture every combination of some settings.
 
-    settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
-    options = CaptureOptions(steps=steps, warmup=warmup)
-    chosen_levels = flags.levels_of(levels)
+    Each runs in a fresh process. The same command continues an interrupted sweep.
+    """
+    chosen = format_of(format_, None, command="sweep")
+    combinations, settings, options, levels = grid.of(workload), setup.settings, extent.options, extent.chosen
     with ended_by_signals():
         rows = _sweep(
-            combinations, output, settings, options, chosen_levels, data, retry=retry, timeout=timeout
+            combinations, output, settings, options, levels, setup.data, retry=retry, timeout=timeout
         )
     _runs(rows, output).emit(chosen)
     _say_what_failed(rows)

@@ -45,7 +45,10 @@ def view(
     ranges: NamedRanges,
     reading: Reading,
 ) -> None:
-    """Open a trace in Perfetto (ui.perfetto.dev), or its report; the trace does not leave this machine."""
+    """Open a trace in Perfetto, or its report in a browser.
+
+    The page ui.perfetto.dev gets the trace from this machine; it is sent nowhere else.
+    """
     from tracekit.cli.serve import Document, Server
 
     paths = expanded([trace])

@@ -40,16 +40,13 @@ _Traces = Annotated[
 ]
 _Analysis = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="A1…A15", help="Only this analysis, or overhead; repeatable.", rich_help_panel="Selection"
-    ),
+    typer.Option(metavar="A1…A15", help="Only this analysis, or overhead; repeatable."),
 ]
 _Metrics = Annotated[
     Path | None,
     typer.Option(
         metavar="TRACE",
         help="A trace of the same steps with hardware counters (CUPTI); its times are not used.",
-        rich_help_panel="Selection",
     ),
 ]
 _Batch = Annotated[
@@ -57,7 +54,6 @@ _Batch = Annotated[
     typer.Option(
         min=1,
         help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
-        rich_help_panel="Selection",
     ),
 ]
 

@@ -130,9 +130,7 @@ def render(report: Report, trace: Trace) -> str:
     )
 
 
-def render_reports(
-    reports: Sequence[tuple[Report, Trace]], _page: Page, _overview: Section | None = None
-) -> str:
+def render_reports(reports: Sequence[tuple[Report, Trace]], _page: Page) -> str:
     """The page of the one report; raises ValueError for several, which `check_traces` refuses before."""
     ((report, trace),) = reports
     return render(report, trace)

@@ -29,10 +29,8 @@ def render(report: Report, *, top: int | None = None) -> str:
     return render_data(report_dict(report, top=top))
 
 
-def render_reports(
-    reports: Sequence[tuple[Report, Trace]], page: Page, _overview: Section | None = None
-) -> str:
-    """The one report, or an object whose `reports` are these; every one is there, so that no overview is needed."""
+def render_reports(reports: Sequence[tuple[Report, Trace]], page: Page) -> str:
+    """The one report, or an object whose `reports` are these."""
     if len(reports) == 1:
         return render(reports[0][0], top=page.top)
     whole = [report_dict(report, top=page.top) for report, _ in reports]

@@ -22,16 +22,15 @@ from tracekit.report.format import (
     scalar_name,
     shown_columns,
 )
-from tracekit.report.formats import Page, stacked
+from tracekit.report.formats import Page
 from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.names import bound_name
 from tracekit.report.terminal.grid import grid
 from tracekit.report.terminal.tree_lines import tree_lines
 from tracekit.report.text import unbroken
 from tracekit.report.tree import sorted_tree
-from tracekit.trace import Trace
 
-__all__ = ["render", "render_reports", "render_section", "render_sections", "sort_table"]
+__all__ = ["head", "render", "render_section", "sort_table"]
 
 LEAST_WIDTH: Final = 40
 FINDINGS: Final = 3
@@ -77,17 +76,14 @@ _GLYPHS: Final = (("█", "green"), ("▓", "magenta"), ("▒", "yellow"), ("·"
 Lines = Iterator[Text]
 
 
-def render(report: Report, *, width: int, color: bool, top: int | None = None) -> str:
-    """The whole report as text with lines of at most `width` cells.
-
-    `color` adds ANSI colours; `top` sets the rows of every table (None: few, so that the report fits two screens).
-    """
-    width = max(width, LEAST_WIDTH)
+def render(report: Report, page: Page) -> str:
+    """The whole report; without a `top` tables have few rows, so that it fits two screens."""
+    width = max(page.width, LEAST_WIDTH)
     for shorter in range(SHORTEST + 1):
-        lines = _lines(report, width, top, shorter)
-        if top is not None or len(lines) <= MOST_LINES:
+        lines = _lines(report, width, page.top, shorter)
+        if page.top is not None or len(lines) <= MOST_LINES:
             break
-    return _draw(lines, width, color)
+    return _draw(lines, width, page.color)
 
 
 def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Text]:
@@ -103,46 +99,25 @@ def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Te
     return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
 
 
-def render_reports(
-    reports: Sequence[tuple[Report, Trace]], page: Page, overview: Section | None = None
-) -> str:
-    """The reports one below the other; where there are several, a line above each says of which trace it is.
-
-    An `overview` precedes them, with all its rows.
-    """
-    first = ""
-    if overview is not None:
-        rows = max(table.total_rows for table in overview.tables)
-        first = render_section(overview, width=page.width, color=page.color, top=rows) + "\n"
-    texts = [render(report, width=page.width, color=page.color, top=page.top) for report, _ in reports]
-    heads = [_head_line(report.trace, page.width) for report, _ in reports]
-    return first + stacked(texts, heads, always=overview is not None)
+def head(trace: TraceInfo, page: Page) -> str:
+    """The line above one of several reports, which says of which trace it is."""
+    text = f"══ {format_source(trace)} "
+    return set_cell_size(text + "═" * (page.width - cell_len(text)), page.width)
 
 
-def render_sections(sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:
-    """The sections one below the other; where there are several, a line above each says of which trace it is, if known."""
-    texts = [render_section(one, width=page.width, color=page.color, top=page.top) for one, _ in sections]
-    return stacked(texts, [None if trace is None else _head_line(trace, page.width) for _, trace in sections])
-
-
-def _head_line(trace: TraceInfo, width: int) -> str:
-    head = f"══ {format_source(trace)} "
-    return set_cell_size(head + "═" * (width - cell_len(head)), width)
-
-
-def render_section(section: Section, *, width: int, color: bool, top: int | None = None) -> str:
-    """One section with all its tables and figures, at most `top` rows each (None: 20).
+def render_section(section: Section, page: Page) -> str:
+    """One section with all its tables and figures, at most `page.top` rows each (None: 20).
 
     A time series is listed only where it is the one table.
     """
-    width = max(width, LEAST_WIDTH)
+    width = max(page.width, LEAST_WIDTH)
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
     for table in section.tables:
         if not table.series or len(section.tables) == 1:
-            lines += _table(table, width, top or DEFAULT_ROWS, titled=True)
-    return _draw(lines[1:], width, color)
+            lines += _table(table, width, page.top or DEFAULT_ROWS, titled=True)
+    return _draw(lines[1:], width, page.color)
 
 
 def sort_table(table: Table, column: str | None) -> Table:
