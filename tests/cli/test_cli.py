@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from commands import ok, run
 from paths import PUBLIC, ROOT, SAMPLES
+from real_traces import traces
 from synthetic import damage, dump, generate, write
 
 from tracekit.analyses.registry import BUILT_IN
@@ -26,7 +27,7 @@ def gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(generate(seed=3, steps=3), tmp_path_factory.mktemp("gpu") / "rank-0.json.gz")
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_report_on_every_trace(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "report", path)
     assert (code, err) == (0, "")

@@ -14,6 +14,7 @@ import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
 from polars.testing import assert_frame_equal
+from real_traces import traces
 from synthetic import STYLES, generate, write
 
 import tracekit
@@ -60,7 +61,7 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
     return mine, counts
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_real_traces_go_round(path: Path, suffix: str, tmp_path: Path) -> None:
     enriched(

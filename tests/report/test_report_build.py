@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import traces
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
@@ -87,7 +88,7 @@ def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
     assert any("No launch calls" in note for note in verdict.notes)
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_every_trace_gives_a_report(path: Path) -> None:
     report = build_report(tracekit.read(path))
     manifest = "workload" if path in SAMPLES else None

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import traces
 
 import tracekit
 from tracekit.errors import UsageError
@@ -29,7 +30,7 @@ def test_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_json_follows_the_schema(path: Path) -> None:
     text = json_.render(build_report(tracekit.read(path)))
     VALIDATOR.validate(json.loads(text, parse_constant=_refuse))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import traces
 from rich.cells import cell_len
 
 import tracekit
@@ -95,7 +96,7 @@ def test_section_snapshot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 132])
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
     text = terminal.render(build_report(tracekit.read(path)), Page(width))
     assert max(map(cell_len, text.splitlines())) <= width

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import traces
 
 import tracekit
 from tracekit.analyses.layers import layers
@@ -77,7 +78,7 @@ def parsed(text: str) -> dict[tuple[str, ...], int]:
     return found
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_both_formats_hold_the_device_time(path: Path) -> None:
     trace = tracekit.read(path)
     scope = select(trace)

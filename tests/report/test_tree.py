@@ -12,6 +12,7 @@ import pytest
 import small_traces
 from paths import SAMPLES
 from planted import MS, US, Planted
+from real_traces import traces
 from rich.cells import cell_len
 from test_report_html import _title_after, needs_browser
 
@@ -84,7 +85,7 @@ def test_lines_have_indents_and_bars() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_lines_fit(path: Path, width: int) -> None:
     lines = tree_lines(tree_of(tracekit.read(path)), width=width, rows=40)
     assert max(map(cell_len, lines)) <= max(width, 40)
@@ -266,7 +267,7 @@ def test_the_icicle_puts_layers_below_each_other() -> None:
     assert figures.encode(figure, "svg") == figures.encode(figure, "svg")
 
 
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_boxes_stay_below_the_one_they_belong_to(path: Path) -> None:
     (figure,) = build_section(tracekit.read(path), "layers").figures
     above: list[tuple[int, int]] = []

@@ -31,14 +31,14 @@ _MOST: Final = 64
 class Question:
     """What was asked: `digests` of the files' contents, None for one that cannot be kept, and all that matters.
 
-    `asked` must tell any two questions apart whose answers differ.
+    `subject` must tell any two questions apart whose answers differ.
     """
 
-    def __init__(self, digests: Sequence[str | None], *asked: object) -> None:
+    def __init__(self, digests: Sequence[str | None], *subject: object) -> None:
         self._place: Path | None = None
         if not digests or None in digests:
             return
-        key = hashlib.sha256(repr((digests, asked, *_code())).encode("utf-8", "surrogatepass")).hexdigest()
+        key = hashlib.sha256(repr((digests, subject, *_code())).encode("utf-8", "surrogatepass")).hexdigest()
         with suppress(RuntimeError):  # no home folder is known
             self._place = cache_root() / str(digests[0]) / f"answer-{key}.txt"
 
@@ -71,8 +71,8 @@ class Question:
     def _forget_oldest(self) -> None:
         if self._place is None:
             return
-        known = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
-        for file in known[:-_MOST]:
+        answers = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
+        for file in answers[:-_MOST]:
             file.unlink(missing_ok=True)
 
 

@@ -10,11 +10,11 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
     RIGHT_ALIGNED,
-    format_scalar,
+    format_scalars,
     format_source,
     format_value,
+    format_window,
     missing,
-    scalar_name,
     shown_columns,
 )
 from tracekit.report.formats import Page
@@ -41,7 +41,11 @@ def render(report: Report, page: Page = _PAGE) -> str:
     """The report as Markdown text; tables have at most `page.top` rows (None: 10)."""
     lines = [f"# tracekit report: {escape(report.trace.name)}", ""]
     lines += _verdict(report.verdict)
-    lines += [f"*{escape(format_source(report.trace))}*  ", f"*Window: {escape(_window(report))}*", ""]
+    lines += [
+        f"*{escape(format_source(report.trace))}*  ",
+        f"*Window: {escape(format_window(report.window))}*",
+        "",
+    ]
     for section in report.sections:
         lines += _section(section, page.top or DEFAULT_ROWS)
     lines += _health(report)
@@ -67,11 +71,6 @@ def escape(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = _LINK.sub(r"\1&#8203;\2", _SPECIAL.sub(r"\\\1", text))
     return text.replace("@", _MENTION)
-
-
-def _window(report: Report) -> str:
-    window = report.window
-    return f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
@@ -108,12 +107,8 @@ def _section(section: Section, top: int) -> Iterator[str]:
     if lacking:
         yield f"*Not captured: {escape(lacking)}.*"
         yield ""
-    known = {name: value for name, value in section.scalars.items() if value is not None}
-    if known:
-        yield " · ".join(
-            f"{escape(scalar_name(section.name, name))} {escape(format_scalar(name, value))}"
-            for name, value in known.items()
-        )
+    if scalars := format_scalars(section):
+        yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
         yield ""
     for finding in section.findings:
         yield _finding(finding)

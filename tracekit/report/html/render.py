@@ -23,12 +23,11 @@ from tracekit.facts.units import format_bytes, format_count, format_ns, format_s
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_cell,
-    format_scalar,
+    format_scalars,
     format_source,
     format_value,
     is_silent,
     missing,
-    scalar_name,
     shown_columns,
 )
 from tracekit.report.formats import Page
@@ -190,16 +189,13 @@ def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
     """What the template needs of a section."""
     listed = [table for table in section.tables if table.frame.height and not table.series]
     grids = [_grid(table) for table in listed if table.tree is None]
-    known = {name: value for name, value in section.scalars.items() if value is not None}
     return {
         "section": section,
         "charts": charts,
         "grids": grids,
         "trees": [_branches(table) for table in listed if table.tree is not None],
         "series": [table for table in section.tables if table.series and table.frame.height],
-        "scalars": [
-            (scalar_name(section.name, name), format_scalar(name, value)) for name, value in known.items()
-        ],
+        "scalars": format_scalars(section),
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }

@@ -15,11 +15,11 @@ from rich.text import Text
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
-    format_scalar,
+    format_scalars,
     format_source,
+    format_window,
     is_silent,
     missing,
-    scalar_name,
     shown_columns,
 )
 from tracekit.report.formats import Page
@@ -146,9 +146,7 @@ def sort_table(table: Table, column: str | None) -> Table:
 def _head(report: Report, width: int) -> Lines:
     yield from _verdict(report.verdict, width, on_cpu=report.window.on_cpu)
     yield from _labelled("trace", format_source(report.trace), width, "dim")
-    window = report.window
-    text = f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
-    yield from _labelled("window", text, width, "dim")
+    yield from _labelled("window", format_window(report.window), width, "dim")
 
 
 def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
@@ -241,12 +239,8 @@ def _opening(section: Section, width: int) -> Lines:
 
 
 def _scalars(section: Section, width: int) -> Lines:
-    known = {name: value for name, value in section.scalars.items() if value is not None}
-    if known:
-        words = [
-            f"{scalar_name(section.name, name)} {format_scalar(name, value)}" for name, value in known.items()
-        ]
-        yield from _wrapped(" · ".join(words), width, "dim")
+    if scalars := format_scalars(section):
+        yield from _wrapped(" · ".join(f"{name} {value}" for name, value in scalars), width, "dim")
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Lines:

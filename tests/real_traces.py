@@ -1,0 +1,35 @@
+"""Real traces as parameters of a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+__all__ = ["traces"]
+
+QUICK: Final = frozenset(
+    {
+        "cnn_cpu",
+        "encoder_cpu",
+        "a100_alexnet",
+        "cpu_only",
+        "ddp_rank0",
+        "mi300_bert_small",
+        "torch_compile_triton",
+    }
+)
+"""One of every kind that is read in a moment."""
+
+
+def traces(*paths: Path) -> list[Any]:
+    """The paths as parameters with a name each; all but a few small ones are marked slow."""
+    return [_parameter(path) for path in paths]
+
+
+def _parameter(path: Path) -> Any:
+    name = path.name.removesuffix(".json.gz")
+    short = path.parent.name if name.startswith("trace") else name
+    label = f"{short}-{name}" if name.startswith("trace-") else short
+    return pytest.param(path, id=label, marks=() if label in QUICK else pytest.mark.slow)
