@@ -175,11 +175,10 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
     target = tmp_path / "out.json.gz"
     target.write_bytes(b"old")
 
-    def broken(chunks: object) -> Any:
-        yield b"half"
+    def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(chrome, "_compressed", broken)
+    monkeypatch.setattr("os.replace", refuse)
     with pytest.raises(UsageError, match="No space left"):
         chrome.write(trace, target)
     assert target.read_bytes() == b"old"

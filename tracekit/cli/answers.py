@@ -21,10 +21,10 @@ import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
 from tracekit.readers.digest import cache_root
 
-__all__ = ["Question"]
+__all__ = ["MOST_ANSWERS", "Question", "code_state"]
 
 _SUM_DIGITS: Final = 8
-_MOST: Final = 64
+MOST_ANSWERS: Final = 64
 """Answers that are kept of one file; the oldest go first."""
 
 
@@ -38,7 +38,9 @@ class Question:
         self._place: Path | None = None
         if not digests or None in digests:
             return
-        key = hashlib.sha256(repr((digests, subject, *_code())).encode("utf-8", "surrogatepass")).hexdigest()
+        key = hashlib.sha256(
+            repr((digests, subject, *code_state())).encode("utf-8", "surrogatepass")
+        ).hexdigest()
         with suppress(RuntimeError):  # no home folder is known
             self._place = cache_root() / str(digests[0]) / f"answer-{key}.txt"
 
@@ -72,7 +74,7 @@ class Question:
         if self._place is None:
             return
         answers = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
-        for file in answers[:-_MOST]:
+        for file in answers[:-MOST_ANSWERS]:
             file.unlink(missing_ok=True)
 
 
@@ -80,7 +82,7 @@ def _sum_of(data: bytes) -> bytes:
     return f"{zlib.crc32(data):0{_SUM_DIGITS}x}".encode()
 
 
-def _code() -> Iterator[object]:
+def code_state() -> Iterator[object]:
     """What tells one state of the program from another: its version, its files, and what is installed beside it."""
     yield tracekit.__version__
     for module in (tracekit, tracekit.analyses):

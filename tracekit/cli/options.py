@@ -136,7 +136,7 @@ MaxEvents = Annotated[
     typer.Option(
         "--max-events",
         min=0,
-        help="Of a trace with more events than this, read only steps in its middle, with about this many; 0 reads all.",
+        help="Read about this many events at most, from steps around the middle of the trace; 0 reads all.",
     ),
 ]
 NoCache = Annotated[
