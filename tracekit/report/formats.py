@@ -94,6 +94,10 @@ class Format(str, Enum):
         made.module, made.can, made.alone, made.suffixes = f"tracekit.report.{module}", can, alone, suffixes
         return made
 
+    def __str__(self) -> str:
+        """The name, which is also what releases of typer look an Enum's value up by."""
+        return self.value
+
     table = "table", "terminal", _PROSE | Can.FACTS | Can.FITTED, _NONE, ".txt"
     html = "html", "html", Can.REPORT | Can.DOCUMENT, Can.REPORT, ".html", ".htm"
     json = "json", "json.render", _DATA, _NONE, ".json"

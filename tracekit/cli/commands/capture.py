@@ -45,11 +45,7 @@ def capture(
     training: Training,
     recording: Recording,
     nsys: Annotated[
-        bool,
-        typer.Option(
-            "--nsys",
-            help="Record with Nsight Systems instead of torch's profiler.",
-        ),
+        bool, typer.Option("--nsys", help="Record with Nsight Systems instead of torch's profiler.")
     ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="List the workloads with their parameters and FLOPs.")
@@ -79,7 +75,6 @@ def _run(workload: str, folder: Path, training: Training, recording: Recording) 
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
 
-    levels = recording.extent.chosen
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
@@ -88,7 +83,7 @@ def _run(workload: str, folder: Path, training: Training, recording: Recording) 
                 folder,
                 settings=training.settings,
                 options=recording.options,
-                levels=levels,
+                levels=recording.extent.chosen,
                 data=training.setup.data,
                 progress=_tell,
             )

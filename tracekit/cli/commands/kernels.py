@@ -28,8 +28,7 @@ class KernelsBy(str, Enum):
 def kernels(
     request: Request,
     by: Annotated[
-        KernelsBy | None,
-        typer.Option(help="Show only this table. The default is all tables."),
+        KernelsBy | None, typer.Option(help="Show only this table. The default is all tables.")
     ] = None,
     ncu: flags.Ncu = None,
 ) -> None:

@@ -39,16 +39,12 @@ def layers(
     by: Annotated[
         LayersBy,
         typer.Option(
-            help="Show the tree, one row per type of layer, or one row per repeated layer (layer.*.attention).",
+            help="Show the tree, one row per type of layer, or one row per repeated layer (layer.*.attention)."
         ),
     ] = LayersBy.tree,
-    depth: Annotated[
-        int | None,
-        typer.Option(min=1, help="Show this many levels of the tree."),
-    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Show this many levels of the tree.")] = None,
     phase: Annotated[
-        PhaseKind | None,
-        typer.Option(help="Show layers with time in this phase, sorted by that time."),
+        PhaseKind | None, typer.Option(help="Show layers with time in this phase, sorted by that time.")
     ] = None,
     sort: Annotated[
         str | None,

@@ -16,11 +16,7 @@ __all__ = ["ops"]
 def ops(
     request: Request,
     by_shape: Annotated[
-        bool,
-        typer.Option(
-            "--by-shape",
-            help="Show one row per operator and input shapes.",
-        ),
+        bool, typer.Option("--by-shape", help="Show one row per operator and input shapes.")
     ] = False,
 ) -> None:
     """Run `ops`; the registry has its help."""

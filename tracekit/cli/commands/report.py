@@ -31,15 +31,12 @@ def report(
     selection: Selection,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ANALYSIS", help="Only this analysis; repeatable."),
+        typer.Option("--only", metavar="ANALYSIS", help="Report only this analysis; repeatable."),
     ] = None,
     top: flags.Top = None,
     every: Annotated[
         bool,
-        typer.Option(
-            "--all",
-            help="Show the full report of every trace, even if there are more than 8.",
-        ),
+        typer.Option("--all", help="Show the full report of every trace, even if there are more than 8."),
     ] = False,
     format_: flags.ReportFormat = None,
     output: flags.Output = None,
@@ -76,10 +73,7 @@ def report(
     from tracekit.report.build import build_report
 
     reports = [
-        (
-            build_report(one, window=selection.window.value, step=selection.step, only=only, top=top),
-            one,
-        )
+        (build_report(one, window=selection.window.value, step=selection.step, only=only, top=top), one)
         for one in read
     ]
     if figures is not None:

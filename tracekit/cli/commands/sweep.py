@@ -20,8 +20,7 @@ from tracekit.report.formats import Can, Format
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.capture.sweep import Grid, Progress
-    from tracekit.manifest import CaptureOptions, Level, Settings
+    from tracekit.capture.sweep import Progress
 
 __all__ = ["sweep"]
 
@@ -46,10 +45,7 @@ def sweep(
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Folder for the index, and for one folder per run.",
+            "--output", "-o", metavar="DIR", help="Folder for the index, and for one folder per run."
         ),
     ] = Path("runs/sweep"),
     *,
@@ -57,15 +53,10 @@ def sweep(
     setup: Setup,
     extent: Extent,
     retry: Annotated[
-        bool,
-        typer.Option(
-            "--retry",
-            help="Repeat runs that failed, ran out of memory or were skipped.",
-        ),
+        bool, typer.Option("--retry", help="Repeat runs that failed, ran out of memory or were skipped.")
     ] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Stop a run that takes longer than this."),
+        float | None, typer.Option(metavar="SECONDS", help="Stop a run that takes longer than this.")
     ] = None,
     format_: Annotated[
         Format, format_option(Can.TABLES, "The format of the table on stdout.")
@@ -78,41 +69,25 @@ def sweep(
     chosen = format_of(format_, None, command="sweep")
     combinations, settings, options, levels = grid.of(workload), setup.settings, extent.options, extent.chosen
     with ended_by_signals():
-        rows = _sweep(
-            combinations, output, settings, options, levels, setup.data, retry=retry, timeout=timeout
-        )
+        from tracekit.capture.sweep import sweep as run_all
+
+        try:
+            rows = run_all(
+                combinations,
+                output,
+                settings=settings,
+                options=options,
+                levels=levels,
+                data=setup.data,
+                retry=retry,
+                timeout=timeout,
+                progress=_teller(),
+            )
+        except KeyboardInterrupt:
+            _say_how_to_go_on(output)
+            raise
     _runs(rows, output).emit(chosen)
     _say_what_failed(rows)
-
-
-def _sweep(
-    grid: Grid,
-    folder: Path,
-    settings: Settings,
-    options: CaptureOptions,
-    levels: tuple[Level, ...],
-    data: Path | None,
-    *,
-    retry: bool,
-    timeout: float | None,
-) -> pl.DataFrame:
-    from tracekit.capture.sweep import sweep as run_all
-
-    try:
-        return run_all(
-            grid,
-            folder,
-            settings=settings,
-            options=options,
-            levels=levels,
-            data=data,
-            retry=retry,
-            timeout=timeout,
-            progress=_teller(),
-        )
-    except KeyboardInterrupt:
-        _say_how_to_go_on(folder)
-        raise
 
 
 def _teller() -> Callable[[Progress], None]:
