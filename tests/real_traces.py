@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-__all__ = ["traces"]
+import tracekit
+from tracekit.report.build import build_report
+from tracekit.report.model import Report
+from tracekit.trace import Trace
+
+__all__ = ["report_of", "trace_of", "traces"]
 
 QUICK: Final = frozenset(
     {
@@ -33,3 +39,15 @@ def _parameter(path: Path) -> Any:
     short = path.parent.name if name.startswith("trace") else name
     label = f"{short}-{name}" if name.startswith("trace-") else short
     return pytest.param(path, id=label, marks=() if label in QUICK else pytest.mark.slow)
+
+
+@lru_cache(maxsize=8)
+def trace_of(path: Path) -> Trace:
+    """The trace, read once for the tests that follow each other."""
+    return tracekit.read(path)
+
+
+@lru_cache(maxsize=8)
+def report_of(path: Path) -> Report:
+    """Its report, made once."""
+    return build_report(trace_of(path))

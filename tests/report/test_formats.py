@@ -92,7 +92,7 @@ def test_two_traces_in_one_file(tmp_path: Path) -> None:
             check_traces(content, form, 1)
     with pytest.raises(UsageError, match="one html file holds one trace"):
         check_traces(Can.REPORT, Format.html, 2)
-    with pytest.raises(UsageError, match="use --rank or --process"):
+    with pytest.raises(UsageError, match="give one, or use --rank or --process"):
         check_traces(Can.SECTION, Format.csv, 2)
     check_traces(Can.REPORT, Format.csv, 2)
     pairs = [

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import small_traces
 from paths import PUBLIC
-from real_traces import traces
+from real_traces import report_of, trace_of, traces
 
-import tracekit
 from tracekit.report import html
 from tracekit.report.build import build_report
 from tracekit.report.html.charts import chart
@@ -272,6 +271,6 @@ def test_a_browser_that_cannot_unpack_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", traces(*PUBLIC))
 def test_every_trace_makes_a_page(path: Path) -> None:
-    page = _page(tracekit.read(path))
+    page = html.render(report_of(path), trace_of(path))
     assert page.count("<h1>") == 1
     assert "</html>" in page

@@ -13,9 +13,8 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
-from real_traces import traces
+from real_traces import report_of, traces
 
-import tracekit
 from tracekit.errors import UsageError
 from tracekit.report import figures, tables
 from tracekit.report.build import build_report
@@ -32,7 +31,7 @@ def test_schema_is_one() -> None:
 
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_json_follows_the_schema(path: Path) -> None:
-    text = json_.render(build_report(tracekit.read(path)))
+    text = json_.render(report_of(path))
     VALIDATOR.validate(json.loads(text, parse_constant=_refuse))
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
-from real_traces import traces
+from real_traces import report_of, traces
 from rich.cells import cell_len
 
-import tracekit
 from tracekit.analyses import rules
 from tracekit.findings import Finding
 from tracekit.report import markdown, terminal
@@ -98,7 +97,7 @@ def test_section_snapshot(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
-    text = terminal.render(build_report(tracekit.read(path)), Page(width))
+    text = terminal.render(report_of(path), Page(width))
     assert max(map(cell_len, text.splitlines())) <= width
     if width == 80:
         assert text.count("\n") <= 112

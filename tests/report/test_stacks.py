@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
-from real_traces import traces
+from real_traces import trace_of, traces
 
 import tracekit
 from tracekit.analyses.layers import layers
@@ -80,7 +80,7 @@ def parsed(text: str) -> dict[tuple[str, ...], int]:
 
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_both_formats_hold_the_device_time(path: Path) -> None:
-    trace = tracekit.read(path)
+    trace = trace_of(path)
     scope = select(trace)
     rows = layer_stacks(trace, scope=scope)
     total = int(scope.activities["duration"].sum())

@@ -12,7 +12,7 @@ import pytest
 import small_traces
 from paths import SAMPLES
 from planted import MS, US, Planted
-from real_traces import traces
+from real_traces import trace_of, traces
 from rich.cells import cell_len
 from test_report_html import _title_after, needs_browser
 
@@ -87,7 +87,7 @@ def test_lines_have_indents_and_bars() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 @pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_lines_fit(path: Path, width: int) -> None:
-    lines = tree_lines(tree_of(tracekit.read(path)), width=width, rows=40)
+    lines = tree_lines(tree_of(trace_of(path)), width=width, rows=40)
     assert max(map(cell_len, lines)) <= max(width, 40)
     assert len(lines) == 41
 

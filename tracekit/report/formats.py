@@ -80,7 +80,7 @@ _NONE: Final = Can(0)
 
 
 class Format(str, Enum):
-    """A format: its name, its module, what it can hold, of which of that a file holds one trace only, and its suffixes."""
+    """A format: its name, its module, what it can hold, what of that only of one trace, and its suffixes."""
 
     module: str
     can: Can
@@ -89,14 +89,15 @@ class Format(str, Enum):
 
     def __new__(cls, name: str, module: str, can: Can, alone: Can, *suffixes: str) -> Format:
         """The member with these properties, whose value is its name."""
-        made = str.__new__(cls, name)
-        made._value_ = name
-        made.module, made.can, made.alone, made.suffixes = f"tracekit.report.{module}", can, alone, suffixes
-        return made
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.module, member.can = f"tracekit.report.{module}", can
+        member.alone, member.suffixes = alone, suffixes
+        return member
 
     def __str__(self) -> str:
         """The name, which is also what releases of typer look an Enum's value up by."""
-        return self.value
+        return str(self._value_)
 
     table = "table", "terminal", _PROSE | Can.FACTS | Can.FITTED, _NONE, ".txt"
     html = "html", "html", Can.REPORT | Can.DOCUMENT, Can.REPORT, ".html", ".htm"
@@ -153,7 +154,9 @@ def check_traces(
     """Raise UsageError when so many traces are to be one file of a format that holds one trace."""
     if traces > 1 and chosen.alone & content:
         raise UsageError(
-            f"one {chosen.value} file holds one trace", path=path, remedy=remedy or "use --rank or --process"
+            f"one {chosen.value} file holds one trace",
+            path=path,
+            remedy=remedy or "give one, or use --rank or --process",
         )
 
 

@@ -49,15 +49,9 @@ def report(
     """What bounds this run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     paths = expanded(traces)
-    if (
-        selection.rank is None and selection.process is None
-    ):  # whatever the files hold, it is one trace each at least
-        formats.check_traces(
-            Can.REPORT,
-            chosen,
-            len(paths),
-            remedy="run report once for each trace, or use --rank or --process",
-        )
+    if selection.rank is None and selection.process is None:
+        # Whatever the files hold, it is one trace each at least.
+        formats.check_traces(Can.REPORT, chosen, len(paths))
     page = out.page_for(chosen)
     sources = Sources(paths, selection, reading, ncu)
     as_text = figures is None and Can.FILES not in chosen.can
@@ -67,9 +61,7 @@ def report(
         return
     read, fits = sources.read()
     formats.check_traces(Can.REPORT, chosen, len(read), **_processes(read))
-    overview = None
-    if Can.PROSE in chosen.can and not every:
-        read, overview = _few(read, selection)
+    read, overview = _few(read, selection) if Can.PROSE in chosen.can and not every else (read, None)
     from tracekit.report.build import build_report
 
     reports = [
@@ -82,10 +74,10 @@ def report(
         for one, folder in _folders(reports, figures):
             draw(one, folder, figure_format)
     if output is not None and Can.FILES in chosen.can:
-        from tracekit.report import tables
+        from tracekit.report.tables import write
 
         for one, folder in _folders(reports, output):
-            tables.write(one, folder, chosen.value)
+            write(one, folder, chosen.value)
         return
     text = formats.render_reports(chosen, reports, page, overview)
     if question and fits:  # a warning is to be seen every time
