@@ -55,6 +55,12 @@ def test_every_analysis_in_every_format(
         assert pl.read_parquet(target).width > 1
 
 
+def test_a_trace_that_names_no_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(generate(2, host_recorded=False, steps=1, layers=1), tmp_path / "t.json")
+    for command in ("report", "info", "doctor"):
+        assert ok(capsys, command, path, "-f", "json")
+
+
 def test_json_contract(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "report", gpu_trace, "--format", "json", "--window", "trace")
     report = json.loads(out)

@@ -87,7 +87,7 @@ def report(
 
 def _processes(traces: Sequence[Trace]) -> dict[str, str]:
     """The path and the remedy of an error about several traces that are the processes of one file."""
-    if traces[0].meta.parts != len(traces):
+    if len(traces) == 1 or traces[0].meta.parts != len(traces):
         return {}
     names = ", ".join(str(trace.meta.process_ids[0]) for trace in traces[:_NAMED])
     more = f", … ({len(traces)} in all, `tracekit info` lists them)" if len(traces) > _NAMED else ""
