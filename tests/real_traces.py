@@ -18,7 +18,6 @@ __all__ = ["report_of", "trace_of", "traces"]
 QUICK: Final = frozenset(
     {
         "cnn_cpu",
-        "encoder_cpu",
         "a100_alexnet",
         "cpu_only",
         "ddp_rank0",
