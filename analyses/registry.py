@@ -20,7 +20,6 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "Analysis",
     "AnalysisFunction",
-    "View",
     "analyses",
     "get_analysis",
 ]
@@ -31,27 +30,16 @@ AnalysisFunction = Callable[[Any], "Result"]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A part of an analysis that has a flag of its own on the command line: `--name` shows only these tables."""
-
-    name: str
-    help: str
-    tables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Analysis:
     """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
 
-    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for. `views` are
-    the parts of it that the command line can show alone.
+    An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.
     """
 
     name: str
     question: str
     target: str
     optional: bool = False
-    views: tuple[View, ...] = ()
     on_processors: str = ""
     """The question where no device was captured; empty: the same."""
 
@@ -89,22 +77,6 @@ BUILT_IN: Final = (
         "Why was the device idle?",
         "tracekit.analyses.idle:idle",
         on_processors="What ran while no operator did?",
-        views=(
-            View(
-                "causes",
-                "Only the idle time of whole devices by cause, layer, operator, frame and range, and what the host did in it.",
-                (
-                    "by_cause",
-                    "by_layer",
-                    "by_operator",
-                    "by_frame",
-                    "by_range",
-                    "by_os_call",
-                    "by_function",
-                    "device_gaps",
-                ),
-            ),
-        ),
     ),
     Analysis("layers", "Which layer takes the time?", "tracekit.analyses.layers:layers"),
     Analysis(

@@ -29,13 +29,14 @@ from tracekit.analyses.result import Result, unit_of
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
-from tracekit.cli.commands.inspect import CAPTURED as SHOWN_FLAGS
+from tracekit.cli.commands.info import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app
 from tracekit.facts.capture_flags import FLAGS
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.report import terminal
 from tracekit.report.build import build_report
+from tracekit.report.formats import Page
 from tracekit.report.json import render as json_
 from tracekit.report.json.schema import report_schema
 from tracekit.report.model import Report
@@ -256,7 +257,7 @@ def nsys_stats_tables() -> str:
 
 def terminal_sample(report: Report) -> str:
     """The first sections of the report on the sample, as a terminal shows them."""
-    lines = terminal.render(report, width=SAMPLE_WIDTH, color=False).splitlines()
+    lines = terminal.render(report, Page(SAMPLE_WIDTH)).splitlines()
     heads = [number for number, line in enumerate(lines) if line.startswith("── ")]
     shown = [line.rstrip() for line in lines[: heads[SAMPLE_SECTIONS]]]
     return "```text\n" + "\n".join(shown).strip() + "\n…\n```\n"

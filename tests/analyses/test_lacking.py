@@ -16,7 +16,7 @@ from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import select
 from tracekit.analyses.xsp.catalogue import MISSING
 from tracekit.analyses.xsp.result import lacking, worded
-from tracekit.cli.commands.inspect import _facts
+from tracekit.cli.commands.info import facts_of
 from tracekit.facts.capture_flags import FLAGS, flag_for, how_to_record
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
@@ -124,7 +124,7 @@ def test_no_text_of_a_report_names_the_flag_of_another_profiler(
         assert any(said)
         for text in said:
             assert not any(word in text for word in foreign), text
-        assert not any(word in flag for flag in _facts(trace)["not_captured"].values() for word in foreign)
+        assert not any(word in flag for flag in facts_of(trace)["not_captured"].values() for word in foreign)
 
 
 @pytest.mark.parametrize("format_", ["kineto", "nsys"])

@@ -123,7 +123,7 @@ def test_kernels_and_ops(capsys: pytest.CaptureFixture[str]) -> None:
         (["layers", SAMPLE, "--by", "colour"], "colour"),
         (["layers", SAMPLE, "--sort", "nope"], "no column 'nope'"),
         (["layers", SAMPLE, "--depth", "0"], "--depth"),
-        (["layers", *SAMPLES[1:3], "-f", "collapsed"], "stacks of one trace"),
+        (["layers", *SAMPLES[1:3], "-f", "collapsed"], "one collapsed file holds one trace"),
         (["layers", SAMPLE, "--by", "type", "--table", "tree"], "no table 'tree'"),
         (["kernels", SAMPLE, "--by", "colour"], "colour"),
         (["layers", SAMPLE, "-o", "/nonexistent/x.collapsed"], "cannot"),

@@ -69,7 +69,7 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as left:
         main(["report", str(path), "-o", str(page)])
     assert left.value.code == 2
-    assert "one HTML file holds one trace; name a process: --process 77, 4242" in capsys.readouterr().err
+    assert "one html file holds one trace; name a process: --process 77, 4242" in capsys.readouterr().err
     assert not page.exists()
     ok(capsys, "report", path, "--process", "77", "-o", page)
     assert page.read_text("utf-8").count("<!doctype html>") == 1

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import report_of, traces
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
@@ -86,9 +87,9 @@ def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
     assert any("No launch calls" in note for note in verdict.notes)
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_every_trace_gives_a_report(path: Path) -> None:
-    report = build_report(tracekit.read(path))
+    report = report_of(path)
     manifest = "workload" if path in SAMPLES else None
     expected = [a.name for a in BUILT_IN if not a.optional or a.name == manifest]
     assert [section.name for section in report.sections] == expected

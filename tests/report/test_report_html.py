@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 import small_traces
 from paths import PUBLIC
+from real_traces import report_of, trace_of, traces
 
-import tracekit
 from tracekit.report import html
 from tracekit.report.build import build_report
 from tracekit.report.html.charts import chart
@@ -22,7 +23,13 @@ from tracekit.report.html.timeline import timeline
 from tracekit.trace import Trace
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that opens a page in a browser."""
+    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")(test))
+
+
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -262,8 +269,8 @@ def test_a_browser_that_cannot_unpack_says_so(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", traces(*PUBLIC))
 def test_every_trace_makes_a_page(path: Path) -> None:
-    page = _page(tracekit.read(path))
+    page = html.render(report_of(path), trace_of(path))
     assert page.count("<h1>") == 1
     assert "</html>" in page

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import report_of, traces
 from rich.cells import cell_len
 
-import tracekit
 from tracekit.analyses import rules
-from tracekit.errors import UsageError
 from tracekit.findings import Finding
 from tracekit.names import shorten_name
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.formats import Page
 from tracekit.report.model import Advice, Report
 from tracekit.trace import Trace
 
@@ -72,16 +72,14 @@ def _with_findings(report: Report) -> Report:
 @pytest.mark.usefixtures("_no_rules")
 def test_findings_snapshot(tmp_path: Path) -> None:
     report = _with_findings(build_report(small_traces.compute_bound(tmp_path), only=["steps"]))
-    _compare(terminal.render(report, width=80, color=False), "findings.terminal.txt")
+    _compare(terminal.render(report, Page(80)), "findings.terminal.txt")
     _compare(markdown.render(report), "findings.md")
 
 
 @pytest.mark.usefixtures("_no_rules")
 @pytest.mark.parametrize("name", MADE)
 def test_terminal_snapshot(tmp_path: Path, name: str) -> None:
-    _compare(
-        terminal.render(build_report(MADE[name](tmp_path)), width=80, color=False), f"{name}.terminal.txt"
-    )
+    _compare(terminal.render(build_report(MADE[name](tmp_path)), Page(80)), f"{name}.terminal.txt")
 
 
 @pytest.mark.usefixtures("_no_rules")
@@ -93,22 +91,20 @@ def test_markdown_snapshot(tmp_path: Path, name: str) -> None:
 @pytest.mark.usefixtures("_no_rules")
 def test_section_snapshot(tmp_path: Path) -> None:
     section = build_section(small_traces.compute_bound(tmp_path), "kernels")
-    _compare(terminal.render_section(section, width=80, color=False), "kernels_section.terminal.txt")
+    _compare(terminal.render_section(section, Page(80)), "kernels_section.terminal.txt")
 
 
 @pytest.mark.parametrize("width", [40, 80, 132])
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
-    text = terminal.render(build_report(tracekit.read(path)), width=width, color=False)
+    text = terminal.render(report_of(path), Page(width))
     assert max(map(cell_len, text.splitlines())) <= width
     if width == 80:
         assert text.count("\n") <= 112
 
 
 def test_verdict_comes_first(tmp_path: Path) -> None:
-    head = terminal.render(
-        build_report(small_traces.input_bound(tmp_path)), width=80, color=False
-    ).splitlines()[:5]
+    head = terminal.render(build_report(small_traces.input_bound(tmp_path)), Page(80)).splitlines()[:5]
     assert head[0].startswith("INPUT-BOUND")
     assert any(line.startswith("costs") for line in head)
     assert any(line.startswith("try") for line in head)
@@ -116,18 +112,18 @@ def test_verdict_comes_first(tmp_path: Path) -> None:
 
 def test_colour_only_when_asked_for(tmp_path: Path) -> None:
     report = build_report(small_traces.host_bound(tmp_path))
-    assert "\x1b[" not in terminal.render(report, width=80, color=False)
-    assert "\x1b[" in terminal.render(report, width=80, color=True)
+    assert "\x1b[" not in terminal.render(report, Page(80))
+    assert "\x1b[" in terminal.render(report, Page(80, color=True))
 
 
 def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
-    text = terminal.render(build_report(small_traces.hostile(tmp_path)), width=200, color=False, top=20)
+    text = terminal.render(build_report(small_traces.hostile(tmp_path)), Page(200, top=20))
     assert not any(ord(letter) < 32 and letter != "\n" for letter in text)
     assert "\u202e" not in text
 
 
 def test_hostile_names_are_plain_text_in_markdown(tmp_path: Path) -> None:
-    text = markdown.render(build_report(small_traces.hostile(tmp_path)), top=20)
+    text = markdown.render(build_report(small_traces.hostile(tmp_path)), Page(top=20))
     assert "<script" not in text
     assert "<img" not in text
     assert "@someone" not in text
@@ -138,10 +134,10 @@ def test_sorting_a_section(tmp_path: Path) -> None:
     section = build_section(small_traces.compute_bound(tmp_path), "kernels")
     table = terminal.sort_table(section.tables[0], "min_ns")
     assert table.frame["min_ns"].to_list() == sorted(table.frame["min_ns"], reverse=True)
-    text = terminal.render_section(section, width=80, color=False, sort="name", top=1)
+    by_name = terminal.sort_table(section.tables[0], "name")
+    text = terminal.render_section(replace(section, tables=(by_name,)), Page(80, top=1))
     assert "Memcpy HtoD" in text
-    with pytest.raises(UsageError, match="no column 'nonsense'"):
-        terminal.render_section(section, width=80, color=False, sort="nonsense")
+    assert terminal.sort_table(by_name, "nonsense") is by_name
 
 
 @pytest.mark.parametrize(
@@ -173,12 +169,13 @@ def test_names_fit_any_width(width: int) -> None:
 
 def test_the_sorted_column_is_always_shown(tmp_path: Path) -> None:
     section = build_section(small_traces.compute_bound(tmp_path), "kernels")
-    text = terminal.render_section(section, width=60, color=False, sort="p95_ns")
+    tables = tuple(terminal.sort_table(table, "p95_ns") for table in section.tables)
+    text = terminal.render_section(replace(section, tables=tables), Page(60))
     assert "p95" in text
 
 
 def test_warnings_are_never_cut(tmp_path: Path) -> None:
     report = _with_findings(build_report(small_traces.compute_bound(tmp_path), only=["steps"]))
-    text = " ".join(terminal.render(report, width=60, color=False).split())
+    text = " ".join(terminal.render(report, Page(60)).split())
     assert ("More evidence " * 20).strip() in text
     assert ("Do it differently " * 20).strip() in text

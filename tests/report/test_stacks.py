@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
+from real_traces import trace_of, traces
 
 import tracekit
 from tracekit.analyses.layers import layers
@@ -77,9 +78,9 @@ def parsed(text: str) -> dict[tuple[str, ...], int]:
     return found
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + "/" + path.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_both_formats_hold_the_device_time(path: Path) -> None:
-    trace = tracekit.read(path)
+    trace = trace_of(path)
     scope = select(trace)
     rows = layer_stacks(scope)
     total = int(scope.activities["duration"].sum())

@@ -15,6 +15,7 @@ import small_traces
 from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
 from polars.testing import assert_frame_equal
+from real_traces import report_of, trace_of, traces
 from synthetic import generate, write
 
 import tracekit
@@ -149,10 +150,10 @@ def test_the_step_is_the_median_one(tmp_path: Path) -> None:
     assert chosen["title"] == "ProfilerStep#1"
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_packing_loses_nothing(path: Path) -> None:
-    trace = tracekit.read(path)
-    window = build_report(trace, only=["steps"]).window
+    trace = trace_of(path)
+    window = report_of(path).window
     made = shapes_drawn(trace, window)
     shapes = timeline(trace, window)
     assert made is not None
@@ -230,9 +231,9 @@ def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
         )
 
 
-@pytest.mark.parametrize("path", [None, *PUBLIC], ids=lambda path: path.name if path else "planted")
+@pytest.mark.parametrize("path", [pytest.param(None, id="planted"), *traces(*PUBLIC)])
 def test_idle_time_is_that_of_the_whole_trace(path: Path | None, planted: Trace) -> None:
-    trace = planted if path is None else tracekit.read(path)
+    trace = planted if path is None else trace_of(path)
     made = shapes_drawn(trace, build_report(trace, only=["steps"]).window, limit=10**9)
     if made is None or not trace.has_device:
         return

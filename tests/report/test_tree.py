@@ -12,6 +12,7 @@ import pytest
 import small_traces
 from paths import SAMPLES
 from planted import MS, US, Planted
+from real_traces import trace_of, traces
 from rich.cells import cell_len
 from test_report_html import _title_after, needs_browser
 
@@ -19,6 +20,7 @@ import tracekit
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.report import figures, html, markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.formats import Page
 from tracekit.report.html.charts import chart
 from tracekit.report.model import Table
 from tracekit.report.terminal.tree_lines import tree_lines
@@ -83,9 +85,9 @@ def test_lines_have_indents_and_bars() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_lines_fit(path: Path, width: int) -> None:
-    lines = tree_lines(tree_of(tracekit.read(path)), width=width, rows=40)
+    lines = tree_lines(tree_of(trace_of(path)), width=width, rows=40)
     assert max(map(cell_len, lines)) <= max(width, 40)
     assert len(lines) == 41
 
@@ -125,7 +127,7 @@ def test_the_report_shows_the_tree_and_the_verdict_its_costs() -> None:
         ("net.small", 10 * US),
         ("head", 5 * US),
     ]
-    text = terminal.render(report, width=80, color=False)
+    text = terminal.render(report, Page(80))
     assert "layers  of the device time: 2 × net.large.* 80.0 µs (84.2 %)" in text
     assert re.search(r"^  net +████████████ +90.0 µs +94.7 %", text, re.MULTILINE)
     assert "net.large.1" in markdown.render(report)
@@ -265,7 +267,7 @@ def test_the_icicle_puts_layers_below_each_other() -> None:
     assert figures.encode(figure, "svg") == figures.encode(figure, "svg")
 
 
-@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_boxes_stay_below_the_one_they_belong_to(path: Path) -> None:
     (figure,) = build_section(tracekit.read(path), "layers").figures
     above: list[tuple[int, int]] = []

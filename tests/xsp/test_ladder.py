@@ -262,7 +262,7 @@ def test_all_formats(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     ("arguments", "code", "says"),
     [
         (["--analysis", "A16"], 2, "there is no analysis 'A16'; choose of A1"),
-        (["--format", "html"], 2, "xsp has no HTML"),
+        (["--format", "html"], 2, "xsp writes table, json, md, csv or parquet, not html"),
         (["--format", "csv"], 2, "give --analysis, or -o FOLDER"),
         (["--batch", "64"], 2, "no run has batch 64; the batches are 2"),
         (["--rank", "3"], 2, "rank 3 was not recorded"),

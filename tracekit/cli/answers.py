@@ -21,24 +21,26 @@ import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
 from tracekit.readers.digest import cache_root
 
-__all__ = ["Question"]
+__all__ = ["MOST_ANSWERS", "Question", "code_state"]
 
 _SUM_DIGITS: Final = 8
-_MOST: Final = 64
+MOST_ANSWERS: Final = 64
 """Answers that are kept of one file; the oldest go first."""
 
 
 class Question:
     """What was asked: `digests` of the files' contents, None for one that cannot be kept, and all that matters.
 
-    `asked` must tell any two questions apart whose answers differ.
+    `subject` must tell any two questions apart whose answers differ.
     """
 
-    def __init__(self, digests: Sequence[str | None], *asked: object) -> None:
+    def __init__(self, digests: Sequence[str | None], *subject: object) -> None:
         self._place: Path | None = None
         if not digests or None in digests:
             return
-        key = hashlib.sha256(repr((digests, asked, *_code())).encode("utf-8", "surrogatepass")).hexdigest()
+        key = hashlib.sha256(
+            repr((digests, subject, *code_state())).encode("utf-8", "surrogatepass")
+        ).hexdigest()
         with suppress(RuntimeError):  # no home folder is known
             self._place = cache_root() / str(digests[0]) / f"answer-{key}.txt"
 
@@ -71,8 +73,8 @@ class Question:
     def _forget_oldest(self) -> None:
         if self._place is None:
             return
-        known = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
-        for file in known[:-_MOST]:
+        answers = sorted(self._place.parent.glob("answer-*.txt"), key=lambda file: file.stat().st_mtime)
+        for file in answers[:-MOST_ANSWERS]:
             file.unlink(missing_ok=True)
 
 
@@ -80,7 +82,7 @@ def _sum_of(data: bytes) -> bytes:
     return f"{zlib.crc32(data):0{_SUM_DIGITS}x}".encode()
 
 
-def _code() -> Iterator[object]:
+def code_state() -> Iterator[object]:
     """What tells one state of the program from another: its version, its files, and what is installed beside it."""
     yield tracekit.__version__
     for module in (tracekit, tracekit.analyses):

@@ -1,11 +1,11 @@
-"""The flags of `tracekit capture` and of what builds on it, each declared once."""
+"""The flags of `tracekit capture` and `tracekit sweep`, in groups."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,39 +14,7 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     from tracekit.manifest import CaptureOptions, Level, Settings
 
-__all__ = [
-    "Accumulate",
-    "Batch",
-    "ChannelsLast",
-    "Checkpoint",
-    "Compile",
-    "Data",
-    "Device",
-    "Levels",
-    "ListFlag",
-    "MaxRows",
-    "MemoryFlag",
-    "Nsys",
-    "ParallelFlag",
-    "ParallelName",
-    "PinMemory",
-    "PrecisionFlag",
-    "PrecisionName",
-    "Ranks",
-    "Recording",
-    "Seed",
-    "Shapes",
-    "Size",
-    "Stack",
-    "Steps",
-    "Threads",
-    "Tiny",
-    "Training",
-    "Warmup",
-    "Workers",
-    "WorkloadName",
-    "levels_of",
-]
+__all__ = ["Extent", "PrecisionName", "Recording", "Setup", "Training"]
 
 
 class PrecisionName(str, Enum):
@@ -65,120 +33,25 @@ class ParallelName(str, Enum):
     fsdp = "fsdp"
 
 
-def levels_of(text: str) -> tuple[Level, ...]:
-    """The levels in a list with commas. Raises UsageError for one that is none."""
-    from tracekit.manifest import LEVELS  # msgspec takes a while, and the help needs none
-
-    found: list[Level] = []
-    for part in text.split(","):
-        level = next((known for known in LEVELS if known == part.strip()), None)
-        if level is None:
-            raise UsageError(f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}")
-        found.append(level)
-    return tuple(found)
-
-
-_TRAIN: Final = "Training"
-_RECORD: Final = "Recording"
-
-WorkloadName = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; see --list.")
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(metavar="PATH", help="Real data; without it they are made up.", rich_help_panel=_TRAIN),
-]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=_TRAIN)]
-Batch = Annotated[int | None, typer.Option(min=1, help="Samples a batch.", rich_help_panel=_TRAIN)]
-Size = Annotated[
-    int | None, typer.Option(min=1, help="Image side, tokens or frames of a sample.", rich_help_panel=_TRAIN)
-]
-Tiny = Annotated[
-    bool, typer.Option("--tiny", help="A tiny model of the same structure.", rich_help_panel=_TRAIN)
-]
-MaxRows = Annotated[
-    int | None,
-    typer.Option("--max-rows", min=1, help="Most rows of an embedding table.", rich_help_panel=_TRAIN),
-]
-PrecisionFlag = Annotated[
-    PrecisionName, typer.Option("--precision", help="bf16 and fp16 by autocast.", rich_help_panel=_TRAIN)
-]
-Compile = Annotated[
-    bool, typer.Option("--compile", help="torch.compile each repeated block.", rich_help_panel=_TRAIN)
-]
-ChannelsLast = Annotated[
-    bool, typer.Option("--channels-last", help="Images with channels last.", rich_help_panel=_TRAIN)
-]
-Accumulate = Annotated[int, typer.Option(min=1, help="Batches a step.", rich_help_panel=_TRAIN)]
-Checkpoint = Annotated[
-    bool,
-    typer.Option(
-        "--checkpoint-activations", help="Compute each block again in backward.", rich_help_panel=_TRAIN
-    ),
-]
-Workers = Annotated[
-    int, typer.Option(min=0, help="Processes that load data; 0 loads in the loop.", rich_help_panel=_TRAIN)
-]
-PinMemory = Annotated[
-    bool | None, typer.Option(help="Page-locked batches. Default: on a GPU.", rich_help_panel=_TRAIN)
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads on a CPU.", rich_help_panel=_TRAIN)]
-Ranks = Annotated[int, typer.Option(min=1, help="Processes, one a GPU.", rich_help_panel=_TRAIN)]
-ParallelFlag = Annotated[
-    ParallelName, typer.Option("--parallel", help="Replicated or sharded ranks.", rich_help_panel=_TRAIN)
-]
-Seed = Annotated[int, typer.Option(help="Seed of weights and data.", rich_help_panel=_TRAIN)]
-
-Levels = Annotated[
-    str,
-    typer.Option(
-        metavar="LIST",
-        help="M: steps, no profiler; ML: and layers; MLG: the profiler; metrics: FLOPs.",
-        rich_help_panel=_RECORD,
-    ),
-]
-Steps = Annotated[int, typer.Option(min=1, help="Recorded steps of each level.", rich_help_panel=_RECORD)]
-Warmup = Annotated[int, typer.Option(min=1, help="Steps before them.", rich_help_panel=_RECORD)]
-Shapes = Annotated[bool, typer.Option(help="Record operator shapes.", rich_help_panel=_RECORD)]
-MemoryFlag = Annotated[
-    bool, typer.Option("--memory/--no-memory", help="Record allocator events.", rich_help_panel=_RECORD)
-]
-Stack = Annotated[
-    bool, typer.Option(help="Record Python stacks (much larger traces).", rich_help_panel=_RECORD)
-]
-Nsys = Annotated[
-    bool,
-    typer.Option(
-        "--nsys", help="Record with Nsight Systems, in place of torch's profiler.", rich_help_panel=_RECORD
-    ),
-]
-ListFlag = Annotated[
-    bool,
-    typer.Option("--list", help="List the workloads, with parameters and FLOPs.", rich_help_panel=_RECORD),
-]
+def _flag(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, **more)
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """How a model is trained."""
+class Setup:
+    """What a capture and all captures of a sweep set once."""
 
-    data: Data = None
-    device: Device = "cpu"
-    batch: Batch = None
-    size: Size = None
-    tiny: Tiny = False
-    max_rows: MaxRows = None
-    precision: PrecisionFlag = PrecisionName.fp32
-    compile_: Compile = False
-    channels_last: ChannelsLast = False
-    accumulate: Accumulate = 1
-    checkpoint_activations: Checkpoint = False
-    workers: Workers = 0
-    pin_memory: PinMemory = None
-    threads: Threads = None
-    ranks: Ranks = 1
-    parallel: ParallelFlag = ParallelName.ddp
-    seed: Seed = 0
+    data: Annotated[
+        Path | None,
+        _flag("Train on the real data at this path; the default is made-up data.", metavar="PATH"),
+    ] = None
+    device: Annotated[str, _flag("Train on this device: cpu, cuda or cuda:N.")] = "cpu"
+    tiny: Annotated[bool, _flag("Train a tiny model of the same structure.", "--tiny")] = False
+    max_rows: Annotated[
+        int | None, _flag("Limit embedding tables to this many rows.", "--max-rows", min=1)
+    ] = None
+    ranks: Annotated[int, _flag("Train in this many processes, one per GPU.", min=1)] = 1
+    seed: Annotated[int, _flag("Seed of weights and data.")] = 0
 
     @property
     def settings(self) -> Settings:
@@ -186,7 +59,42 @@ class Training:
         from tracekit.manifest import Settings
 
         return Settings(
-            device=self.device,
+            device=self.device, tiny=self.tiny, max_rows=self.max_rows, ranks=self.ranks, seed=self.seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model is trained."""
+
+    setup: Setup = field(default_factory=Setup)
+    batch: Annotated[int | None, _flag("Samples per batch.", min=1)] = None
+    size: Annotated[
+        int | None, _flag("Size of a sample: the side of an image, or its tokens or frames.", min=1)
+    ] = None
+    precision: Annotated[
+        PrecisionName, _flag("The arithmetic; bf16 and fp16 use autocast.", "--precision")
+    ] = PrecisionName.fp32
+    compile_: Annotated[bool, _flag("torch.compile each repeated block.", "--compile")] = False
+    channels_last: Annotated[bool, _flag("Store images with the channels last.", "--channels-last")] = False
+    accumulate: Annotated[int, _flag("Batches per step.", min=1)] = 1
+    checkpoint_activations: Annotated[
+        bool, _flag("Save memory: compute each block again in backward.", "--checkpoint-activations")
+    ] = False
+    workers: Annotated[int, _flag("Processes that load data; 0 loads it in the training loop.", min=0)] = 0
+    pin_memory: Annotated[
+        bool | None, _flag("Use page-locked batches. The default is to do so on a GPU.")
+    ] = None
+    threads: Annotated[int | None, _flag("CPU threads that torch uses.", min=1)] = None
+    parallel: Annotated[
+        ParallelName, _flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel")
+    ] = ParallelName.ddp
+
+    @property
+    def settings(self) -> Settings:
+        """The same for the capture, all but the data."""
+        return replace(
+            self.setup.settings,
             batch=self.batch,
             size=self.size,
             precision=self.precision.value,
@@ -196,35 +104,60 @@ class Training:
             pin_memory=self.pin_memory,
             accumulate=self.accumulate,
             checkpoint_activations=self.checkpoint_activations,
-            tiny=self.tiny,
-            max_rows=self.max_rows,
             threads=self.threads,
-            ranks=self.ranks,
             parallel=self.parallel.value,
-            seed=self.seed,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """At which levels a training is recorded, and for how many steps."""
+
+    levels: Annotated[
+        str,
+        _flag(
+            "What to record, in turn. M: steps, without a profiler; ML: layers too; MLG: with the profiler; metrics: FLOPs.",
+            metavar="LIST",
+        ),
+    ] = "M,MLG,metrics"
+    steps: Annotated[int, _flag("Steps to record at each level.", min=1)] = 3
+    warmup: Annotated[int, _flag("Steps to run before those.", min=1)] = 1
+
+    @property
+    def chosen(self) -> tuple[Level, ...]:
+        """The levels in the list with commas. Raises UsageError for one that is none."""
+        from tracekit.manifest import LEVELS  # msgspec takes a while, and the help needs none
+
+        levels: list[Level] = []
+        for part in self.levels.split(","):
+            level = next((known for known in LEVELS if known == part.strip()), None)
+            if level is None:
+                raise UsageError(
+                    f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}"
+                )
+            levels.append(level)
+        return tuple(levels)
+
+    @property
+    def options(self) -> CaptureOptions:
+        """How the profiler is set, the rest as by default."""
+        from tracekit.manifest import CaptureOptions
+
+        return CaptureOptions(steps=self.steps, warmup=self.warmup)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """What of a training is recorded."""
 
-    levels: Levels = "M,MLG,metrics"
-    steps: Steps = 3
-    warmup: Warmup = 1
-    shapes: Shapes = True
-    memory: MemoryFlag = True
-    stack: Stack = False
+    extent: Extent = field(default_factory=Extent)
+    shapes: Annotated[bool, _flag("Record the shapes of the inputs of operators.")] = True
+    memory: Annotated[bool, _flag("Record allocator events.", "--memory/--no-memory")] = True
+    stack: Annotated[bool, _flag("Record Python stacks, which makes traces much larger.")] = False
 
     @property
     def options(self) -> CaptureOptions:
         """How the profiler is set."""
-        from tracekit.manifest import CaptureOptions
-
-        return CaptureOptions(
-            steps=self.steps,
-            warmup=self.warmup,
-            record_shapes=self.shapes,
-            profile_memory=self.memory,
-            with_stack=self.stack,
+        return replace(
+            self.extent.options, record_shapes=self.shapes, profile_memory=self.memory, with_stack=self.stack
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tracekit.cli import output as out
-from tracekit.cli.options import Format
 from tracekit.errors import UsageError
+from tracekit.report.formats import Can, Format, choose_format, render_data, render_sections
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,41 +48,32 @@ class Answered(Protocol):
 def format_for(command: str, tables: int, given: Format | None, output: Path | None, *, one: str) -> Format:
     """The format in which so many tables are written; `one` is the flag that asks for a single one.
 
-    Raises UsageError for HTML, and for several files without a folder for them.
+    Raises UsageError for a format that has no such tables, and for several files without a folder for them.
     """
-    several = tables > 1
-    # The suffix of a folder tells no format.
-    chosen = given if given in out.TABLE_FILES and several else out.choose_format(given, output)
-    if chosen is Format.html:
-        raise UsageError(f"{command} has no HTML", remedy="use --format table, json, csv, md or parquet")
-    if chosen in out.TABLE_FILES and several and (output is None or output.suffix):
+    chosen = choose_format(Can.TABLES, given, output, command=command)
+    if Can.FILES in chosen.can and tables > 1 and (output is None or output.suffix):
         raise UsageError(f"these are {tables} {chosen.value} tables", remedy=f"give {one}, or -o FOLDER")
-    return Format(chosen)
+    return chosen
 
 
 def as_json(
     command: str, tables: Mapping[str, tuple[Entry, Answered, pl.DataFrame]], *, top: int | None
 ) -> str:
     """One object with a key per table; each row on a line of its own."""
-    import msgspec
-
-    parts = []
-    for key, (entry, table, frame) in tables.items():
-        about: dict[str, Any] = {
+    parts = {
+        key: {
             "title": entry.title,
             "question": entry.question,
             "answer": table.answer,
             "not_captured": table.not_captured,
+            "rows": (frame.head(top) if top else frame).to_dicts(),
         }
-        head = msgspec.json.encode(about).decode().removesuffix("}")
-        shown = frame.head(top) if top else frame
-        rows = ",\n   ".join(msgspec.json.encode(row).decode() for row in shown.iter_rows(named=True))
-        parts.append(f'  "{key}": {head}, "rows": [\n   {rows}\n  ]}}')
-    body = ",\n".join(parts)
-    return f'{{"schema_version": "1.0", "{command}": {{\n{body}\n}}}}\n'
+        for key, (entry, table, frame) in tables.items()
+    }
+    return render_data(Format.json, {"schema_version": "1.0", command: parts})
 
 
 def as_pages(sections: Sequence[Section], chosen: Format, *, top: int | None) -> str:
     """The sections one below the other, as Markdown or for a terminal."""
     rows = top or (_ROWS if len(sections) > 1 else None)
-    return "\n".join(out.render_section(section, chosen, rows) for section in sections)
+    return render_sections(chosen, [(section, None) for section in sections], out.page_for(chosen, rows))

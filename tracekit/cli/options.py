@@ -1,70 +1,52 @@
-"""The flags that commands share, each declared once."""
+"""The flags that commands share, each declared once, their groups, and commands that take whole groups."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
 
+from tracekit.limits import Limits
+from tracekit.range_filter import RangeFilter, range_filter
+from tracekit.report import formats
+from tracekit.report.formats import FIGURE_FORMATS, Can, Format
+
 __all__ = [
+    "BY_SUFFIX",
     "MAX_EVENTS",
-    "CommPatterns",
-    "ExportKind",
-    "ExportTo",
+    "AnalysisFormat",
+    "FactsFormat",
     "FigureFormat",
-    "FigureKind",
     "Figures",
-    "Format",
-    "FormatFlag",
     "MaxEvents",
+    "NamedRanges",
     "Ncu",
     "NoCache",
     "NoSizeLimit",
-    "NvtxDepth",
-    "NvtxDomain",
-    "NvtxExclude",
-    "NvtxInclude",
-    "Only",
     "Output",
     "Process",
     "Rank",
-    "Sort",
+    "Reading",
+    "ReportFormat",
+    "Request",
+    "Selection",
     "Step",
-    "TableName",
+    "TablesFormat",
     "Top",
     "TraceFile",
     "TraceFiles",
     "WindowFlag",
     "WindowKind",
+    "choice",
+    "format_option",
+    "with_flags",
 ]
-
-
-class Format(str, Enum):
-    """How a result is written."""
-
-    table = "table"
-    html = "html"
-    json = "json"
-    md = "md"
-    csv = "csv"
-    parquet = "parquet"
-
-
-class FigureKind(str, Enum):
-    """How figures are written."""
-
-    svg = "svg"
-    png = "png"
-    pdf = "pdf"
-
-
-class ExportKind(str, Enum):
-    """What is exported."""
-
-    frames = "frames"
-    chrome = "chrome"
 
 
 class WindowKind(str, Enum):
@@ -74,11 +56,35 @@ class WindowKind(str, Enum):
     trace = "trace"
 
 
-_READ = "Reading"
-_SELECT = "Selection"
-_WRITE = "Output"
+BY_SUFFIX: Final = "The format. The default follows from the suffix of -o; without -o it is table."
+_T = TypeVar("_T", bound=str)
 
-_FORMS = "of PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
+
+def choice(values: Sequence[_T], *flags: str, text: str, known: Iterable[_T] = ()) -> Any:
+    """An option that takes one of these values, and lets the command refuse others that are `known`."""
+
+    def value_of(word: str) -> _T:
+        for value in (*values, *known):
+            if value == word:
+                return value
+        message = f"{word!r} is not one of {', '.join(names)}."
+        raise typer.BadParameter(message)
+
+    names = [value.value if isinstance(value, Enum) else value for value in values]
+    shape = f"<{'|'.join(names)}>"
+    return typer.Option(*flags, metavar=shape, help=text, parser=value_of, autocompletion=lambda: names)
+
+
+def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
+    """The option `--format` of a command that writes this content."""
+    return choice(formats.formats_of(content), "--format", "-f", text=text, known=Format)
+
+
+def _names(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=f"{text}; repeatable.")
+
+
+_FORMS = "from PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
 TraceFile = Annotated[
     Path, typer.Argument(metavar="TRACE", help=f"A trace {_FORMS}, or the folder of a capture.")
 ]
@@ -86,162 +92,190 @@ TraceFiles = Annotated[
     list[Path], typer.Argument(metavar="TRACE...", help=f"Traces {_FORMS}, or folders of captures.")
 ]
 
-Rank = Annotated[
-    int | None, typer.Option(help="Only the trace of this rank, of several given.", rich_help_panel=_SELECT)
-]
+Rank = Annotated[int | None, typer.Option(help="Take only the trace of this rank.")]
 Process = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PID",
-        help="Only this process, of a file that holds several.",
-        rich_help_panel=_SELECT,
-    ),
+    int | None, typer.Option(metavar="PID", help="Take only this process, if the file holds several.")
 ]
 Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Take annotations that match as steps, instead of ProfilerStep# or inferred ones.",
-        rich_help_panel=_SELECT,
+        help="Ranges whose name matches are the steps, instead of ProfilerStep# or inferred ones.",
     ),
 ]
 WindowFlag = Annotated[
     WindowKind,
     typer.Option(
-        "--window",
-        help="The activities of all complete steps, or the whole trace (which infers no steps).",
-        rich_help_panel=_SELECT,
+        "--window", help="Analyse all complete steps, or the whole trace (then no steps are inferred)."
     ),
 ]
-CommPatterns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--comm-pattern",
-        metavar="REGEX",
-        help="Count kernels whose name matches as communication; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxDepth = Annotated[
-    int | None,
-    typer.Option(
-        "--nvtx-depth",
-        min=1,
-        help="Of named ranges (NVTX, record_function), only so many levels are layers.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxInclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-include",
-        metavar="REGEX",
-        help="Only named ranges that match are layers; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxExclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-exclude",
-        metavar="REGEX",
-        help="Named ranges that match are no layers; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-NvtxDomain = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nvtx-domain",
-        metavar="NAME",
-        help="Only ranges of this NVTX domain (`default`: the one without a name) are layers; repeatable.",
-        rich_help_panel=_SELECT,
-    ),
-]
-Top = Annotated[
-    int | None, typer.Option(min=1, max=10**9, help="Rows of each table.", rich_help_panel=_SELECT)
-]
-Sort = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.", rich_help_panel=_SELECT)
-]
-TableName = Annotated[
-    str | None,
-    typer.Option("--table", metavar="NAME", help="Only this table of the analysis.", rich_help_panel=_SELECT),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only", metavar="ANALYSIS", help="Only this analysis; repeatable.", rich_help_panel=_SELECT
-    ),
-]
+Top = Annotated[int | None, typer.Option(min=1, max=10**9, help="Show this many rows of each table.")]
 
-FormatFlag = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        "-f",
-        help="Default: from the suffix of -o, else a table for reading.",
-        rich_help_panel=_WRITE,
-    ),
-]
+ReportFormat = Annotated[Format | None, format_option(Can.REPORT)]
+AnalysisFormat = Annotated[Format | None, format_option(Can.SECTION)]
+TablesFormat = Annotated[Format | None, format_option(Can.TABLES)]
+FactsFormat = Annotated[Format | None, format_option(Can.FACTS)]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write here instead of stdout.", rich_help_panel=_WRITE
-    ),
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 ]
-Every = Annotated[
-    bool,
-    typer.Option(
-        "--all", help="Of more than 8 traces, too, the full report of each.", rich_help_panel=_SELECT
-    ),
-]
-Figures = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Also draw the figures into this folder.", rich_help_panel=_WRITE),
-]
-
+Figures = Annotated[Path | None, typer.Option(metavar="DIR", help="Also draw the figures into this folder.")]
 FigureFormat = Annotated[
-    FigureKind, typer.Option("--figure-format", help="How figures are written.", rich_help_panel=_WRITE)
+    formats.FigureFormat, choice(FIGURE_FORMATS, "--figure-format", text="The format of the figures.")
 ]
-
-ExportTo = Annotated[
-    ExportKind,
-    typer.Option(
-        "--to",
-        help="The frames that were read, or the file for Perfetto with tracks of layers and idle time.",
-        rich_help_panel=_WRITE,
-    ),
-]
-
 Ncu = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--ncu",
-        metavar="FILE",
-        help="Metrics of Nsight Compute (ncu --csv) of the same program, joined to the kernels; repeatable.",
-        rich_help_panel=_READ,
+    _names(
+        "--ncu", "FILE", "Add the metrics that Nsight Compute measured for the kernels (output of ncu --csv)"
     ),
 ]
 
+MAX_EVENTS: Final = 4_000_000
+"""About 1.6 GB of JSON, and as much memory."""
 MaxEvents = Annotated[
     int,
     typer.Option(
         "--max-events",
         min=0,
-        help="Of a trace with more, read only the steps around its middle that hold as many; 0 reads all.",
-        rich_help_panel=_READ,
+        help="Read about this many events at most, from steps around the middle of the trace; 0 reads all.",
     ),
 ]
-MAX_EVENTS: Final = 4_000_000
-"""About 1.6 GB of JSON, and as much memory."""
-
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Neither use nor keep the parsed trace.", rich_help_panel=_READ)
+    bool, typer.Option("--no-cache", help="Neither read nor write the cache of parsed traces.")
 ]
 NoSizeLimit = Annotated[
-    bool,
-    typer.Option(
-        "--no-size-limit", help="Read a compressed file however much it grows.", rich_help_panel=_READ
-    ),
+    bool, typer.Option("--no-size-limit", help="Read a compressed file however large it becomes.")
 ]
+
+
+# -- groups of flags ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRanges:
+    """Which named ranges count as layers."""
+
+    nvtx_depth: Annotated[
+        int | None,
+        typer.Option(
+            "--nvtx-depth",
+            min=1,
+            help="Only this many levels of nested ranges (NVTX, record_function) count as layers.",
+        ),
+    ] = None
+    nvtx_include: Annotated[
+        list[str] | None, _names("--nvtx-include", "REGEX", "Only ranges whose name matches count as layers")
+    ] = None
+    nvtx_exclude: Annotated[
+        list[str] | None,
+        _names("--nvtx-exclude", "REGEX", "Ranges whose name matches do not count as layers"),
+    ] = None
+    nvtx_domain: Annotated[
+        list[str] | None,
+        _names(
+            "--nvtx-domain",
+            "NAME",
+            "Only ranges of this NVTX domain count as layers (`default` is the unnamed one)",
+        ),
+    ] = None
+
+    @property
+    def filter(self) -> RangeFilter | None:
+        """The choice, None where there is none. Raises UsageError for what is no regular expression."""
+        return range_filter(self.nvtx_depth, self.nvtx_include, self.nvtx_exclude, self.nvtx_domain)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the traces in the files, and which part of each."""
+
+    rank: Rank = None
+    process: Process = None
+    step: Step = None
+    window: WindowFlag = WindowKind.steps
+    comm_pattern: Annotated[
+        list[str] | None,
+        _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
+    ] = None
+    ranges: NamedRanges = field(default_factory=NamedRanges)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read."""
+
+    max_events: MaxEvents = MAX_EVENTS
+    no_cache: NoCache = False
+    no_size_limit: NoSizeLimit = False
+
+    @property
+    def limits(self) -> Limits:
+        """How much is read."""
+        return Limits(enforced=not self.no_size_limit, max_events=self.max_events or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command line asks of an analysis."""
+
+    traces: TraceFiles
+    selection: Selection = field(default_factory=Selection)
+    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Show only this table.")] = None
+    top: Top = None
+    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.")] = None
+    format_: AnalysisFormat = None
+    output: Output = None
+    reading: Reading = field(default_factory=Reading)
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters that are groups (dataclasses, of flags and of groups) are flags, in their place.
+
+    A flag of the command's own takes the place of one of the same name in a group, which keeps its default there.
+    """
+    parameters = _parameters(command)
+    own = {parameter.name for parameter in parameters if not _is_group(parameter.annotation)}
+
+    def run(**values: object) -> None:
+        groups = {name: value for name, value in values.items() if name not in own}
+        command(**_arguments(parameters, groups), **{name: values[name] for name in own})
+
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    flags = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in _flags(parameters, own, inside=False)
+    ]
+    run.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+    return run
+
+
+def _is_group(annotation: object) -> TypeGuard[Callable[..., object]]:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+@cache
+def _parameters(command: Callable[..., object]) -> list[inspect.Parameter]:
+    # typer resolves annotations in the module of a function; in a signature they are objects already.
+    return list(inspect.signature(command, eval_str=True).parameters.values())
+
+
+def _flags(
+    parameters: Iterable[inspect.Parameter], own: set[str], *, inside: bool
+) -> Iterator[inspect.Parameter]:
+    """The parameters, with those of each group in the place of the group."""
+    for parameter in parameters:
+        if _is_group(parameter.annotation):
+            yield from _flags(_parameters(parameter.annotation), own, inside=True)
+        elif not (inside and parameter.name in own):
+            yield parameter
+
+
+def _arguments(parameters: Iterable[inspect.Parameter], values: dict[str, object]) -> dict[str, Any]:
+    """Those of the parameters that have a value, and the groups, of theirs."""
+    arguments: dict[str, Any] = {}
+    for parameter in parameters:
+        group = parameter.annotation
+        if _is_group(group):
+            arguments[parameter.name] = group(**_arguments(_parameters(group), values))
+        elif parameter.name in values:
+            arguments[parameter.name] = values[parameter.name]
+    return arguments

@@ -5,65 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracekit.cli.options import Format
 from tracekit.errors import UsageError
+from tracekit.report.formats import Can, Format, Page, encode_frame
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.report.model import Section, TraceInfo
+__all__ = ["PAGE_WIDTH", "check_binary", "emit", "emit_frame", "labelled", "page_for", "terminal_width"]
 
-__all__ = [
-    "TABLE_FILES",
-    "choose_format",
-    "emit",
-    "emit_frame",
-    "headed",
-    "looks_of",
-    "render_section",
-    "terminal_width",
-    "use_color",
-]
+PAGE_WIDTH: Final = 80
+"""Of what `info` and `doctor` write."""
 
-TABLE_FILES: Final = (Format.csv, Format.parquet)
-"""The formats of one table a file: several tables are a folder."""
-
-_SUFFIXES: Final = {
-    ".html": Format.html,
-    ".htm": Format.html,
-    ".json": Format.json,
-    ".md": Format.md,
-    ".markdown": Format.md,
-    ".csv": Format.csv,
-    ".parquet": Format.parquet,
-    ".txt": Format.table,
-}
 _WIDEST: Final = 160
 _PIPED_WIDTH: Final = 100
-
-
-def choose_format(given: Format | None, output: Path | None) -> Format:
-    """The format asked for, else the one of the output's suffix, else a table.
-
-    Raises UsageError for a suffix that says nothing.
-    """
-    if given is not None:
-        return given
-    if output is None:
-        return Format.table
-    try:
-        return _SUFFIXES[output.suffix.lower()]
-    except KeyError:
-        known = ", ".join(sorted(_SUFFIXES))
-        raise UsageError(
-            f"the suffix {output.suffix!r} tells no format",
-            path=output,
-            remedy=f"use {known}, or give --format",
-        ) from None
 
 
 def terminal_width() -> int:
@@ -73,9 +32,12 @@ def terminal_width() -> int:
     return min(shutil.get_terminal_size().columns, _WIDEST)
 
 
-def use_color() -> bool:
-    """Whether stdout is a terminal that wants colour (NO_COLOR is honoured)."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+def page_for(chosen: Format, top: int | None = None) -> Page:
+    """For what a text of this format is laid out; only one for a terminal depends on it, and NO_COLOR is honoured."""
+    if Can.FITTED not in chosen.can:
+        return Page(top=top)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return Page(terminal_width(), color, top)
 
 
 def emit(text: str, output: Path | None) -> None:
@@ -83,65 +45,46 @@ def emit(text: str, output: Path | None) -> None:
 
     Raises UsageError when the file cannot be written.
     """
+    text = text if text.endswith("\n") else text + "\n"
     if output is not None:
         from tracekit.report.write import write_text
 
-        write_text(output, text if text.endswith("\n") else text + "\n")
+        write_text(output, text)
         return
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def emit_frame(frame: pl.DataFrame, format_: Format, output: Path | None) -> None:
-    """Write one table as CSV (anywhere) or Parquet (to a file only).
+def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, piped: bool = False) -> None:
+    """Write one table to the file, or to stdout; a binary format goes there only if it may be `piped`, and never to a terminal.
 
-    Raises UsageError when Parquet would go to stdout or the file cannot be written.
+    Raises UsageError when that is so, or the file cannot be written.
     """
-    import io
+    data = encode_frame(chosen, frame)
+    if output is not None:
+        from tracekit.report.write import write_bytes
 
-    if format_ is Format.csv:
-        emit(frame.write_csv(), output)
-        return
-    if output is None:
-        raise UsageError("Parquet is not for a terminal", remedy="give -o FILE.parquet")
-    from tracekit.report.write import write_bytes
-
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    write_bytes(output, buffer.getvalue())
-
-
-def looks_of(chosen: Format) -> tuple[object, ...]:
-    """The format, and what else the same report's text depends on."""
-    return (chosen, terminal_width(), use_color()) if chosen is Format.table else (chosen,)
+        write_bytes(output, data)
+    elif Can.BINARY not in chosen.can:
+        emit(data.decode(), None)
+    else:
+        check_binary(chosen, None, piped=piped)
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
 
 
-def headed(
-    texts: Sequence[str], traces: Sequence[TraceInfo], chosen: Format, *, always: bool = False
-) -> Sequence[str]:
-    """Of several reports, or `always`, each with a line above it that says which trace, and which rank, it is of."""
-    if (len(texts) == 1 and not always) or chosen not in (Format.table, Format.md):
-        return texts
-    from tracekit.report.format import format_source
-    from tracekit.report.markdown import escape
-
-    sources = [format_source(trace) for trace in traces]
-    if chosen is Format.md:
-        return [f"*{escape(source)}*\n\n{text}" for source, text in zip(sources, texts, strict=True)]
-    from rich.cells import cell_len, set_cell_size
-
-    width = terminal_width()
-    heads = [f"══ {source} " for source in sources]
-    lines = [set_cell_size(head + "═" * (width - cell_len(head)), width) for head in heads]
-    return [f"{line}\n{text}" for line, text in zip(lines, texts, strict=True)]
+def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:
+    """Raise UsageError when a format would go to stdout that is not for a terminal."""
+    if output is None and Can.BINARY in chosen.can and (not piped or sys.stdout.isatty()):
+        remedy = "send it to a file with >" if piped else f"give -o FILE.{chosen.value}"
+        raise UsageError(f"{chosen.value} is not for a terminal", remedy=remedy)
 
 
-def render_section(section: Section, chosen: Format, top: int | None) -> str:
-    """The section as Markdown, or for a terminal as wide as this one, `top` rows of each table."""
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render_section(section, top=top)
-    from tracekit.report import terminal
-
-    return terminal.render_section(section, width=terminal_width(), color=use_color(), top=top)
+def labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list[str]:
+    """A name and what there is to say of it, in lines of at most 80 characters."""
+    room = max(0, width - len(indent))
+    lines = []
+    for name, text in rows.items():
+        folded = textwrap.wrap(text, PAGE_WIDTH - width, break_on_hyphens=False) or [""]
+        lines += [f"{indent}{name if not n else '':<{room}}{line}" for n, line in enumerate(folded)]
+    return lines

@@ -127,7 +127,7 @@ class _Http(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD for one path, and the browser's question whether it may ask."""
 
-    shown: ClassVar[Server]
+    owner: ClassVar[Server]
     timeout = 60
     server_version = "tracekit"
     sys_version = ""
@@ -135,10 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self._allowed():
             self._send_headers()
-            with self.shown.document.open() as stream:
+            with self.owner.document.open() as stream:
                 shutil.copyfileobj(stream, self.wfile, 1 << 20)
             self.wfile.flush()
-            self.shown.served.set()
+            self.owner.served.set()
 
     def do_HEAD(self) -> None:
         if self._allowed():
@@ -155,14 +155,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _allowed(self) -> bool:
-        names = {f"{name}:{self.shown.port}" for name in (_ADDRESS, "localhost")}
-        origin, wanted = self.headers.get("Origin"), self.shown.document.origin
+        names = {f"{name}:{self.owner.port}" for name in (_ADDRESS, "localhost")}
+        origin, wanted = self.headers.get("Origin"), self.owner.document.origin
         own = {f"http://{name}" for name in names}
         if self.headers.get("Host", "").lower() not in names:
             self.send_error(HTTPStatus.FORBIDDEN, "unknown host")
         elif origin != wanted if wanted is not None else origin not in {None, *own}:
             self.send_error(HTTPStatus.FORBIDDEN, "unknown origin")
-        elif self.path != self.shown.document.path:
+        elif self.path != self.owner.document.path:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
             return True
@@ -171,20 +171,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_headers(self) -> None:
         self.send_response(HTTPStatus.OK)
         self._send_origin()
-        self.send_header("Content-Type", self.shown.document.content_type)
-        self.send_header("Content-Length", str(self.shown.document.size))
+        self.send_header("Content-Type", self.owner.document.content_type)
+        self.send_header("Content-Length", str(self.owner.document.size))
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
 
     def _send_origin(self) -> None:
         self.send_header("Vary", "Origin")
-        if self.shown.document.origin is not None:
-            self.send_header("Access-Control-Allow-Origin", self.shown.document.origin)
+        if self.owner.document.origin is not None:
+            self.send_header("Access-Control-Allow-Origin", self.owner.document.origin)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing; stderr is for the user."""
 
 
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    return type("Handler", (_Handler,), {"shown": server})
+    return type("Handler", (_Handler,), {"owner": server})

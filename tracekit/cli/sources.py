@@ -1,73 +1,251 @@
-"""The files that a command was given, read as it asks for them."""
+"""The files that a command was given, read as it asks for them, with progress on a terminal's stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracekit.cli.answers import Question
-from tracekit.cli.asked import Reading, Which
-from tracekit.cli.loading import attached, digests_of, load, load_all, manifest_digests, read_reports
+from tracekit.cli.options import Reading, Selection
+from tracekit.errors import UsageError
+from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.range_filter import RangeFilter
+from tracekit.readers.digest import digest_of
 
 if TYPE_CHECKING:
+    from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "read_each", "read_one"]
+__all__ = ["Sources", "attached", "expanded", "read_one", "read_reports"]
+
+_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
+_RETURNED_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 128 << 20
+_LONG_HASH_BYTES: Final = 256 << 20
+"""The digest of less than this is known before Polars could be imported."""
+
+_PROGRESS_AFTER_S: Final = 0.5
+_PROGRESS_EVERY_S: Final = 0.1
 
 
 class Sources:
     """Trace files, which of their traces are asked about, and tables of Nsight Compute that belong to them."""
 
     def __init__(
-        self, paths: Sequence[Path], which: Which, reading: Reading, ncu: Sequence[Path] | None = None
+        self, paths: Sequence[Path], selection: Selection, reading: Reading, ncu: Sequence[Path] | None = None
     ) -> None:
         self._paths = paths
-        self._which = which
+        self._selection = selection
         self._reading = reading
-        self._ncu = ncu
+        self._ncu = ncu or []
 
     @cached_property
     def _digests(self) -> list[str | None]:
-        return digests_of(self._paths, no_cache=self._reading.no_cache)
+        return _digests_of(self._paths, no_cache=self._reading.no_cache)
 
-    def question(self, *asked: object) -> Question:
+    def question(self, *subject: object) -> Question:
         """What is asked about these files; an answer that depends on what cannot be cached is not kept."""
-        digests = self._digests
-        metrics = digests_of(self._ncu or [], no_cache=self._reading.no_cache)
-        known = zip(self._paths, manifest_digests(self._paths), strict=True)
-        names = [(path.name, about) for path, about in known]
-        limits = self._reading.limits
-        return Question([] if None in metrics else digests, *asked, names, self._which, limits, metrics)
+        metrics = _digests_of(self._ncu, no_cache=self._reading.no_cache)
+        # A manifest beside a trace may say more of it.
+        names = [(path.name, digest_of(path.parent / MANIFEST_FILE)) for path in self._paths]
+        digests = [] if None in metrics else self._digests
+        return Question(digests, *subject, names, self._selection, self._reading.limits, metrics)
 
     def read(self) -> tuple[list[Trace], bool]:
         """The traces, and whether all tables of Nsight Compute fit them; if one does not, stderr says so.
 
-        Raises UnreadableTraceError and UsageError as `load_all` and `read_reports` do.
+        Raises UnreadableTraceError for a file that cannot be read. Raises UsageError when no trace, or more than one,
+        is of the rank, when none is of the process, for a pattern that is no regular expression, and when the choice
+        of ranges leaves a trace none.
         """
         reports = read_reports(self._ncu)
-        loaded = load_all(
-            self._paths,
-            digests=self._digests,
-            rank=self._which.rank,
-            process=self._which.process,
-            limits=self._reading.limits,
-            comm_patterns=self._which.comm_pattern,
-            ranges=self._which.ranges.filter,
-        )
-        fitted = [attached(trace, reports) for trace in loaded]
-        return [trace for trace, _ in fitted], all(fits for _, fits in fitted)
+        selection = self._selection
+        ranges = selection.ranges.filter
+        traces = _of_process(self._all(), selection.process)
+        if selection.rank is not None:
+            traces = [_of_rank(traces, selection.rank)]
+        pairs = [attached(_with_ranges(trace, ranges), reports) for trace in traces]
+        return [trace for trace, _ in pairs], all(fits for _, fits in pairs)
 
+    def _all(self) -> list[Trace]:
+        """Every trace of the files, with the communication that the patterns name."""
+        patterns, limits = self._selection.comm_pattern, self._reading.limits
+        import tracekit.api
 
-def read_each(path: Path, process: int | None, reading: Reading) -> list[Trace]:
-    """The traces of all processes of a file, or only that of one. Raises as `load_all` does."""
-    digests = digests_of([path], no_cache=reading.no_cache)
-    return load_all([path], digests=digests, rank=None, process=process, limits=reading.limits)
+        traces: list[Trace] = []
+        for path, digest in zip(self._paths, self._digests, strict=True):
+            progress = _progress(path)
+            try:
+                traces += tracekit.api.read_all(
+                    path, limits=limits, cache=digest is not None, digest=digest, progress=progress
+                )
+            finally:
+                progress(-1, 0)
+        if not patterns:
+            return traces
+        from tracekit.readers.assemble import recategorise
+
+        return [recategorise(trace, patterns) for trace in traces]
 
 
 def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFilter | None = None) -> Trace:
-    """The one trace of a file, or that of a process of it. Raises as `load` does."""
-    (digest,) = digests_of([path], no_cache=reading.no_cache)
-    return load(path, limits=reading.limits, digest=digest, process=process, ranges=ranges)
+    """The one trace of a file, or that of a process of it; of its named ranges `ranges` count as layers.
+
+    Raises UnreadableTraceError when it cannot be read, UsageError when it holds several processes and none is named,
+    or `ranges` leaves none.
+    """
+    traces, _ = Sources([path], Selection(process=process), reading).read()
+    if len(traces) > 1:
+        raise UsageError(
+            f"it holds {len(traces)} processes", path=path, remedy=f"name one: --process {_listed(traces)}"
+        )
+    return _with_ranges(traces[0], ranges)
+
+
+def expanded(paths: Sequence[Path]) -> list[Path]:
+    """The same paths, with the folder of a capture replaced by its traces, one a rank.
+
+    Raises UnreadableTraceError for a folder with a damaged manifest.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if _is_file(path / MANIFEST_FILE):
+            from tracekit.manifest import traces_in
+
+            files += traces_in(path)
+        else:
+            files.append(path)
+    return files
+
+
+def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:
+    """The tables of Nsight Compute in these files. Raises UnreadableTraceError for one that holds none."""
+    if not paths:
+        return []
+    from tracekit.readers.ncu import read_ncu
+
+    return [read_ncu(path) for path in paths]
+
+
+def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
+    """The trace with the metrics of the reports, and whether any kernel has them; if none has, stderr says so."""
+    if not reports:
+        return trace, True
+    from tracekit.analyses.counters.ncu import join_ncu
+
+    match = join_ncu(trace, *reports)
+    if not match.linked:
+        sys.stderr.write(
+            f"warning: {_printable(trace.meta.name)}: of {match.measured:,} launches that Nsight Compute measured none "
+            f"fits one of the {match.kernels:,} kernels of the trace ({match.unmatched:,} by name, grid and block, "
+            f"{match.ambiguous:,} by their number)\n"
+        )
+    return match.trace, match.linked > 0
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False  # the reader says what is wrong with it
+
+
+def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
+    """The digest of each file's content, one after the other; None for what is not to be cached."""
+    _give_memory_back(paths)
+    if no_cache:
+        return [None] * len(paths)
+    with ThreadPoolExecutor(1) as beside:
+        # A pipe cannot be read twice, and a device has no end.
+        hashing = [beside.submit(digest_of, path) if _is_file(path) else None for path in paths]
+        if sum(path.stat().st_size for path, it in zip(paths, hashing, strict=True) if it) > _LONG_HASH_BYTES:
+            # Hashing releases the interpreter, so that it hides the import of Polars, which is needed most times.
+            import tracekit.api  # noqa: F401
+        return [it.result() if it else None for it in hashing]
+
+
+def _give_memory_back(paths: Sequence[Path]) -> None:
+    """Of large files, let both allocators return freed memory at once: a third less of it, for a tenth more time.
+
+    That of Polars reads this when Polars is imported, and not later. That of NumPy (the C library's) keeps blocks as
+    large as the largest that was ever freed, unless it is told a size (glibc; others have no such call).
+    """
+    if sum(path.stat().st_size for path in paths if _is_file(path)) <= _LARGE_BYTES:
+        return
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
+    if "polars" not in sys.modules:
+        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+
+
+def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
+    """The traces of this process, all when none is named. Raises UsageError when there is no such process."""
+    if process is None:
+        return traces
+    chosen = [trace for trace in traces if process in trace.meta.process_ids]
+    if not chosen:
+        raise UsageError(f"no trace is of process {process}", remedy=f"choose from {_listed(traces)}")
+    return chosen
+
+
+def _of_rank(traces: list[Trace], rank: int) -> Trace:
+    """The one trace of this rank. Raises UsageError when there is none, or more than one."""
+    chosen = [trace for trace in traces if trace.meta.rank == rank]
+    if len(chosen) == 1:
+        return chosen[0]
+    ranks = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
+    fault = f"{'several traces are' if chosen else 'no trace is'} of rank {rank}"
+    raise UsageError(fault, remedy=f"the ranks are {ranks}")
+
+
+def _listed(traces: list[Trace]) -> str:
+    return ", ".join(str(each) for trace in traces for each in trace.meta.process_ids) or "not known"
+
+
+def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
+    """The same trace, of whose named ranges these count as layers."""
+    if ranges is None:
+        return trace
+    from tracekit.analyses.attribution.layer_ranges import choose_ranges
+
+    return choose_ranges(trace, ranges)
+
+
+def _printable(name: str) -> str:
+    """The name without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def _progress(path: Path) -> Callable[[int, int], None]:
+    """A line with the share of the file that was read, on a terminal only; called with −1 it wipes itself."""
+    began = shown = time.monotonic()
+    visible = False
+    wanted = sys.stderr.isatty()
+    name = _printable(path.name)
+
+    def report(plain_bytes: int, _file_bytes: int) -> None:
+        nonlocal shown, visible
+        if not wanted:
+            return
+        now = time.monotonic()
+        if plain_bytes < 0:
+            if visible:
+                sys.stderr.write("\r\033[K")
+                sys.stderr.flush()
+            return
+        if now - began < _PROGRESS_AFTER_S or now - shown < _PROGRESS_EVERY_S:
+            return
+        shown, visible = now, True
+        rate = plain_bytes / (now - began) / 1e6
+        sys.stderr.write(f"\r\033[Kreading {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        sys.stderr.flush()
+
+    return report

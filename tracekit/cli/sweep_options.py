@@ -1,12 +1,10 @@
-"""The flags of `tracekit sweep`: lists with commas, and how a sweep goes on."""
+"""The settings that `tracekit sweep` varies: lists with commas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -17,130 +15,40 @@ if TYPE_CHECKING:
     from tracekit.capture.sweep import Grid
     from tracekit.manifest import Precision
 
-__all__ = [
-    "AccumulateList",
-    "BatchList",
-    "ChannelsLastList",
-    "CheckpointList",
-    "CompileList",
-    "FormatFlag",
-    "GridFlags",
-    "PrecisionList",
-    "Retry",
-    "SizeList",
-    "SweepFolder",
-    "TableFormat",
-    "ThreadsList",
-    "Timeout",
-    "WorkersList",
-    "WorkloadNames",
-]
-
-
-class TableFormat(str, Enum):
-    """How a table is written that goes to stdout."""
-
-    table = "table"
-    json = "json"
-    md = "md"
-    csv = "csv"
-    parquet = "parquet"
-
+__all__ = ["GridFlags"]
 
 _T = TypeVar("_T")
-_GRID: Final = "Grid"
-_SWEEP: Final = "Sweep"
 _FLAGS: Final = {"no": False, "yes": True}
 
-WorkloadNames = Annotated[
-    list[str],
-    typer.Argument(metavar="WORKLOAD...", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; see capture --list."),
-]
-BatchList = Annotated[
-    str, typer.Option("--batch", metavar="LIST", help="Samples a batch: 1,2,4,8.", rich_help_panel=_GRID)
-]
-SizeList = Annotated[
-    str,
-    typer.Option(
-        "--size", metavar="LIST", help="Image side, tokens or frames of a sample.", rich_help_panel=_GRID
-    ),
-]
-PrecisionList = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        metavar="LIST",
-        help=f"Of {','.join(name.value for name in PrecisionName)}.",
-        rich_help_panel=_GRID,
-    ),
-]
-ThreadsList = Annotated[
-    str,
-    typer.Option("--threads", metavar="LIST", help="torch's threads on a CPU.", rich_help_panel=_GRID),
-]
-CompileList = Annotated[
-    str,
-    typer.Option(
-        "--compile", metavar="LIST", help="torch.compile each repeated block: no,yes.", rich_help_panel=_GRID
-    ),
-]
-ChannelsLastList = Annotated[
-    str,
-    typer.Option(
-        "--channels-last", metavar="LIST", help="Images with channels last: no,yes.", rich_help_panel=_GRID
-    ),
-]
-CheckpointList = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint-activations",
-        metavar="LIST",
-        help="Compute each block again in backward: no,yes.",
-        rich_help_panel=_GRID,
-    ),
-]
-WorkersList = Annotated[
-    str,
-    typer.Option("--workers", metavar="LIST", help="Processes that load data.", rich_help_panel=_GRID),
-]
-AccumulateList = Annotated[
-    str, typer.Option("--accumulate", metavar="LIST", help="Batches a step.", rich_help_panel=_GRID)
-]
-SweepFolder = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Holds the index and a folder per run.", rich_help_panel=_SWEEP
-    ),
-]
-Retry = Annotated[
-    bool,
-    typer.Option(
-        "--retry", help="Run again what failed, was out of memory or skipped.", rich_help_panel=_SWEEP
-    ),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="Stop a run that takes longer.", rich_help_panel=_SWEEP),
-]
-FormatFlag = Annotated[
-    TableFormat,
-    typer.Option("--format", "-f", help="How the table on stdout is written.", rich_help_panel=_SWEEP),
-]
+
+def _list(name: str, text: str) -> Any:
+    return typer.Option(name, metavar="LIST", help=text)
 
 
 @dataclass(frozen=True, slots=True)
 class GridFlags:
     """The settings that a sweep varies, each a list."""
 
-    batch: BatchList = ""
-    size: SizeList = ""
-    precision: PrecisionList = "fp32"
-    threads: ThreadsList = ""
-    compile_: CompileList = "no"
-    channels_last: ChannelsLastList = "no"
-    checkpoint_activations: CheckpointList = "no"
-    workers: WorkersList = "0"
-    accumulate: AccumulateList = "1"
+    batch: Annotated[str, _list("--batch", "Numbers of samples per batch: 1,2,4,8.")] = ""
+    size: Annotated[
+        str, _list("--size", "Sizes of a sample: the side of an image, or its tokens or frames.")
+    ] = ""
+    precision: Annotated[
+        str,
+        _list("--precision", f"The arithmetic: some of {','.join(name.value for name in PrecisionName)}."),
+    ] = "fp32"
+    threads: Annotated[str, _list("--threads", "Numbers of CPU threads that torch uses.")] = ""
+    compile_: Annotated[str, _list("--compile", "Whether to torch.compile each repeated block: no,yes.")] = (
+        "no"
+    )
+    channels_last: Annotated[
+        str, _list("--channels-last", "Whether to store images with the channels last: no,yes.")
+    ] = "no"
+    checkpoint_activations: Annotated[
+        str, _list("--checkpoint-activations", "Whether to compute each block again in backward: no,yes.")
+    ] = "no"
+    workers: Annotated[str, _list("--workers", "Numbers of processes that load data.")] = "0"
+    accumulate: Annotated[str, _list("--accumulate", "Numbers of batches per step.")] = "1"
 
     def of(self, workloads: Sequence[str]) -> Grid:
         """All combinations, of these workloads. Raises UsageError for a value that is none."""

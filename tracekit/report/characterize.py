@@ -146,12 +146,12 @@ def _of_trace(run: Path | None, limits: Limits | None) -> dict[str, Any]:
 
 
 def _table(report: Report, section: str, table: str) -> pl.DataFrame:
-    found = report.section(section)
-    shown = None if found is None else found.table(table)
-    if shown is None:
+    whole = report.section(section)
+    rows = None if whole is None else whole.table(table)
+    if rows is None:
         message = f"the report has no table {section}.{table}"
         raise LookupError(message)
-    return shown.frame
+    return rows.frame
 
 
 def _convolutions(report: Report) -> float | None:

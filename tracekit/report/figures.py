@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,14 +16,12 @@ from matplotlib.ticker import FuncFormatter
 from tracekit.errors import UsageError
 from tracekit.names import shorten_name
 from tracekit.report.format import format_cell
+from tracekit.report.formats import FIGURE_FORMATS, FigureFormat
 from tracekit.report.model import Figure, Report
 from tracekit.report.names import category_name
 from tracekit.report.write import make_directory, write_bytes
 
-__all__ = ["FORMATS", "FigureFormat", "canvas_for", "encode", "encode_canvas", "plain", "write"]
-
-FigureFormat = Literal["svg", "png", "pdf"]
-FORMATS: Final[tuple[FigureFormat, ...]] = ("svg", "png", "pdf")
+__all__ = ["canvas_for", "check_format", "encode", "encode_canvas", "plain", "write"]
 
 WIDTH: Final = 8.0
 LETTERS: Final = 135
@@ -65,8 +63,7 @@ def write(
     The directory is made if it is not there. Raises UsageError for an unknown format or when a file cannot be
     written.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown figure format {format!r}", remedy=f"use one of {', '.join(FORMATS)}")
+    check_format(format)
     folder = make_directory(directory)
     written = []
     for section in report.sections:
@@ -74,6 +71,14 @@ def write(
             path = folder / f"{section.name}.{figure.name}.{format}"
             written.append(write_bytes(path, encode(figure, format)))
     return tuple(written)
+
+
+def check_format(format: str) -> None:
+    """Raise UsageError for what is no format of a figure."""
+    if format not in FIGURE_FORMATS:
+        raise UsageError(
+            f"unknown figure format {format!r}", remedy=f"use one of {', '.join(FIGURE_FORMATS)}"
+        )
 
 
 def encode(figure: Figure, format: FigureFormat) -> bytes:

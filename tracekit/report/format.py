@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.result import unit_of
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit
+from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit, Window
 from tracekit.report.names import category_name
 from tracekit.trace import Excerpt
 
@@ -20,12 +20,12 @@ __all__ = [
     "format_cell",
     "format_device",
     "format_excerpt",
-    "format_scalar",
+    "format_scalars",
     "format_source",
     "format_value",
+    "format_window",
     "is_silent",
     "missing",
-    "scalar_name",
     "shown_columns",
 ]
 
@@ -98,17 +98,31 @@ _SCALAR_NAMES: Final = {
 }
 
 
-def scalar_name(section: str, name: str) -> str:
+def format_scalars(section: Section) -> list[tuple[str, str]]:
+    """The figures of a section that are known, each by the name and in the words that a reader sees."""
+    return [
+        (_scalar_name(section.name, name), _format_scalar(name, value))
+        for name, value in section.scalars.items()
+        if value is not None
+    ]
+
+
+def format_window(window: Window) -> str:
+    """What was analysed, and how long it is."""
+    return f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
+
+
+def _scalar_name(section: str, name: str) -> str:
     """How a figure of a section is called before its value.
 
-    >>> scalar_name("idle", "device_idle_ns"), scalar_name("idle", "idle_ns")
+    >>> _scalar_name("idle", "device_idle_ns"), _scalar_name("idle", "idle_ns")
     ('device idle', 'streams idle')
     """
     plain = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
     return _SCALAR_NAMES.get((section, name), plain)
 
 
-def format_scalar(name: str, value: Scalar) -> str:
+def _format_scalar(name: str, value: Scalar) -> str:
     """A scalar of a section by the unit in its name."""
     if isinstance(value, str):
         return value

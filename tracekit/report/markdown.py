@@ -11,20 +11,22 @@ from tracekit.findings import Finding
 from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
-    format_scalar,
+    format_scalars,
     format_source,
     format_value,
+    format_window,
     missing,
-    scalar_name,
     shown_columns,
 )
-from tracekit.report.model import Report, Section, Table, Verdict
+from tracekit.report.formats import Page
+from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.names import bound_name
 from tracekit.report.tree import costliest
 
-__all__ = ["DEFAULT_ROWS", "render", "render_section"]
+__all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
 
 DEFAULT_ROWS: Final = 10
+_PAGE: Final = Page()
 NAME_WIDTH: Final = 80
 
 # Whatever means something to Markdown or HTML is escaped: a kernel's name must not become a link or a tag.
@@ -35,20 +37,29 @@ _MENTION: Final = "@&#8203;"
 """An @ that notifies nobody."""
 
 
-def render(report: Report, *, top: int | None = None) -> str:
-    """The report as Markdown text; tables have at most `top` rows (None: 10)."""
+def render(report: Report, page: Page = _PAGE) -> str:
+    """The report as Markdown text; tables have at most `page.top` rows (None: 10)."""
     lines = [f"# tracekit report: {escape(report.trace.name)}", ""]
     lines += _verdict(report.verdict)
-    lines += [f"*{escape(format_source(report.trace))}*  ", f"*Window: {escape(_window(report))}*", ""]
+    lines += [
+        f"*{escape(format_source(report.trace))}*  ",
+        f"*Window: {escape(format_window(report.window))}*",
+        "",
+    ]
     for section in report.sections:
-        lines += _section(section, top or DEFAULT_ROWS)
+        lines += _section(section, page.top or DEFAULT_ROWS)
     lines += _health(report)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def render_section(section: Section, *, top: int | None = None) -> str:
-    """One section as Markdown text; tables have at most `top` rows (None: 10)."""
-    return "\n".join(_section(section, top or DEFAULT_ROWS)).rstrip() + "\n"
+def render_section(section: Section, page: Page = _PAGE) -> str:
+    """One section as Markdown text; tables have at most `page.top` rows (None: 10)."""
+    return "\n".join(_section(section, page.top or DEFAULT_ROWS)).rstrip() + "\n"
+
+
+def head(trace: TraceInfo, _page: Page) -> str:
+    """The line above one of several reports, which says of which trace it is."""
+    return f"*{escape(format_source(trace))}*\n"
 
 
 def escape(text: str) -> str:
@@ -60,11 +71,6 @@ def escape(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = _LINK.sub(r"\1&#8203;\2", _SPECIAL.sub(r"\\\1", text))
     return text.replace("@", _MENTION)
-
-
-def _window(report: Report) -> str:
-    window = report.window
-    return f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
@@ -101,12 +107,8 @@ def _section(section: Section, top: int) -> Iterator[str]:
     if lacking:
         yield f"*Not captured: {escape(lacking)}.*"
         yield ""
-    known = {name: value for name, value in section.scalars.items() if value is not None}
-    if known:
-        yield " · ".join(
-            f"{escape(scalar_name(section.name, name))} {escape(format_scalar(name, value))}"
-            for name, value in known.items()
-        )
+    if scalars := format_scalars(section):
+        yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
         yield ""
     for finding in section.findings:
         yield _finding(finding)

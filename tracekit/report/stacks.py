@@ -15,10 +15,15 @@ import polars as pl
 import tracekit
 from tracekit.report.text import clean_frame
 
-__all__ = ["collapsed", "speedscope"]
+__all__ = ["collapsed", "render_stacks", "speedscope"]
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _NAMELESS: Final = "(no name)"
+
+
+def render_stacks(format: str, stacks: pl.DataFrame, name: str) -> str:
+    """The rows of `tracekit.analyses.layers.stacks.layer_stacks` of the trace of this name, in one of the two formats."""
+    return collapsed(stacks) if format == "collapsed" else speedscope(stacks, name)
 
 
 def collapsed(stacks: pl.DataFrame) -> str:
@@ -29,17 +34,17 @@ def collapsed(stacks: pl.DataFrame) -> str:
     frames = _clean(stacks)
     names = frames.with_columns(pl.col("frames").str.replace_all(";", ":", literal=True))
     lines = names.group_by("row", maintain_order=True).agg("frames").select(pl.col("frames").list.join(";"))
-    told = pl.DataFrame({"stack": lines["frames"], "value": stacks["value_ns"]})
-    text = told.select(pl.format("{} {}\n", "stack", "value")).to_series().str.join("").item()
+    rows = pl.DataFrame({"stack": lines["frames"], "value": stacks["value_ns"]})
+    text = rows.select(pl.format("{} {}\n", "stack", "value")).to_series().str.join("").item()
     return text or ""
 
 
 def speedscope(stacks: pl.DataFrame, name: str) -> str:
     """The rows of `tracekit.analyses.layers.stacks.layer_stacks` as a speedscope file; `name` is what it shows."""
     frames = _clean(stacks)
-    known = frames.select(pl.col("frames").unique(maintain_order=True)).with_row_index("index")
+    distinct = frames.select(pl.col("frames").unique(maintain_order=True)).with_row_index("index")
     samples = (
-        frames.join(known, on="frames", how="left", maintain_order="left")
+        frames.join(distinct, on="frames", how="left", maintain_order="left")
         .group_by("row", maintain_order=True)
         .agg("index")["index"]
     )
@@ -53,7 +58,7 @@ def speedscope(stacks: pl.DataFrame, name: str) -> str:
         "exporter": f"tracekit@{tracekit.__version__}",
         "name": name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": one} for one in known["frames"].to_list()]},
+        "shared": {"frames": [{"name": one} for one in distinct["frames"].to_list()]},
         "profiles": profiles or [_profile("nothing ran", rows)],
     }
     return msgspec.json.encode(data).decode() + "\n"

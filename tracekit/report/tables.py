@@ -5,29 +5,29 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.report.json.render import finding_dict, report_dict
+from tracekit.report.json.render import finding_dict, render_data, report_dict
 from tracekit.report.model import Report, Table
-from tracekit.report.write import make_directory, write_bytes
+from tracekit.report.write import make_directory, write_bytes, write_text
 from tracekit.trace import FRAMES, Trace
 
-__all__ = ["FORMATS", "MANIFEST", "TableFormat", "write", "write_trace"]
+__all__ = ["MANIFEST", "encode_frame", "write", "write_trace"]
 
-TableFormat = Literal["parquet", "csv"]
-FORMATS: Final[tuple[TableFormat, ...]] = ("parquet", "csv")
+_ENCODERS: Final[dict[str, Callable[[pl.DataFrame, BytesIO], None]]] = {
+    "parquet": lambda frame, stream: frame.write_parquet(stream),
+    "csv": lambda frame, stream: frame.write_csv(stream),
+}
 MANIFEST: Final = "manifest.json"
 
 
-def write(
-    report: Report, directory: str | os.PathLike[str], format: TableFormat = "parquet"
-) -> tuple[Path, ...]:
+def write(report: Report, directory: str | os.PathLike[str], format: str = "parquet") -> tuple[Path, ...]:
     """Write every table as `<section>.<table>.<format>` and, last, `manifest.json`; return the paths written.
 
     The directory is made if it is not there. The manifest holds the envelope of the JSON report (trace, window,
@@ -40,15 +40,12 @@ def write(
     for section in report.sections:
         for table in section.tables:
             name = f"{_safe(section.name)}.{_safe(table.name)}.{format}"
-            written.append(write_bytes(folder / name, _encode(table.frame, format)))
+            written.append(write_bytes(folder / name, encode_frame(table.frame, format)))
             entries.append(_entry(section.name, table, name))
-    manifest = msgspec.json.format(msgspec.json.encode(_manifest(report, entries)), indent=2)
-    return (*written, write_bytes(folder / MANIFEST, manifest + b"\n"))
+    return (*written, write_text(folder / MANIFEST, render_data(_manifest(report, entries))))
 
 
-def write_trace(
-    trace: Trace, directory: str | os.PathLike[str], format: TableFormat = "parquet"
-) -> tuple[Path, ...]:
+def write_trace(trace: Trace, directory: str | os.PathLike[str], format: str = "parquet") -> tuple[Path, ...]:
     """Write the frames of a trace as `<frame>.<format>`, as they are, and return the paths written.
 
     Frames that the profile did not record are left out. The directory is made if it is not there. Raises UsageError
@@ -58,15 +55,22 @@ def write_trace(
     folder = make_directory(directory)
     frames = ((name, getattr(trace, name)) for name in FRAMES)
     return tuple(
-        write_bytes(folder / f"{name}.{format}", _encode(frame, format))
+        write_bytes(folder / f"{name}.{format}", encode_frame(frame, format))
         for name, frame in frames
         if frame is not None
     )
 
 
-def _check(form: str) -> None:
-    if form not in FORMATS:
-        raise UsageError(f"unknown table format {form!r}", remedy=f"use {' or '.join(FORMATS)}")
+def encode_frame(frame: pl.DataFrame, format: str) -> bytes:
+    """One table as the bytes of a file."""
+    stream = BytesIO()
+    _ENCODERS[format](frame, stream)
+    return stream.getvalue()
+
+
+def _check(format: str) -> None:
+    if format not in _ENCODERS:
+        raise UsageError(f"unknown table format {format!r}", remedy=f"use {' or '.join(_ENCODERS)}")
 
 
 def _entry(section: str, table: Table, file: str) -> dict[str, Any]:
@@ -100,11 +104,3 @@ def _manifest(report: Report, entries: list[dict[str, Any]]) -> dict[str, Any]:
 def _safe(name: str) -> str:
     """An analysis of another package may be called anything; a file may not."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
-
-
-def _encode(frame: pl.DataFrame, form: TableFormat) -> bytes:
-    if form == "csv":
-        return frame.write_csv().encode()
-    stream = BytesIO()
-    frame.write_parquet(stream)
-    return stream.getvalue()

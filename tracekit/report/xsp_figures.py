@@ -13,10 +13,10 @@ from matplotlib.ticker import FuncFormatter
 
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.result import XspTable
-from tracekit.errors import UsageError
 from tracekit.names import shorten_name
-from tracekit.report.figures import FORMATS, FigureFormat, canvas_for, encode_canvas, plain
+from tracekit.report.figures import canvas_for, check_format, encode_canvas, plain
 from tracekit.report.format import format_cell
+from tracekit.report.formats import FigureFormat
 from tracekit.report.model import Unit
 from tracekit.report.write import make_directory, write_bytes
 
@@ -36,8 +36,7 @@ def write_xsp(
 
     The directory is made if it is not there. Raises UsageError for an unknown format or when a file cannot be written.
     """
-    if format not in FORMATS:
-        raise UsageError(f"unknown figure format {format!r}", remedy=f"use one of {', '.join(FORMATS)}")
+    check_format(format)
     folder = make_directory(directory)
     return tuple(
         write_bytes(folder / f"{key}.{format}", _encode(tables[key], format))

@@ -1,115 +1,179 @@
-"""The commands of single analyses: one section of the report, or what is asked of it."""
+"""The commands of single analyses: one section of the report, or a part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.asked import Asked
-from tracekit.cli.loading import expanded
-from tracekit.cli.options import Format
-from tracekit.cli.refine import Refine
-from tracekit.cli.sources import Sources
+from tracekit.cli.options import Request, Selection, with_flags
+from tracekit.cli.sources import Sources, expanded
 from tracekit.errors import UsageError
+from tracekit.facts.capture_flags import flag_for
+from tracekit.report import formats
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
-    from tracekit.report.model import Section
+    from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["run_analysis"]
+__all__ = ["Part", "analysis", "command_of", "run_analysis"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a section a command shows.
+
+    `tables`: only these (None: all); `needs` is the key of `facts.capture_flags` for what they need. `depth`: the number of
+    levels of a tree. `phase`: rows with time in this phase, the most first. `in_order`: a tree in the order of its table.
+    """
+
+    tables: tuple[str, ...] | None = None
+    needs: str | None = None
+    depth: int | None = None
+    phase: str | None = None
+    in_order: bool = False
+
+    def of(self, section: Section, format_: str) -> Section:
+        """That part of the section of a trace of this format.
+
+        Raises UsageError when the trace has none of the tables.
+        """
+        kept = tuple(one for one in section.tables if self.tables is None or one.name in self.tables)
+        if section.tables and not kept:
+            wanted = " or ".join(self.tables or ())
+            remedy = "" if self.needs is None else f"{self.needs} need {flag_for(self.needs, format_)}"
+            raise UsageError(f"{section.name} has no table {wanted} for this trace", remedy=remedy)
+        return replace(section, tables=tuple(self._table(one) for one in kept))
+
+    def _table(self, table: Table) -> Table:
+        import polars as pl
+
+        frame, tree, short = table.frame, table.tree, table.short
+        if tree is not None and self.depth is not None:
+            frame = frame.filter(pl.col("depth") < self.depth)
+        if tree is not None and self.in_order:
+            tree = replace(tree, largest_first=False)
+        column = f"{self.phase}_ns"
+        if self.phase is not None and column in frame.columns:
+            frame = frame.filter(pl.col(column) > 0)
+            if tree is not None:
+                tree = replace(tree, measure=column)
+            else:
+                frame = frame.sort(column, descending=True, maintain_order=True)
+            if column not in short:
+                short = (short[0], column, *short[1:])
+        return replace(table, frame=frame, tree=tree, total_rows=frame.height, short=short)
+
+
+def analysis(
+    name: str = typer.Argument(metavar="NAME", help="The name of the analysis."),
+    traces: flags.TraceFiles = [],  # noqa: B006 - typer copies it
+    step: flags.Step = None,
+    window: flags.WindowFlag = flags.WindowKind.steps,
+    format_: flags.AnalysisFormat = None,
+    output: flags.Output = None,
+) -> None:
+    """Run an analysis that an installed package adds.
+
+    Packages register analyses in the entry-point group tracekit.analyses.
+    """
+    if not traces:
+        raise UsageError("no trace is given", remedy="give a trace file after the name of the analysis")
+    run_analysis(name, Request(traces, Selection(step=step, window=window), format_=format_, output=output))
+
+
+def command_of(name: str) -> Callable[..., None]:
+    """The command of an analysis that has no flags of its own."""
+
+    def command(*, request: Request) -> None:
+        run_analysis(name, request)
+
+    command.__name__ = name
+    return with_flags(command)
 
 
 def run_analysis(
-    name: str, asked: Asked, refine: Refine | None = None, *, ncu: Sequence[Path] | None = None
+    name: str, request: Request, part: Part | None = None, *, ncu: Sequence[Path] | None = None
 ) -> None:
-    """Run one analysis on each trace and write its result, or what `refine` keeps of it.
+    """Run one analysis on each trace and write its result, or a part of it.
 
     `ncu` are tables of Nsight Compute, whose metrics are joined to the kernels.
 
     Raises UsageError for an unknown table, column or format.
     """
-    chosen = out.choose_format(asked.format_, asked.output)
-    if chosen is Format.html:
-        raise UsageError(
-            "a single analysis has no HTML", remedy=f"use tracekit report --only {name} -o FILE.html"
-        )
-    sources = Sources(expanded(asked.traces), asked.which, asked.reading, ncu)
-    question = sources.question(name, asked.table, asked.top, asked.sort, refine, out.looks_of(chosen))
-    if chosen not in out.TABLE_FILES and (known := question.answer()) is not None:
-        out.emit(known, asked.output)
+    chosen = formats.choose_format(Can.SECTION, request.format_, request.output, command=name)
+    page = out.page_for(chosen, request.top)
+    sources = Sources(expanded(request.traces), request.selection, request.reading, ncu)
+    question = sources.question(name, request.table, request.sort, part, chosen, page)
+    if Can.FILES not in chosen.can and (answer := question.answer()) is not None:
+        out.emit(answer, request.output)
         return
-    read, fits = sources.read()
-    if chosen is Format.json:
-        text = _json_of(name, asked, refine, read)
+    traces, fits = sources.read()
+    formats.check_traces(Can.SECTION, chosen, len(traces))
+    if Can.FILES in chosen.can:
+        _write_table(_section(name, request, part, traces[0]), chosen, request)
+        return
+    if Can.DATA in chosen.can:
+        reports = [(_report(name, request, part, trace), trace) for trace in traces]
+        text = formats.render_reports(chosen, reports, page)
     else:
-        sections = _sections(name, asked, refine, read)
-        if chosen in out.TABLE_FILES:
-            _write_table(sections, chosen, asked)
-            return
-        text = _pages(sections, read, chosen, asked.top)
+        from tracekit.report.presentation import trace_info
+
+        sections = [(_section(name, request, part, trace), trace_info(trace)) for trace in traces]
+        text = formats.render_sections(chosen, sections, page)
     if fits:  # a warning is to be seen every time
         question.keep(text)
-    out.emit(text, asked.output)
+    out.emit(text, request.output)
 
 
-def _sections(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trace]) -> list[Section]:
+def _section(name: str, request: Request, part: Part | None, trace: Trace) -> Section:
     from tracekit.analyses.scope import select
     from tracekit.report.build import build_section
 
-    which = asked.which
-    scopes = [select(trace, window=which.window.value, step=which.step) for trace in read]
-    whole = [build_section(one, name, scope=scope) for one, scope in zip(read, scopes, strict=True)]
-    return [_narrow(section, one, refine, asked) for section, one in zip(whole, read, strict=True)]
+    selection = request.selection
+    scope = select(trace, window=selection.window.value, step=selection.step)
+    return _narrow(build_section(trace, name, scope=scope), trace, part, request)
 
 
-def _pages(sections: Sequence[Section], read: Sequence[Trace], chosen: Format, top: int | None) -> str:
-    from tracekit.report.presentation import trace_info
-
-    texts = [out.render_section(section, chosen, top) for section in sections]
-    return "\n".join(out.headed(texts, [trace_info(trace) for trace in read], chosen))
-
-
-def _json_of(name: str, asked: Asked, refine: Refine | None, read: Sequence[Trace]) -> str:
-    """Reports with the one section, and with the verdict, which other analyses have a part in."""
+def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Report:
+    """The report with the one section, and with the verdict, which other analyses have a part in."""
     from tracekit.report.build import build_report
-    from tracekit.report.json import render as json_
 
-    texts = []
-    for trace in read:
-        made = build_report(trace, window=asked.which.window.value, step=asked.which.step, only=[name])
-        section = _narrow(made.sections[0], trace, refine, asked)
-        texts.append(json_.render(replace(made, sections=(section,)), top=asked.top))
-    return "\n".join(texts)
+    selection = request.selection
+    report = build_report(trace, window=selection.window.value, step=selection.step, only=[name])
+    return replace(report, sections=(_narrow(report.sections[0], trace, part, request),))
 
 
-def _write_table(sections: Sequence[Section], chosen: Format, asked: Asked) -> None:
-    if len(sections) > 1:
-        raise UsageError(
-            f"one {chosen.value} file holds the table of one trace", remedy="use --rank or --process"
-        )
+def _write_table(section: Section, chosen: Format, request: Request) -> None:
     from tracekit.report.tree import costliest
 
-    table = sections[0].tables[0]
-    out.emit_frame(costliest(table, asked.top) if asked.top else table.frame, chosen, asked.output)
+    table = section.tables[0]
+    frame = costliest(table, request.top) if request.top else table.frame
+    out.emit_frame(frame, chosen, request.output)
 
 
-def _narrow(section: Section, trace: Trace, refine: Refine | None, asked: Asked) -> Section:
+def _narrow(section: Section, trace: Trace, part: Part | None, request: Request) -> Section:
     """The section with only what is asked for, sorted as asked for."""
-    section = section if refine is None else refine(section, trace.meta.format)
-    tables, table, sort = section.tables, asked.table, asked.sort
-    if table is not None:
-        tables = tuple(t for t in tables if t.name == table)
+    section = section if part is None else part.of(section, trace.meta.format)
+    tables, sort = section.tables, request.sort
+    if request.table is not None:
+        tables = tuple(one for one in tables if one.name == request.table)
         if not tables:
-            known = ", ".join(t.name for t in section.tables) or "none"
-            raise UsageError(f"{section.name} has no table {table!r}", remedy=f"its tables are {known}")
+            names = ", ".join(one.name for one in section.tables) or "none"
+            raise UsageError(
+                f"{section.name} has no table {request.table!r}", remedy=f"its tables are {names}"
+            )
     if sort is not None:
-        if not any(sort in t.frame.columns for t in tables):
-            known = ", ".join(dict.fromkeys(c for t in tables for c in t.frame.columns))
-            raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {known}")
+        if not any(sort in one.frame.columns for one in tables):
+            names = ", ".join(dict.fromkeys(column for one in tables for column in one.frame.columns))
+            raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {names}")
         from tracekit.report.terminal import sort_table
 
-        tables = tuple(sort_table(t, sort) if sort in t.frame.columns else t for t in tables)
+        tables = tuple(sort_table(one, sort) if sort in one.frame.columns else one for one in tables)
     return replace(section, tables=tables)

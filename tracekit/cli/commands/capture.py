@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli import capture_options as flags
-from tracekit.cli.asked import with_flags
+from tracekit.cli.capture_options import Recording, Training
 from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.options import with_flags
 from tracekit.cli.output import terminal_width
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
+    from tracekit.manifest import Level
 
 __all__ = ["capture"]
+
+_REPLACED: Final = ("nsys", "output", "levels")
+"""Flags that have other values below nsys."""
 
 
 @with_flags
 def capture(
     context: typer.Context,
-    workload: flags.WorkloadName = "",
+    workload: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; --list shows the names."
+        ),
+    ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Default: runs/WORKLOAD-TIME.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="The folder to write. The default is runs/WORKLOAD-TIME."
+        ),
     ] = None,
     *,
-    training: flags.Training,
-    recording: flags.Recording,
-    nsys: flags.Nsys = False,
-    list_: flags.ListFlag = False,
+    training: Training,
+    recording: Recording,
+    nsys: Annotated[
+        bool, typer.Option("--nsys", help="Record with Nsight Systems instead of torch's profiler.")
+    ] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the workloads with their parameters and FLOPs.")
+    ] = False,
 ) -> None:
-    """Train a model for a few steps and record it; writes traces and a manifest."""
+    """Train a model for a few steps and record it.
+
+    This writes traces and a manifest.
+    """
     if list_:
         _print_list()
         return
@@ -41,22 +62,19 @@ def capture(
         raise UsageError("no workload is given", remedy="see tracekit capture --list")
     folder = output or _default_folder(workload)
     if nsys:
-        from tracekit.cli.capture_nsys import capture_under_nsys
-
         with ended_by_signals():
-            capture_under_nsys(context, folder, flags.levels_of(recording.levels), training.device)
+            _capture_under_nsys(context, folder, recording.extent.chosen, training.setup.device)
         return
     with ended_by_signals():
         result = _run(workload, folder, training, recording)
     _print_result(result)
 
 
-def _run(workload: str, folder: Path, training: flags.Training, recording: flags.Recording) -> CaptureResult:
+def _run(workload: str, folder: Path, training: Training, recording: Recording) -> CaptureResult:
     from tracekit.capture.nsys import noted
     from tracekit.capture.run import run
     from tracekit.manifest import MANIFEST_FILE
 
-    levels = flags.levels_of(recording.levels)
     before = _written_at(folder / MANIFEST_FILE)
     try:
         with noted():
@@ -65,8 +83,8 @@ def _run(workload: str, folder: Path, training: flags.Training, recording: flags
                 folder,
                 settings=training.settings,
                 options=recording.options,
-                levels=levels,
-                data=training.data,
+                levels=recording.extent.chosen,
+                data=training.setup.data,
                 progress=_tell,
             )
     except BaseException:
@@ -116,6 +134,48 @@ def _default_folder(workload: str) -> Path:
 
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(workload).name if ".py:" in workload else workload)
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _capture_under_nsys(context: typer.Context, folder: Path, levels: tuple[Level, ...], device: str) -> None:
+    """Run this command below nsys, writing into `folder`, and print what was written.
+
+    Raises `typer.Exit` with the capture's exit code when it failed; it has said why. Raises UsageError when no level
+    has ranges, MissingDependencyError without nsys, TracekitError when nsys failed.
+    """
+    from tracekit.capture.nsys import PROFILE_FILE, levels_under_nsys, profile
+    from tracekit.manifest import MANIFEST_FILE, read_manifest
+
+    words = [
+        *(sys.executable, "-m", "tracekit", "capture"),
+        *_words_of(context, without=_REPLACED),
+        *("--output", str(folder), "--levels", ",".join(levels_under_nsys(levels))),
+    ]
+    code = profile(words, folder, on_gpu=device.startswith("cuda"))
+    if code:
+        raise typer.Exit(code)
+    traces = [run.trace for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace]
+    for name in (*traces, MANIFEST_FILE, PROFILE_FILE):
+        typer.echo(folder / name)
+
+
+def _words_of(context: typer.Context, *, without: Iterable[str] = ()) -> list[str]:
+    """The arguments that this command was given, as it would take them again, those of some names left out."""
+    left_out = set(without)
+    words: list[str] = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is None or source.name != "COMMANDLINE" or parameter.name in left_out:
+            continue
+        words += _words(parameter, context.params[str(parameter.name)])
+    return words
+
+
+def _words(parameter: Any, value: object) -> list[str]:
+    if parameter.param_type_name == "argument":
+        return [str(value)]
+    if isinstance(value, bool):
+        return [parameter.opts[0] if value else parameter.secondary_opts[0]]
+    return [parameter.opts[0], str(value.value if isinstance(value, Enum) else value)]
 
 
 def _print_list() -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.cli import options as flags
-from tracekit.cli.asked import NamedRanges, Reading, with_flags
-from tracekit.cli.options import ExportKind, Format
+from tracekit.cli.options import NamedRanges, Reading, format_option, with_flags
 from tracekit.cli.sources import read_one
 from tracekit.errors import UsageError
+from tracekit.report.formats import Can, Format, choose_format
 
 __all__ = ["export"]
+
+
+class ExportKind(str, Enum):
+    """What is exported."""
+
+    frames = "frames"
+    chrome = "chrome"
 
 
 @with_flags
@@ -22,26 +30,35 @@ def export(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="PATH", help="The folder, or with --to chrome the file, to write."
+            "--output", "-o", metavar="PATH", help="The folder to write; with --to chrome, the file."
         ),
     ],
-    to: flags.ExportTo = ExportKind.frames,
+    to: Annotated[
+        ExportKind,
+        typer.Option(
+            "--to",
+            help="Write the frames that tracekit reads, or a trace for Perfetto with the added tracks.",
+        ),
+    ] = ExportKind.frames,
     *,
     ranges: NamedRanges,
     process: flags.Process = None,
-    format_: flags.FormatFlag = None,
+    format_: Annotated[
+        Format | None, format_option(Can.FRAMES, "The format of each frame. The default is parquet.")
+    ] = None,
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Write the trace's own frames as Parquet or CSV files, or the trace with tracks of layers and idle time."""
-    chosen = format_ or Format.parquet
+    """Write the frames of a trace as files.
+
+    With --to chrome, write the trace again, with added tracks for layers and idle time.
+    """
+    chosen = choose_format(Can.FRAMES, format_ or Format.parquet, None, command="export")
     if to is ExportKind.chrome and format_ is not None:
         raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
     layers = ranges.filter
     if layers is not None and to is ExportKind.frames:
         raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
-    if chosen not in (Format.parquet, Format.csv):
-        raise UsageError(f"export writes parquet or csv, not {chosen.value}")
     # A copy of the trace is one of all of it.
     reading = Reading(max_events=0, no_cache=no_cache, no_size_limit=no_size_limit)
     read = read_one(trace, process, reading, layers)

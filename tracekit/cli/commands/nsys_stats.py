@@ -12,12 +12,11 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.asked import Reading, Which, with_flags
 from tracekit.cli.catalogue import as_json, as_pages, format_for
-from tracekit.cli.loading import expanded
-from tracekit.cli.options import Format
-from tracekit.cli.sources import Sources
+from tracekit.cli.options import Reading, Selection, with_flags
+from tracekit.cli.sources import Sources, expanded
 from tracekit.errors import InconclusiveError, UsageError
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,18 +64,13 @@ _Report = Annotated[
         "-r",
         metavar="NAME[,NAME]",
         help="Only these reports or rules, by NVIDIA's names; repeatable; all, rules: all of them, all rules.",
-        rich_help_panel="Selection",
     ),
 ]
-_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.", rich_help_panel="Output")]
-_Rows = Annotated[
-    int, typer.Option(min=0, help="Most rows of a rule; 0: all.", rich_help_panel="Thresholds of rules")
-]
+_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.")]
+_Rows = Annotated[int, typer.Option(min=0, help="Most rows of a rule; 0: all.")]
 _Gap = Annotated[
     float,
-    typer.Option(
-        min=0, metavar="MS", help="Shortest gap of gpu_gaps.", rich_help_panel="Thresholds of rules"
-    ),
+    typer.Option(min=0, metavar="MS", help="Shortest gap of gpu_gaps."),
 ]
 _Threshold = Annotated[
     float,
@@ -84,14 +78,11 @@ _Threshold = Annotated[
         min=0,
         metavar="PERCENT",
         help="gpu_time_util: what is used less is listed.",
-        rich_help_panel="Thresholds of rules",
     ),
 ]
 _Chunks = Annotated[
     int,
-    typer.Option(
-        min=1, max=10**6, help="gpu_time_util: parts of the time.", rich_help_panel="Thresholds of rules"
-    ),
+    typer.Option(min=1, max=10**6, help="gpu_time_util: parts of the time."),
 ]
 
 
@@ -107,7 +98,7 @@ def nsys_stats(
     threshold: _Threshold = 50.0,
     chunks: _Chunks = 30,
     timeunit: _Unit = TimeUnit.ns,
-    format_: flags.FormatFlag = None,
+    format_: flags.TablesFormat = None,
     output: flags.Output = None,
     *,
     reading: Reading,
@@ -118,7 +109,7 @@ def nsys_stats(
     names = _names(report)
     chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
     options = Options(rows=rows, gap_ms=gap, threshold=threshold, chunks=chunks)
-    found, _ = Sources(expanded(traces), Which(rank, process), reading).read()
+    found, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
     _tell_excerpts(found)
     tables = {name: table(found, name, options) for name in names}
     _write(tables, chosen, output, top, timeunit.value)
@@ -155,7 +146,7 @@ def _write(
     from tracekit.analyses.nsys_stats.tables import in_unit
 
     frames = {name: in_unit(table.frame, unit) for name, table in tables.items()}
-    if chosen in out.TABLE_FILES:
+    if Can.FILES in chosen.can:
         _write_files(tables, frames, chosen, output)
     elif chosen is Format.json:
         shown = {name: (CATALOGUE[name], table, frames[name]) for name, table in tables.items()}

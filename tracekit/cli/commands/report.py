@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.asked import Reading, Which, with_flags
-from tracekit.cli.loading import expanded
-from tracekit.cli.options import FigureKind, Format
-from tracekit.cli.sources import Sources
-from tracekit.errors import UsageError
+from tracekit.cli.options import Reading, Selection, with_flags
+from tracekit.cli.sources import Sources, expanded
+from tracekit.report import formats
+from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
-    from tracekit.report.model import Report
+    from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
 __all__ = ["report"]
@@ -27,69 +28,78 @@ _NAMED: Final = 8
 @with_flags
 def report(
     traces: flags.TraceFiles,
-    which: Which,
-    only: flags.Only = None,
+    selection: Selection,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ANALYSIS", help="Report only this analysis; repeatable."),
+    ] = None,
     top: flags.Top = None,
-    every: flags.Every = False,
-    format_: flags.FormatFlag = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show the full report of every trace, even if there are more than 8."),
+    ] = False,
+    format_: flags.ReportFormat = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
-    figure_format: flags.FigureFormat = FigureKind.svg,
+    figure_format: flags.FigureFormat = "svg",
     ncu: flags.Ncu = None,
     *,
     reading: Reading,
 ) -> None:
-    """What bounds this run, what costs most, and what to try: verdict first."""
-    chosen = out.choose_format(format_, output)
+    """What bounds this run, what costs most, and what to try."""
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     paths = expanded(traces)
-    if which.rank is None and which.process is None:  # whatever the files hold, it is one trace each at least
-        _check_one_page(len(paths), chosen)
-    sources = Sources(paths, which, reading, ncu)
-    as_text = figures is None and chosen not in out.TABLE_FILES
-    question = sources.question("report", only, top, every, out.looks_of(chosen)) if as_text else None
-    if question and (known := question.answer()) is not None:
-        out.emit(known, output)
+    if selection.rank is None and selection.process is None:
+        # Whatever the files hold, it is one trace each at least.
+        formats.check_traces(Can.REPORT, chosen, len(paths))
+    page = out.page_for(chosen)
+    sources = Sources(paths, selection, reading, ncu)
+    as_text = figures is None and Can.FILES not in chosen.can
+    question = sources.question("report", only, top, every, chosen, page) if as_text else None
+    if question and (answer := question.answer()) is not None:
+        out.emit(answer, output)
         return
     read, fits = sources.read()
-    _check_one_page(len(read), chosen, read)
-    at_a_glance = ""
-    if chosen in (Format.table, Format.md) and not every:
-        read, at_a_glance = _few(read, which, chosen)
+    formats.check_traces(Can.REPORT, chosen, len(read), **_processes(read))
+    read, overview = _few(read, selection) if Can.PROSE in chosen.can and not every else (read, None)
     from tracekit.report.build import build_report
 
-    made = [
-        (build_report(t, window=which.window.value, step=which.step, only=only, top=top), t) for t in read
+    reports = [
+        (build_report(one, window=selection.window.value, step=selection.step, only=only, top=top), one)
+        for one in read
     ]
     if figures is not None:
-        _draw(made, figures, figure_format)
-    if chosen in out.TABLE_FILES:
-        _write_folders(made, chosen, output)
+        from tracekit.report.figures import write as draw
+
+        for one, folder in _folders(reports, figures):
+            draw(one, folder, figure_format)
+    if output is not None and Can.FILES in chosen.can:
+        from tracekit.report.tables import write
+
+        for one, folder in _folders(reports, output):
+            write(one, folder, chosen.value)
         return
-    text = _text(made, chosen, at_a_glance)
+    text = formats.render_reports(chosen, reports, page, overview)
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
 
 
-def _check_one_page(traces: int, chosen: Format, known: Sequence[Trace] = ()) -> None:
-    """Raises UsageError when several traces are to be one HTML page; the processes of one file are named."""
-    if traces <= 1 or chosen is not Format.html:
-        return
-    remedy = "run report once a trace, or use --rank or --process"
-    if known and known[0].meta.parts == len(known):
-        shown = ", ".join(str(trace.meta.process_ids[0]) for trace in known[:_NAMED])
-        more = f", … ({len(known)} in all, `tracekit info` lists them)" if len(known) > _NAMED else ""
-        remedy = f"name a process: --process {shown}{more}"
-    path = known[0].meta.path if known else None
-    raise UsageError("one HTML file holds one trace", path=path, remedy=remedy)
+def _processes(traces: Sequence[Trace]) -> dict[str, str]:
+    """The path and the remedy of an error about several traces that are the processes of one file."""
+    if len(traces) == 1 or traces[0].meta.parts != len(traces):
+        return {}
+    names = ", ".join(str(trace.meta.process_ids[0]) for trace in traces[:_NAMED])
+    more = f", … ({len(traces)} in all, `tracekit info` lists them)" if len(traces) > _NAMED else ""
+    return {"path": traces[0].meta.path, "remedy": f"name a process: --process {names}{more}"}
 
 
-def _few(read: list[Trace], which: Which, chosen: Format) -> tuple[list[Trace], str]:
-    """The traces to report in full, and the text of what all did; no text where they are few enough for a report each."""
+def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section | None]:
+    """The traces to report in full, and what all did; without that where they are few enough for a report each."""
     from tracekit.report import several
 
     if len(read) <= several.MOST_IN_FULL:
-        return read, ""
+        return read, None
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
         other = "--rank N gives that of another"
@@ -97,51 +107,14 @@ def _few(read: list[Trace], which: Which, chosen: Format) -> tuple[list[Trace], 
         other = "--process PID gives that of another"
     else:
         other = "another file alone gives its own"
-    table = several.overview_table(read, window=which.window.value, step=which.step)
-    section = several.overview(
-        table, f"{other}, --all those of all", on_cpu=not any(t.has_device for t in read)
-    )
-    return [read[several.busiest(table)]], out.render_section(section, chosen, table.total_rows) + "\n"
+    table = several.overview_table(read, window=selection.window.value, step=selection.step)
+    on_cpu = not any(trace.has_device for trace in read)
+    overview = several.overview(table, f"{other}, --all those of all", on_cpu=on_cpu)
+    return [read[several.busiest(table)]], overview
 
 
-def _draw(made: Sequence[tuple[Report, Trace]], folder: Path, kind: FigureKind) -> None:
-    from tracekit.report import figures
-
-    for result, trace in made:
-        figures.write(result, folder if len(made) == 1 else folder / trace.meta.name, kind.value)
-
-
-def _write_folders(made: Sequence[tuple[Report, Trace]], chosen: Format, output: Path | None) -> None:
-    from tracekit.report import tables
-
-    if output is None:
-        raise UsageError(f"a report is many {chosen.value} tables", remedy="give -o FOLDER")
-    kind: Literal["csv", "parquet"] = "csv" if chosen is Format.csv else "parquet"
-    for result, trace in made:
-        tables.write(result, output if len(made) == 1 else output / trace.meta.name, kind)
-
-
-def _text(made: Sequence[tuple[Report, Trace]], chosen: Format, at_a_glance: str) -> str:
-    texts = [_render(result, trace, chosen) for result, trace in made]
-    if chosen is Format.json and len(texts) > 1:
-        return '{"schema_version": "1.0", "reports": [' + ",\n".join(texts) + "]}"
-    sources = [result.trace for result, _ in made]
-    return at_a_glance + "\n".join(out.headed(texts, sources, chosen, always=bool(at_a_glance)))
-
-
-def _render(result: Report, trace: Trace, chosen: Format) -> str:
-    if chosen is Format.json:
-        from tracekit.report.json import render as json_
-
-        return json_.render(result)
-    if chosen is Format.md:
-        from tracekit.report import markdown
-
-        return markdown.render(result)
-    if chosen is Format.html:
-        from tracekit.report import html
-
-        return html.render(result, trace)
-    from tracekit.report import terminal
-
-    return terminal.render(result, width=out.terminal_width(), color=out.use_color())
+def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
+    """Each report with the folder for its files: this one, or one a trace below it."""
+    if len(reports) == 1:
+        return [(reports[0][0], folder)]
+    return [(report, folder / trace.meta.name) for report, trace in reports]

@@ -1,30 +1,28 @@
-"""`tracekit sweep`: run a grid of captures; `tracekit characterize`: what it says about each model."""
+"""`tracekit sweep`: run a grid of captures."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli import capture_options as flags
-from tracekit.cli import options as shared
-from tracekit.cli import sweep_options as lists
-from tracekit.cli.asked import with_flags
+from tracekit.cli.capture_options import Extent, Setup
 from tracekit.cli.ending import ended_by_signals
-from tracekit.cli.frames import Listing, check_format, emit_listing, sorted_by
-from tracekit.cli.output import choose_format
-from tracekit.errors import TracekitError, UsageError
+from tracekit.cli.listing import Listing, format_of, varied
+from tracekit.cli.options import format_option, with_flags
+from tracekit.cli.sweep_options import GridFlags
+from tracekit.errors import TracekitError
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.capture.sweep import Grid, Progress
-    from tracekit.manifest import CaptureOptions, Level, Settings
+    from tracekit.capture.sweep import Progress
 
-__all__ = ["characterize", "sweep"]
+__all__ = ["sweep"]
 
 _RUN_TITLES: Final = {
     "step_trimmed_mean_ns": "step time",
@@ -33,79 +31,63 @@ _RUN_TITLES: Final = {
     "peak_memory_bytes": "peak memory",
     "flops_per_step": "FLOPs a step",
 }
-_MODEL_TITLES: Final = {
-    "online_latency_ns": "latency at 1",
-    "maximum_throughput_per_s": "most samples/s",
-    "optimal_batch": "optimal batch",
-    "out_of_memory_batch": "no memory at",
-    "convolution_share": "convolution",
-    "gpu_share": "GPU",
-}
-_UNSHOWN: Final = frozenset({"key", "series", "workload", "batch"})
 
 
 @with_flags
 def sweep(
-    workload: lists.WorkloadNames,
-    output: lists.SweepFolder = Path("runs/sweep"),
+    workload: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORKLOAD...",
+            help="NAME, NAME:VARIANT or FILE.py:FUNCTION; capture --list shows the names.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder for the index, and for one folder per run."
+        ),
+    ] = Path("runs/sweep"),
     *,
-    varied: lists.GridFlags,
-    data: flags.Data = None,
-    device: flags.Device = "cpu",
-    tiny: flags.Tiny = False,
-    max_rows: flags.MaxRows = None,
-    ranks: flags.Ranks = 1,
-    seed: flags.Seed = 0,
-    levels: flags.Levels = "M,MLG,metrics",
-    steps: flags.Steps = 3,
-    warmup: flags.Warmup = 1,
-    retry: lists.Retry = False,
-    timeout: lists.Timeout = None,
-    format_: lists.FormatFlag = lists.TableFormat.table,
+    grid: GridFlags,
+    setup: Setup,
+    extent: Extent,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Repeat runs that failed, ran out of memory or were skipped.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop a run that takes longer than this.")
+    ] = None,
+    format_: Annotated[
+        Format, format_option(Can.TABLES, "The format of the table on stdout.")
+    ] = Format.table,
 ) -> None:
-    """Capture every combination of a few settings, each in a fresh process; goes on where it was interrupted."""
-    chosen = shared.Format(format_.value)
-    check_format(chosen, None)
-    grid = varied.of(workload)
-    from tracekit.manifest import CaptureOptions, Settings
+    """Capture every combination of some settings.
 
-    settings = Settings(device=device, tiny=tiny, max_rows=max_rows, ranks=ranks, seed=seed)
-    options = CaptureOptions(steps=steps, warmup=warmup)
-    chosen_levels = flags.levels_of(levels)
+    Each runs in a fresh process. The same command continues an interrupted sweep.
+    """
+    chosen = format_of(format_, None, command="sweep")
+    combinations, settings, options, levels = grid.of(workload), setup.settings, extent.options, extent.chosen
     with ended_by_signals():
-        rows = _sweep(grid, output, settings, options, chosen_levels, data, retry=retry, timeout=timeout)
-    emit_listing(_runs(rows, output), chosen)
+        from tracekit.capture.sweep import sweep as run_all
+
+        try:
+            rows = run_all(
+                combinations,
+                output,
+                settings=settings,
+                options=options,
+                levels=levels,
+                data=setup.data,
+                retry=retry,
+                timeout=timeout,
+                progress=_teller(),
+            )
+        except KeyboardInterrupt:
+            _say_how_to_go_on(output)
+            raise
+    _runs(rows, output).emit(chosen)
     _say_what_failed(rows)
-
-
-def _sweep(
-    grid: Grid,
-    folder: Path,
-    settings: Settings,
-    options: CaptureOptions,
-    levels: tuple[Level, ...],
-    data: Path | None,
-    *,
-    retry: bool,
-    timeout: float | None,
-) -> pl.DataFrame:
-    from tracekit.capture.sweep import sweep as run_all
-
-    try:
-        return run_all(
-            grid,
-            folder,
-            settings=settings,
-            options=options,
-            levels=levels,
-            data=data,
-            retry=retry,
-            timeout=timeout,
-            progress=_teller(),
-        )
-    except KeyboardInterrupt:
-        _say_how_to_go_on(folder)
-        raise
 
 
 def _teller() -> Callable[[Progress], None]:
@@ -173,16 +155,16 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
     from tracekit.sweep_index import ASKED, INDEX_FILE, STATUSES
 
     counts = [(status, rows.filter(rows["status"] == status).height) for status in STATUSES]
-    told = ", ".join(f"{count} {status}" for status, count in counts if count)
+    listed = ", ".join(f"{count} {status}" for status, count in counts if count)
     return Listing(
         "runs",
         "What did each run give?",
-        f"{rows.height} run{'' if rows.height == 1 else 's'}: {told}. All columns are in {folder / INDEX_FILE}.",
+        f"{rows.height} run{'' if rows.height == 1 else 's'}: {listed}. All columns are in {folder / INDEX_FILE}.",
         rows,
         [
             *(
                 "workload",
-                *_varied(rows, ASKED),
+                *varied(rows, ASKED),
                 "batch",
                 "status",
                 "step_trimmed_mean_ns",
@@ -194,11 +176,6 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
     )
 
 
-def _varied(rows: pl.DataFrame, names: Sequence[str] | dict[str, Any]) -> list[str]:
-    """The settings that tell the rows apart."""
-    return [name for name in names if name not in _UNSHOWN and rows[name].n_unique() > 1]
-
-
 def _say_what_failed(rows: pl.DataFrame) -> None:
     if not rows.filter(rows["status"] == "done").height:
         raise TracekitError(f"no run succeeded; the first says: {rows['error'][0]}")
@@ -208,49 +185,3 @@ def _say_what_failed(rows: pl.DataFrame) -> None:
             f"{failed} run{'' if failed == 1 else 's'} failed; the same command with --retry tries again",
             err=True,
         )
-
-
-def characterize(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")] = Path(
-        "runs/sweep"
-    ),
-    sort: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Largest first; texts from a to z.")
-    ] = "maximum_throughput_per_s",
-    format_: shared.FormatFlag = None,
-    output: shared.Output = None,
-    max_events: shared.MaxEvents = shared.MAX_EVENTS,
-    no_size_limit: shared.NoSizeLimit = False,
-) -> None:
-    """Of each model of a sweep: latency, throughput, optimal batch, and what bounds it there."""
-    chosen = choose_format(format_, output)
-    check_format(chosen, output)
-    from tracekit.cli.loading import limits_of
-    from tracekit.report.characterize import FIGURES, SETTINGS
-    from tracekit.report.characterize import characterize as characterized
-
-    if sort not in (columns := {**SETTINGS, **FIGURES}):
-        # Said before the traces are read.
-        raise UsageError(f"there is no column {sort!r}", remedy=f"the columns are {', '.join(columns)}")
-    limits = limits_of(no_size_limit=no_size_limit, max_events=max_events)
-    rows = sorted_by(characterized(folder, limits=limits), sort)
-    listing = Listing(
-        "models",
-        "How fast is each model, and what bounds it?",
-        _answer(rows),
-        rows,
-        [
-            *("workload", "precision", *(name for name in _varied(rows, SETTINGS) if name != "precision")),
-            *(name for name in FIGURES if name not in ("parameters", "runs")),
-        ],
-        _MODEL_TITLES,
-    )
-    emit_listing(listing, chosen, output)
-
-
-def _answer(rows: pl.DataFrame) -> str:
-    count = f"{rows.height} series of runs"
-    still = rows.filter(rows["open"].fill_null(value=False)).height
-    if not still:
-        return f"{count}. Convolution, GPU and bound are those of the optimal batch."
-    return f"{count}; in {still} no doubling of the batch stopped to gain, so that the optimal one is open: the largest run."

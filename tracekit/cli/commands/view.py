@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import options as flags
-from tracekit.cli.asked import NamedRanges, Reading, with_flags
-from tracekit.cli.loading import expanded
-from tracekit.cli.sources import read_one
+from tracekit.cli.options import NamedRanges, Reading, with_flags
+from tracekit.cli.sources import expanded, read_one
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,15 +26,17 @@ PERFETTO_PORT: Final = 9001
 def view(
     trace: flags.TraceFile,
     html: Annotated[
-        bool, typer.Option("--html", help="Open tracekit's own report with its timeline, not Perfetto.")
+        bool, typer.Option("--html", help="Open tracekit's own report with its timeline instead.")
     ] = False,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the browser, or only print the address.")
+        bool, typer.Option("--browser/--no-browser", help="Open a browser, or only print the address.")
     ] = True,
-    once: Annotated[bool, typer.Option("--once", help="End when the file was fetched once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the file was fetched once.")] = False,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Perfetto loads from 9001 only; 0 is any free one, for --html."),
+        typer.Option(
+            min=0, max=65535, help="Perfetto can load from port 9001 only; with --html, 0 picks a free port."
+        ),
     ] = PERFETTO_PORT,
     process: flags.Process = None,
     step: flags.Step = None,
@@ -44,7 +45,10 @@ def view(
     ranges: NamedRanges,
     reading: Reading,
 ) -> None:
-    """Open a trace in Perfetto (ui.perfetto.dev), or its report: served from this machine to your browser only."""
+    """Open a trace in Perfetto, or its report in a browser.
+
+    The page ui.perfetto.dev gets the trace from this machine; it is sent nowhere else.
+    """
     from tracekit.cli.serve import Document, Server
 
     paths = expanded([trace])

@@ -11,12 +11,11 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.asked import NamedRanges, Reading, with_flags
 from tracekit.cli.catalogue import as_json, as_pages, format_for
-from tracekit.cli.loading import attached, read_reports
-from tracekit.cli.options import FigureKind, Format
-from tracekit.cli.sources import read_one
+from tracekit.cli.options import NamedRanges, Reading, with_flags
+from tracekit.cli.sources import attached, read_one, read_reports
 from tracekit.errors import UsageError
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
     from tracekit.analyses.xsp.result import XspTable
@@ -41,16 +40,13 @@ _Traces = Annotated[
 ]
 _Analysis = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="A1…A15", help="Only this analysis, or overhead; repeatable.", rich_help_panel="Selection"
-    ),
+    typer.Option(metavar="A1…A15", help="Only this analysis, or overhead; repeatable."),
 ]
 _Metrics = Annotated[
     Path | None,
     typer.Option(
         metavar="TRACE",
         help="A trace of the same steps with hardware counters (CUPTI); its times are not used.",
-        rich_help_panel="Selection",
     ),
 ]
 _Batch = Annotated[
@@ -58,7 +54,6 @@ _Batch = Annotated[
     typer.Option(
         min=1,
         help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
-        rich_help_panel="Selection",
     ),
 ]
 
@@ -75,10 +70,10 @@ def xsp(
     *,
     ranges: NamedRanges,
     top: flags.Top = None,
-    format_: flags.FormatFlag = None,
+    format_: flags.TablesFormat = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
-    figure_format: flags.FigureFormat = FigureKind.svg,
+    figure_format: flags.FigureFormat = "svg",
     ncu: flags.Ncu = None,
     reading: Reading,
 ) -> None:
@@ -102,7 +97,7 @@ def xsp(
     if figures is not None:
         from tracekit.report.xsp_figures import write_xsp
 
-        write_xsp(tables, figures, figure_format.value)
+        write_xsp(tables, figures, figure_format)
     _write(tables, chosen, output, top)
 
 
@@ -118,7 +113,7 @@ def _keys(asked: Sequence[str] | None, known: Mapping[str, object]) -> list[str]
 
 
 def _write(tables: Mapping[str, XspTable], chosen: Format, output: Path | None, top: int | None) -> None:
-    if chosen in out.TABLE_FILES:
+    if Can.FILES in chosen.can:
         if len(tables) == 1:
             (table,) = tables.values()
             out.emit_frame(table.frame.head(top) if top else table.frame, chosen, output)

@@ -47,19 +47,19 @@ def _free_threads(trace: Trace, count: int) -> list[int]:
 
 
 def _layers(scope: Scope) -> pl.DataFrame:
-    found = attribution(scope)
-    made = layer_tracks(scope, found)
-    table = found.layers.select("layer_id", "path", "type", "name")
+    attributed = attribution(scope)
+    bars = layer_tracks(scope, attributed)
+    table = attributed.layers.select("layer_id", "path", "type", "name")
     several = (pl.struct("process_id", "thread_id").n_unique().over("phase") > 1) & (
         pl.col("thread_id").n_unique().over("process_id", "phase") > 1
     )
     phase = pl.format("layers ({})", pl.col("phase").cast(pl.String))
-    host = made.host.with_columns(
+    host = bars.host.with_columns(
         pl.col("process_id").alias("pid"),
         pl.when(several).then(pl.format("{}, thread {}", phase, "thread_id")).otherwise(phase).alias("label"),
         (pl.col("phase").to_physical().cast(pl.Int64) - 100).alias("sort"),
     )
-    device = made.device.with_columns(
+    device = bars.device.with_columns(
         pl.col("device_id").alias("pid"),
         pl.format("layers, stream {}", pl.col("stream_id").fill_null(-1)).alias("label"),
         pl.col("stream_id").fill_null(-1).alias("sort"),
@@ -101,7 +101,7 @@ def _idle(scope: Scope) -> pl.DataFrame:
         maintain_order="left",
     )
     names = {cause: cause_name(cause) for cause in CAUSES}
-    told = pl.struct(
+    details = pl.struct(
         pl.col("cause").cast(pl.String),
         "host",
         "layer",
@@ -116,7 +116,7 @@ def _idle(scope: Scope) -> pl.DataFrame:
         "start",
         pl.col("duration_ns").alias("duration"),
         pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String).alias("name"),
-        told.struct.json_encode().alias("args"),
+        details.struct.json_encode().alias("args"),
     )
 
 
@@ -131,16 +131,16 @@ def _names(threads: pl.DataFrame) -> list[str]:
 def _events(bars: pl.DataFrame, origin: int) -> list[str]:
     """Complete events, times in µs with three digits: exact to the ns."""
     distinct = bars["name"].unique()
-    written = [msgspec.json.encode(name).decode() for name in distinct]
+    encoded = [msgspec.json.encode(name).decode() for name in distinct]
     names = pl.DataFrame(
-        {"name": distinct, "written": written}, schema={"name": pl.String, "written": pl.String}
+        {"name": distinct, "encoded": encoded}, schema={"name": pl.String, "encoded": pl.String}
     )
     rows = bars.join(names, on="name", how="left", maintain_order="left").with_columns(
         pl.col("start") + origin
     )
     event = pl.concat_str(
         pl.lit(f'{{"ph":"X","cat":"{ENRICHED_CATEGORY}","name":'),
-        "written",
+        "encoded",
         pl.format(
             ',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", _micros("start"), _micros("duration")
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -24,14 +24,14 @@ from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     format_cell,
-    format_scalar,
+    format_scalars,
     format_source,
     format_value,
     is_silent,
     missing,
-    scalar_name,
     shown_columns,
 )
+from tracekit.report.formats import Page
 from tracekit.report.html.charts import Chart, Part, chart, kind_class
 from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
@@ -42,7 +42,7 @@ from tracekit.report.tree import costliest
 from tracekit.trace import Trace
 from tracekit.trees import parent_rows
 
-__all__ = ["MAX_ROWS", "Cell", "Grid", "render"]
+__all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
@@ -130,6 +130,12 @@ def render(report: Report, trace: Trace) -> str:
     )
 
 
+def render_reports(reports: Sequence[tuple[Report, Trace]], _page: Page) -> str:
+    """The page of the one report; raises ValueError for several, which `check_traces` refuses before."""
+    ((report, trace),) = reports
+    return render(report, trace)
+
+
 def embed(value: Any) -> Markup:
     r"""A value as JSON that can stand in a script element, whatever texts it holds.
 
@@ -184,16 +190,13 @@ def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
     """What the template needs of a section."""
     listed = [table for table in section.tables if table.frame.height and not table.series]
     grids = [_grid(table) for table in listed if table.tree is None]
-    known = {name: value for name, value in section.scalars.items() if value is not None}
     return {
         "section": section,
         "charts": charts,
         "grids": grids,
         "trees": [_branches(table) for table in listed if table.tree is not None],
         "series": [table for table in section.tables if table.series and table.frame.height],
-        "scalars": [
-            (scalar_name(section.name, name), format_scalar(name, value)) for name, value in known.items()
-        ],
+        "scalars": format_scalars(section),
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }

@@ -39,10 +39,10 @@ def timeline(trace: Trace, window: Window, *, limit: int = MAX_SHAPES) -> dict[s
     each with `label`, `group` and `rows`, the number of shapes in each line; and `columns`, the name and size of
     each column in `data`. Shapes are numbered through all rows in order. Starts are ns from the step's start.
     """
-    made = shapes_drawn(trace, window, limit=limit)
-    if made is None:
+    drawing = shapes_drawn(trace, window, limit=limit)
+    if drawing is None:
         return None
-    shapes, total, title = made
+    shapes, total, title = drawing
     return {
         "title": title,
         "note": _note(total, shapes.frame.height),
@@ -86,11 +86,11 @@ def _extent(trace: Trace, window: Window) -> tuple[int, int]:
     return min(window.start_ns, first) if isinstance(first, int) else window.start_ns, window.end_ns
 
 
-def _note(found: int, shown: int) -> str:
-    if shown >= found:
+def _note(total: int, drawn: int) -> str:
+    if drawn >= total:
         return ""
-    left = format_count(found - shown)
-    return f"The longest {format_count(shown)} shapes are drawn; {left} shorter ones are left out."
+    left = format_count(total - drawn)
+    return f"The longest {format_count(drawn)} shapes are drawn; {left} shorter ones are left out."
 
 
 def _in_order(shapes: Frame) -> Frame:
@@ -133,7 +133,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     used = frame["layer_id"].drop_nulls().unique().sort()
     number = pl.DataFrame({"layer_id": used, "layer": pl.int_range(used.len(), eager=True)})
     layer = frame.select("layer_id").join(number, on="layer_id", how="left", maintain_order="left")["layer"]
-    told = shapes.layers[used.to_list()] if used.len() else shapes.layers.clear()
+    layers = shapes.layers[used.to_list()] if used.len() else shapes.layers.clear()
     rows = frame.group_by("order", "line", maintain_order=True).len()
     sizes, text = packed(
         {
@@ -159,7 +159,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
         "notes": [clean(one) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}
-            for path, type_ in told.select("path", "type").iter_rows()
+            for path, type_ in layers.select("path", "type").iter_rows()
         ],
         "phases": list(PHASES),
         "methods": list(METHODS),

@@ -58,19 +58,19 @@ def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
     if trace.has_device:
         high = max(high, _last_launched(trace, low, high))
     scope = _narrowed(select(trace, window="trace"), low, high)
-    found = attribution(scope)
+    attributed = attribution(scope)
     frames = [
-        *_layers(scope, found),
-        _host(trace, found, low, high, python=False),
-        _host(trace, found, low, high, python=True),
+        *_layers(scope, attributed),
+        _host(trace, attributed, low, high, python=False),
+        _host(trace, attributed, low, high, python=True),
     ]
     if trace.has_device:
-        frames += [_idle(scope), _device(trace, found)]
+        frames += [_idle(scope), _device(trace, attributed)]
     cut = pl.concat([_conformed(frame) for frame in frames]).filter(
         (pl.col("start") < high) & ((pl.col("end") > low) | (pl.col("start") >= low))
     )
     cut = cut.with_columns(pl.col("start", "end").clip(low, high))
-    return Shapes(cut, found.layers, low, high)
+    return Shapes(cut, attributed.layers, low, high)
 
 
 def _narrowed(scope: Scope, low: int, high: int) -> Scope:
@@ -121,9 +121,9 @@ def _last_launched(trace: Trace, low: int, high: int) -> int:
     return high if last is None else int(last)
 
 
-def _layers(scope: Scope, found: Attribution) -> list[pl.DataFrame]:
-    tracks = layer_tracks(scope, found)
-    names = found.layers.select("layer_id", pl.col("name"))
+def _layers(scope: Scope, attributed: Attribution) -> list[pl.DataFrame]:
+    tracks = layer_tracks(scope, attributed)
+    names = attributed.layers.select("layer_id", pl.col("name"))
     threads = tracks.host.group_by("phase").agg(
         pl.struct("process_id", "thread_id").n_unique().alias("threads")
     )
@@ -161,11 +161,11 @@ def _device_key(part: int) -> pl.Expr:
     return (pl.col("device_id").fill_null(-1) * (1 << 50) + stream * 4 + part).alias("key")
 
 
-def _host(trace: Trace, found: Attribution, low: int, high: int, *, python: bool) -> pl.DataFrame:
+def _host(trace: Trace, attributed: Attribution, low: int, high: int, *, python: bool) -> pl.DataFrame:
     kinds = ("python",) if python else _HOST_KINDS
     end = pl.col("start") + pl.col("duration")
     rows = trace.host.filter(one_of("kind", *kinds) & (pl.col("start") < high) & (end > low))
-    places = found.model.places(rows["span_id"].to_numpy())
+    places = attributed.model.places(rows["span_id"].to_numpy())
     rows = rows.with_columns(
         pl.Series("layer_id", places.layer),
         pl.Series("phase", places.phase),
@@ -229,8 +229,8 @@ def _idle(scope: Scope) -> pl.DataFrame:
     )
 
 
-def _device(trace: Trace, found: Attribution) -> pl.DataFrame:
-    places = found.activities.select(
+def _device(trace: Trace, attributed: Attribution) -> pl.DataFrame:
+    places = attributed.activities.select(
         "activity_id",
         "layer_id",
         pl.col("phase").to_physical().cast(pl.Int64),

@@ -7,15 +7,18 @@ tables are there; each stands on a line of its own.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from tracekit.findings import Finding
-from tracekit.report.model import Report, Section, Table
+from tracekit.report.formats import Page
+from tracekit.report.model import SCHEMA_VERSION, Report, Section, Table
 from tracekit.report.tree import costliest
+from tracekit.trace import Trace
 
-__all__ = ["finding_dict", "render", "report_dict", "section_dict"]
+__all__ = ["finding_dict", "render", "render_data", "render_reports", "report_dict", "section_dict"]
 
 
 def render(report: Report, *, top: int | None = None) -> str:
@@ -23,7 +26,32 @@ def render(report: Report, *, top: int | None = None) -> str:
 
     It follows `tracekit.report.json.schema.report_schema()`.
     """
-    return _text(report_dict(report, top=top))
+    return render_data(report_dict(report, top=top))
+
+
+def render_reports(reports: Sequence[tuple[Report, Trace]], page: Page) -> str:
+    """The one report, or an object whose `reports` are these."""
+    if len(reports) == 1:
+        return render(reports[0][0], top=page.top)
+    whole = [report_dict(report, top=page.top) for report, _ in reports]
+    return render_data({"schema_version": SCHEMA_VERSION, "reports": whole})
+
+
+def render_data(value: Any) -> str:
+    """Any value as JSON text that ends with a newline: lists and objects that hold others over several lines, so that
+    each row of a table stands on one.
+
+    >>> print(render_data({"rows": [{"a": 1}, {"a": None}]}), end="")
+    {
+      "rows": [
+        {"a":1},
+        {"a":null}
+      ]
+    }
+    """
+    lines: list[str] = []
+    _write(value, "", lines, "", "")
+    return "\n".join(lines) + "\n"
 
 
 def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
@@ -66,12 +94,6 @@ def _verdict(report: Report) -> dict[str, Any]:
         stake = advice["ns_at_stake"]
         advice["seconds_at_stake"] = None if stake is None else stake / 1e9
     return verdict
-
-
-def _text(value: Any) -> str:
-    lines: list[str] = []
-    _write(value, "", lines, "", "")
-    return "\n".join(lines) + "\n"
 
 
 def _write(value: Any, indent: str, lines: list[str], before: str, after: str) -> None:

@@ -8,28 +8,29 @@ from dataclasses import replace
 from io import StringIO
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from tracekit.errors import UsageError
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
-    format_scalar,
+    format_scalars,
     format_source,
+    format_window,
     is_silent,
     missing,
-    scalar_name,
     shown_columns,
 )
-from tracekit.report.model import Figure, Report, Section, Table, Verdict
+from tracekit.report.formats import Page
+from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.names import bound_name
 from tracekit.report.terminal.grid import grid
 from tracekit.report.terminal.tree_lines import tree_lines
 from tracekit.report.text import unbroken
 from tracekit.report.tree import sorted_tree
 
-__all__ = ["render", "render_section", "sort_table"]
+__all__ = ["head", "render", "render_section", "sort_table"]
 
 LEAST_WIDTH: Final = 40
 FINDINGS: Final = 3
@@ -75,17 +76,14 @@ _GLYPHS: Final = (("█", "green"), ("▓", "magenta"), ("▒", "yellow"), ("·"
 Lines = Iterator[Text]
 
 
-def render(report: Report, *, width: int, color: bool, top: int | None = None) -> str:
-    """The whole report as text with lines of at most `width` cells.
-
-    `color` adds ANSI colours; `top` sets the rows of every table (None: few, so that the report fits two screens).
-    """
-    width = max(width, LEAST_WIDTH)
+def render(report: Report, page: Page) -> str:
+    """The whole report; without a `top` tables have few rows, so that it fits two screens."""
+    width = max(page.width, LEAST_WIDTH)
     for shorter in range(SHORTEST + 1):
-        lines = _lines(report, width, top, shorter)
-        if top is not None or len(lines) <= MOST_LINES:
+        lines = _lines(report, width, page.top, shorter)
+        if page.top is not None or len(lines) <= MOST_LINES:
             break
-    return _draw(lines, width, color)
+    return _draw(lines, width, page.color)
 
 
 def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Text]:
@@ -101,27 +99,25 @@ def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Te
     return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
 
 
-def render_section(
-    section: Section, *, width: int, color: bool, top: int | None = None, sort: str | None = None
-) -> str:
-    """One section with all its tables and figures, at most `top` rows each (None: 20). A time series is listed only where it is the one table.
+def head(trace: TraceInfo, page: Page) -> str:
+    """The line above one of several reports, which says of which trace it is."""
+    text = f"══ {format_source(trace)} "
+    return set_cell_size(text + "═" * (page.width - cell_len(text)), page.width)
 
-    `sort` names the column by which every table that has it is sorted, largest first; texts sort from a to z.
-    Raises UsageError when no table of the section has that column.
+
+def render_section(section: Section, page: Page) -> str:
+    """One section with all its tables and figures, at most `page.top` rows each (None: 20).
+
+    A time series is listed only where it is the one table.
     """
-    width = max(width, LEAST_WIDTH)
-    if sort is not None and not any(table.column(sort) for table in section.tables):
-        known = sorted({column.name for table in section.tables for column in table.columns})
-        raise UsageError(
-            f"{section.name} has no column {sort!r}", remedy=f"sort by one of {', '.join(known)}"
-        )
+    width = max(page.width, LEAST_WIDTH)
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
     for table in section.tables:
         if not table.series or len(section.tables) == 1:
-            lines += _table(sort_table(table, sort), width, top or DEFAULT_ROWS, titled=True)
-    return _draw(lines[1:], width, color)
+            lines += _table(table, width, page.top or DEFAULT_ROWS, titled=True)
+    return _draw(lines[1:], width, page.color)
 
 
 def sort_table(table: Table, column: str | None) -> Table:
@@ -150,9 +146,7 @@ def sort_table(table: Table, column: str | None) -> Table:
 def _head(report: Report, width: int) -> Lines:
     yield from _verdict(report.verdict, width, on_cpu=report.window.on_cpu)
     yield from _labelled("trace", format_source(report.trace), width, "dim")
-    window = report.window
-    text = f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
-    yield from _labelled("window", text, width, "dim")
+    yield from _labelled("window", format_window(report.window), width, "dim")
 
 
 def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
@@ -245,12 +239,8 @@ def _opening(section: Section, width: int) -> Lines:
 
 
 def _scalars(section: Section, width: int) -> Lines:
-    known = {name: value for name, value in section.scalars.items() if value is not None}
-    if known:
-        words = [
-            f"{scalar_name(section.name, name)} {format_scalar(name, value)}" for name, value in known.items()
-        ]
-        yield from _wrapped(" · ".join(words), width, "dim")
+    if scalars := format_scalars(section):
+        yield from _wrapped(" · ".join(f"{name} {value}" for name, value in scalars), width, "dim")
 
 
 def _wrapped(text: str, width: int, style: str = "") -> Lines:

@@ -1,25 +1,23 @@
-"""`tracekit info` and `tracekit doctor`: what is in a file, and how healthy it is."""
+"""`tracekit info`: what is in a file."""
 
 from __future__ import annotations
 
 import dataclasses
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.asked import Reading, with_flags
-from tracekit.cli.options import Format
-from tracekit.cli.sources import read_each
-from tracekit.errors import UsageError
+from tracekit.cli.options import Reading, Selection, with_flags
+from tracekit.cli.sources import Sources
 from tracekit.facts.capture_flags import flag_for
+from tracekit.report.formats import Can, choose_format, render_data
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
-__all__ = ["CAPTURED", "doctor", "info"]
+__all__ = ["CAPTURED", "facts_of", "info"]
 
 CAPTURED: Final = (
     "device",
@@ -38,37 +36,28 @@ CAPTURED: Final = (
 )
 """What a trace may hold, in the order in which what it lacks is listed."""
 
-_WIDTH: Final = 80
-_LISTS: Final = ("unread_table", "table_without_row_ids")
-"""Defects of which the example is a list of all."""
-
 
 @with_flags
 def info(
     trace: flags.TraceFile,
     process: flags.Process = None,
-    format_: flags.FormatFlag = None,
+    format_: flags.FactsFormat = None,
     output: flags.Output = None,
     *,
     reading: Reading,
 ) -> None:
-    """What is in this file: producer, devices, steps, rows by kind, and what was captured."""
-    chosen = _table_or_json("info", format_, output)
-    read = read_each(trace, process, reading)
-    facts = [_facts(one) for one in read]
-    if chosen is Format.json:
-        import json
+    """What is in this file.
 
-        out.emit(json.dumps(_data(read, facts), indent=2, ensure_ascii=False), output)
+    The producer, the devices, the steps, the number of rows by kind, and what was captured.
+    """
+    chosen = choose_format(Can.FACTS, format_, output, command="info")
+    traces, _ = Sources([trace], Selection(process=process), reading).read()
+    facts = [facts_of(one) for one in traces]
+    if Can.DATA in chosen.can:
+        text = render_data(chosen, _data(traces, facts))
     else:
-        out.emit(_text(read[0], facts[0]) if len(read) == 1 else _text_of_several(read, facts), output)
-
-
-def _table_or_json(command: str, format_: Format | None, output: Path | None) -> Format:
-    chosen = out.choose_format(format_, output)
-    if chosen not in (Format.table, Format.json):
-        raise UsageError(f"{command} writes a table or json, not {chosen.value}")
-    return chosen
+        text = _text(traces[0], facts[0]) if len(traces) == 1 else _text_of_several(traces, facts)
+    out.emit(text, output)
 
 
 def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -85,7 +74,8 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
     }
 
 
-def _facts(trace: Trace) -> dict[str, Any]:
+def facts_of(trace: Trace) -> dict[str, Any]:
+    """What a trace holds, as plain data; times are ns, sizes bytes."""
     import polars as pl
 
     from tracekit.analyses.attribution.layer_ranges import user_ranges
@@ -154,10 +144,10 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "device": f"{listed(facts['device_activities'])}, on {_several(facts['streams'], 'stream')}",
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
-    lines = _labelled(rows)
+    lines = out.labelled(rows)
     lines += _lacking(_not_captured(facts))
     problems = trace.health.filter(trace.health["severity"] != "info").height
-    lines += _labelled({"health": _problems(problems)})
+    lines += out.labelled({"health": _problems(problems)})
     return "\n".join(lines)
 
 
@@ -205,131 +195,18 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
         "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
         "captured": ", ".join(captured) + some or "nothing",
     }
-    lines = [*_labelled(rows), *_lacking(lacking), *_labelled({"health": _problems(problems)})]
+    lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]
     lines += ["", f"{len(traces)} processes with work on a device; `--process PID` tells more of one"]
-    lines += grid(table, shown_columns(table, table.short), width=_WIDTH, rows=table.total_rows)
+    lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)
     return "\n".join(lines)
 
 
-def _labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list[str]:
-    """A name and what there is to say of it, in lines of at most 80 characters."""
-    room = max(0, width - len(indent))
-    lines = []
-    for name, text in rows.items():
-        folded = textwrap.wrap(text, _WIDTH - width, break_on_hyphens=False) or [""]
-        lines += [f"{indent}{name if not n else '':<{room}}{line}" for n, line in enumerate(folded)]
-    return lines
-
-
-def _lacking(flags_of: Mapping[str, str]) -> list[str]:
+def _lacking(flags_of: dict[str, str]) -> list[str]:
     head = "not captured" + ("" if flags_of else " nothing is missing")
-    return [head, *_labelled(flags_of, indent="  ", width=14)]
+    return [head, *out.labelled(flags_of, indent="  ", width=14)]
 
 
 def _problems(count: int) -> str:
     if not count:
         return "no problems"
     return f"{_several(count, 'problem')}, see `tracekit doctor`"
-
-
-@with_flags
-def doctor(
-    trace: flags.TraceFile,
-    process: flags.Process = None,
-    format_: flags.FormatFlag = None,
-    output: flags.Output = None,
-    *,
-    reading: Reading,
-) -> None:
-    """How healthy this file is: what was damaged, repaired or left out, and whether the figures add up."""
-    chosen = _table_or_json("doctor", format_, output)
-    read = read_each(trace, process, reading)
-    found = [_findings(one) for one in read]
-    if chosen is Format.json:
-        import json
-
-        each = (
-            [{"process_id": t.meta.process_ids[0], **one} for t, one in zip(read, found, strict=True)]
-            if len(read) > 1
-            else []
-        )
-        out.emit(json.dumps({"traces": each} if each else found[0], indent=2, ensure_ascii=False), output)
-    elif len(read) == 1:
-        lines = [*_health_lines(found[0]["health"]), *_law_lines({"": found[0]["conservation"]})]
-        out.emit("\n".join(lines), output)
-    else:
-        by_process = {str(t.meta.process_ids[0]): one for t, one in zip(read, found, strict=True)}
-        out.emit("\n".join(_doctor_of_several(by_process)), output)
-
-
-def _findings(trace: Trace) -> dict[str, Any]:
-    from tracekit.report.text import clean_frame
-
-    return {"health": clean_frame(trace.health).to_dicts(), "conservation": _conservation(trace)}
-
-
-def _doctor_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]:
-    """What all processes share is said once, then what each has of its own."""
-    first, *others = [one["health"] for one in by_process.values()]
-    shared = [row for row in first if all(row in rows for rows in others)]
-    yield f"all {len(by_process)} processes" + ("" if shared else ": nothing that they share")
-    yield from _health_lines(shared)
-    alike: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
-    for process, one in by_process.items():
-        own = [row for row in one["health"] if row not in shared]
-        alike.setdefault(repr(own), ([], own))[0].append(process)
-    for processes, own in alike.values():
-        who = f"process{'es' if len(processes) > 1 else ''} {', '.join(processes)}"
-        yield from _labelled({"": who + ("" if own else ": nothing else")}, width=0)
-        yield from _health_lines(own)
-    yield from _law_lines({process: one["conservation"] for process, one in by_process.items()})
-
-
-def _health_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        head = f"{row['severity']:<8} {row['count']:>9,}"
-        yield from _labelled({head: f"{row['kind']}: {row['meaning']}"}, width=20)
-        if row["example"] and (row["severity"] != "info" or row["kind"] in _LISTS):
-            yield from _labelled(
-                {"": f"{'tables:' if row['kind'] in _LISTS else 'e.g.'} {row['example']}"}, width=20
-            )
-
-
-def _law_lines(laws: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
-    """Every law once, with the processes in which it does not hold."""
-    for each in zip(*laws.values(), strict=True):
-        broken = [process for process, law in zip(laws, each, strict=True) if not law["holds"]]
-        where = f" (process {', '.join(broken)})" if any(broken) else ""
-        yield from _labelled({"BROKEN" if broken else "ok": each[0]["law"] + where}, width=9)
-
-
-def _conservation(trace: Trace) -> list[dict[str, Any]]:
-    """Whether the parts of every window sum to it, exactly, in ns."""
-    from tracekit.analyses.breakdown import breakdown
-    from tracekit.analyses.idle import idle
-    from tracekit.analyses.kernels import kernels
-    from tracekit.analyses.scope import select
-
-    scope = select(trace)
-    devices = breakdown(scope).devices
-    parts = ["compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns"]
-    streams = idle(scope).streams
-    waits = ["host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns"]
-    table = kernels(scope)
-    total = int(scope.activities["duration"].sum())
-    return [
-        {
-            "law": "compute + exposed communication + exposed memory + idle = window, on every device",
-            "holds": bool((devices.select(parts).sum_horizontal() == devices["window_ns"]).all()),
-        },
-        {
-            "law": "idle by category = idle, on every stream",
-            "holds": bool((streams.select(waits).sum_horizontal() == streams["idle_ns"]).all()),
-        },
-        {
-            "law": "kernels by name = kernels by category = device time",
-            "holds": int(table.by_name["total_ns"].sum())
-            == int(table.by_category["total_ns"].sum())
-            == total,
-        },
-    ]

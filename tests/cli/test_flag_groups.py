@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from tracekit.cli import main
-from tracekit.cli.asked import with_flags
+from tracekit.cli.options import with_flags
 
 
 @dataclass(frozen=True)

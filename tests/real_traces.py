@@ -1,0 +1,52 @@
+"""Real traces as parameters of a test."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import tracekit
+from tracekit.report.build import build_report
+from tracekit.report.model import Report
+from tracekit.trace import Trace
+
+__all__ = ["report_of", "trace_of", "traces"]
+
+QUICK: Final = frozenset(
+    {
+        "cnn_cpu",
+        "a100_alexnet",
+        "cpu_only",
+        "ddp_rank0",
+        "mi300_bert_small",
+        "torch_compile_triton",
+    }
+)
+"""One of every kind that is read in a moment."""
+
+
+def traces(*paths: Path) -> list[Any]:
+    """The paths as parameters with a name each; all but a few small ones are marked slow."""
+    return [_parameter(path) for path in paths]
+
+
+def _parameter(path: Path) -> Any:
+    name = path.name.removesuffix(".json.gz")
+    short = path.parent.name if name.startswith("trace") else name
+    label = f"{short}-{name}" if name.startswith("trace-") else short
+    return pytest.param(path, id=label, marks=() if label in QUICK else pytest.mark.slow)
+
+
+@lru_cache(maxsize=8)
+def trace_of(path: Path) -> Trace:
+    """The trace, read once for the tests that follow each other."""
+    return tracekit.read(path)
+
+
+@lru_cache(maxsize=8)
+def report_of(path: Path) -> Report:
+    """Its report, made once."""
+    return build_report(trace_of(path))

@@ -1,0 +1,93 @@
+"""`tracekit doctor`: how healthy a file is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tracekit.cli import options as flags
+from tracekit.cli import output as out
+from tracekit.cli.options import Reading, Selection, with_flags
+from tracekit.cli.sources import Sources
+from tracekit.report.formats import Can, choose_format, render_data
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+__all__ = ["doctor"]
+
+_LISTS: Final = ("unread_table", "table_without_row_ids")
+"""Defects of which the example is a list of all."""
+
+
+@with_flags
+def doctor(
+    trace: flags.TraceFile,
+    process: flags.Process = None,
+    format_: flags.FactsFormat = None,
+    output: flags.Output = None,
+    *,
+    reading: Reading,
+) -> None:
+    """How healthy this file is.
+
+    What was damaged, repaired or left out, and whether the figures add up.
+    """
+    chosen = choose_format(Can.FACTS, format_, output, command="doctor")
+    traces, _ = Sources([trace], Selection(process=process), reading).read()
+    health = [_health_of(one) for one in traces]
+    processes = [one.meta.process_ids[0] for one in traces] if len(traces) > 1 else []
+    if Can.DATA in chosen.can:
+        each = [{"process_id": one, **of_one} for one, of_one in zip(processes, health, strict=False)]
+        text = render_data(chosen, {"traces": each} if each else health[0])
+    elif processes:
+        text = "\n".join(_lines_of_several(dict(zip(map(str, processes), health, strict=True))))
+    else:
+        (one,) = health
+        text = "\n".join([*_health_lines(one["health"]), *_law_lines({"": one["conservation"]})])
+    out.emit(text, output)
+
+
+def _health_of(trace: Trace) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from tracekit.analyses.conservation import conservation
+    from tracekit.report.text import clean_frame
+
+    laws = [asdict(law) for law in conservation(trace)]
+    return {"health": clean_frame(trace.health).to_dicts(), "conservation": laws}
+
+
+def _lines_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    """What all processes share is said once, then what each has of its own."""
+    first, *others = [one["health"] for one in by_process.values()]
+    shared = [row for row in first if all(row in rows for rows in others)]
+    yield f"all {len(by_process)} processes" + ("" if shared else ": nothing that they share")
+    yield from _health_lines(shared)
+    alike: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
+    for process, one in by_process.items():
+        own = [row for row in one["health"] if row not in shared]
+        alike.setdefault(repr(own), ([], own))[0].append(process)
+    for processes, own in alike.values():
+        who = f"process{'es' if len(processes) > 1 else ''} {', '.join(processes)}"
+        yield from out.labelled({"": who + ("" if own else ": nothing else")}, width=0)
+        yield from _health_lines(own)
+    yield from _law_lines({process: one["conservation"] for process, one in by_process.items()})
+
+
+def _health_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        head = f"{row['severity']:<8} {row['count']:>9,}"
+        yield from out.labelled({head: f"{row['kind']}: {row['meaning']}"}, width=20)
+        if row["example"] and (row["severity"] != "info" or row["kind"] in _LISTS):
+            yield from out.labelled(
+                {"": f"{'tables:' if row['kind'] in _LISTS else 'e.g.'} {row['example']}"}, width=20
+            )
+
+
+def _law_lines(laws: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
+    """Every law once, with the processes in which it does not hold."""
+    for each in zip(*laws.values(), strict=True):
+        broken = [process for process, law in zip(laws, each, strict=True) if not law["holds"]]
+        where = f" (process {', '.join(broken)})" if any(broken) else ""
+        yield from out.labelled({"BROKEN" if broken else "ok": each[0]["law"] + where}, width=9)
