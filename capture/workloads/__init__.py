@@ -55,7 +55,7 @@ _BUILT_IN = {
             "llama",
             "vit",
         ),
-        *("lstm_translation", "hf", "timm", "torchvision", "cnn", "encoder"),
+        *("lstm_translation", "hf", "cnn", "encoder"),
     )
 }
 _SHORT_NAMES = {

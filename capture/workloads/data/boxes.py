@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from tracekit.capture.workloads.data.images import noise_image
-from tracekit.capture.workloads.data.random import bounded_zipf, sample_generator
+from tracekit.capture.workloads.data.random import bounded_zipf, numpy_generator
 
 __all__ = ["BoxBatch", "BoxedImage", "SyntheticObjects", "collate_boxes", "random_boxes"]
 
@@ -60,7 +60,7 @@ class SyntheticObjects(Dataset[BoxedImage]):
         return _SYNTHETIC_IMAGES
 
     def __getitem__(self, index: int) -> BoxedImage:
-        random = sample_generator(self.seed, index)
+        random = numpy_generator(self.seed, index)
         boxes = random_boxes(random, 2 / self.side)
         labels = 1 + bounded_zipf(random.random(len(boxes)), self.classes - 1, _CLASS_EXPONENT)
         image = noise_image(random, self.side)

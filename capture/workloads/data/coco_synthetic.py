@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import torch
 from torch.utils.data import Dataset
+
+from tracekit.capture.workloads.data.random import numpy_generator
 
 __all__ = ["DetectionSample", "SyntheticCoco", "collate"]
 
@@ -26,7 +26,6 @@ _PICTURE_SHARE = 480 / 640  # of the square that a picture of 640×480 is fitted
 _LOG_ASPECT = (0.0, 0.5)
 _LEAST_SIDE = 1 / 640
 _ZIPF_EXPONENT = 1.1
-_SEEDS: Final = 2**64  # numpy takes no negative seed, torch does
 
 
 class SyntheticCoco(Dataset[DetectionSample]):
@@ -49,14 +48,14 @@ class SyntheticCoco(Dataset[DetectionSample]):
     def __getitem__(self, index: int) -> DetectionSample:
         if not 0 <= index < _EPOCH:
             raise IndexError(index)
-        rng = np.random.default_rng((self.seed % _SEEDS, index))
+        rng = numpy_generator(self.seed, index)
         boxes = torch.from_numpy(self._boxes(rng))
         image = rng.integers(0, 256, (3, self.side, self.side), dtype=np.uint8)
         return torch.from_numpy(image), boxes
 
     def boxes(self, index: int) -> torch.Tensor:
         """Return the boxes of the sample `index`, without drawing its image."""
-        return torch.from_numpy(self._boxes(np.random.default_rng((self.seed % _SEEDS, index))))
+        return torch.from_numpy(self._boxes(numpy_generator(self.seed, index)))
 
     def _boxes(self, rng: np.random.Generator) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
         count = (

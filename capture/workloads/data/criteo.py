@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from tracekit.capture.workloads.data.random import bounded_zipf, hashed_uniform
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import torch
 
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "ZipfWords",
     "find_tokenizer",
     "mask_tokens",
-    "sample_generator",
     "sample_length",
 ]
 
@@ -38,11 +37,6 @@ _SHORT_SHARE = 0.1
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _LONGEST_LINE = 1 << 16
 _LONGEST_SEARCH = 1 << 26
-
-
-def sample_generator(seed: int, index: int) -> torch.Generator:
-    """Return the random state of the sample `index` of a data set with the seed `seed`, on the host."""
-    return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + index) % (1 << 63))
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +11,7 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads.checks import variant_or_default
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation
 from tracekit.capture.workloads.data.coco_synthetic import DetectionSample, SyntheticCoco, collate
@@ -67,8 +67,8 @@ def build_model(variant: str) -> YoloV5:
 
     Raises `UsageError` for a variant that is not in `VARIANTS`.
     """
-    chosen = _MODELS[_name(variant)]
-    return YoloV5(chosen.depth, chosen.width)
+    shape = _MODELS[variant_or_default("yolov5", variant, VARIANTS)]
+    return YoloV5(shape.depth, shape.width)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> DetectionSample:
@@ -76,7 +76,7 @@ def example_batch(variant: str, *, tiny: bool = False) -> DetectionSample:
 
     The images are bytes (1, 3, side, side), the boxes (1, 6). Raises `UsageError` for an unknown variant.
     """
-    _name(variant)
+    variant_or_default("yolov5", variant, VARIANTS)
     side = _TINY_SIZE if tiny else _SIZE
     box = torch.cat((torch.zeros(1, 2), torch.full((1, 4), 0.5)), 1)
     return torch.randint(256, (1, 3, side, side), dtype=torch.uint8), box
@@ -89,7 +89,7 @@ def build(options: WorkloadOptions) -> Recipe:
     unless `options.data` names a COCO dataset. Raises `UsageError` for an unknown variant, a size that is no
     multiple of 32 or below 64, and data that cannot be used.
     """
-    name = _name(options.variant)
+    name = variant_or_default("yolov5", options.variant, VARIANTS)
     hyper = _MODELS[name].hyperparameters
     size = options.size or (_TINY_SIZE if options.tiny else _SIZE)
     if size % STRIDES[-1] or size < _LEAST_SIZE:
@@ -126,15 +126,6 @@ def build(options: WorkloadOptions) -> Recipe:
         },
         skipped=skipped,
     )
-
-
-def _name(variant: str) -> str:
-    name = variant or VARIANTS[0]
-    if name not in _MODELS:
-        close = difflib.get_close_matches(name, VARIANTS)
-        remedy = f"did you mean {close[0]!r}?" if close else f"choose one of: {', '.join(VARIANTS)}"
-        raise UsageError(f"yolov5 has no variant {variant!r}", remedy=remedy)
-    return name
 
 
 def _data(

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, dlrm
-from tracekit.capture.workloads import memory as _memory
+from tracekit.capture.workloads import checks
 from tracekit.capture.workloads.data import criteo as _criteo
 from tracekit.errors import UsageError
 
@@ -157,7 +157,7 @@ def test_capped_ids_are_the_same_ids_modulo_the_rows():
 
 
 def test_tables_that_do_not_fit_are_refused_before_they_are_allocated(monkeypatch):
-    monkeypatch.setattr(_memory, "free_bytes", lambda _device: 2 * 10**9)
+    monkeypatch.setattr(checks, "free_bytes", lambda _device: 2 * 10**9)
     with pytest.raises(UsageError, match=r"kaggle take 2\.2 GB, and cpu has 2\.0 GB free; .*--max-rows"):
         dlrm.build(WorkloadOptions(device=CPU))
     with pytest.raises(UsageError, match=r"terabyte take 96\.1 GB"):
@@ -165,19 +165,19 @@ def test_tables_that_do_not_fit_are_refused_before_they_are_allocated(monkeypatc
     assert dlrm.build(WorkloadOptions(device=CPU, max_rows=5)).model is not None
 
 
-def test_free_memory_is_what_the_system_says(monkeypatch, tmp_path):
-    free = _memory.free_bytes(CPU)
+def test_freechecks_is_what_the_system_says(monkeypatch, tmp_path):
+    free = checks.free_bytes(CPU)
     assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:      7 kB\n")
-    monkeypatch.setattr(_memory, "_MEMINFO", meminfo)
-    monkeypatch.setattr(_memory, "_GROUP", tmp_path)
-    assert _memory.free_bytes(CPU) == 7 * 1024
+    monkeypatch.setattr(checks, "MEMINFO", meminfo)
+    monkeypatch.setattr(checks, "CONTROL_GROUP", tmp_path)
+    assert checks.free_bytes(CPU) == 7 * 1024
     (tmp_path / "memory.current").write_text("4000\n")
     (tmp_path / "memory.max").write_text("max\n")
-    assert _memory.free_bytes(CPU) == 7 * 1024
+    assert checks.free_bytes(CPU) == 7 * 1024
     (tmp_path / "memory.max").write_text("5000\n")
-    assert _memory.free_bytes(CPU) == 1000
+    assert checks.free_bytes(CPU) == 1000
 
 
 @pytest.mark.parametrize(

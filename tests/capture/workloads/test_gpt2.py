@@ -9,8 +9,7 @@ from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, gpt2
-from tracekit.capture.workloads.hf import causal as _hf_causal
+from tracekit.capture.workloads import WorkloadOptions, causal, gpt2
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -30,7 +29,7 @@ def test_size_and_work_are_those_of_gpt2(variant: str, parameters: int, gflop: f
         model = gpt2.build_model(variant)
         batch = gpt2.example_batch(variant)
         with FlopCounterMode(display=False) as counter:
-            assert _hf_causal.loss(_hf_causal.forward(model, batch), batch).shape == ()
+            assert causal.loss(causal.forward(model, batch), batch).shape == ()
     assert sum(each.numel() for each in model.parameters()) == parameters
     assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, rel=0.005)
 
@@ -82,7 +81,7 @@ def test_real_text_fills_each_sample_and_a_short_one_is_repeated(tmp_path: Path)
 
 
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown variant of gpt2 'big'; choose one of: small, medium, xl"):
+    with pytest.raises(UsageError, match="gpt2 has no variant 'big'; choose one of: small, medium, xl"):
         build(variant="big")
     with pytest.raises(UsageError, match="at least 2"):
         build(size=1)

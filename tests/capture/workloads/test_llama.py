@@ -6,8 +6,7 @@ from losses import losses_on
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from tracekit.capture.workloads import WorkloadOptions, llama
-from tracekit.capture.workloads.hf import causal as _hf_causal
+from tracekit.capture.workloads import WorkloadOptions, causal, llama
 from tracekit.errors import UsageError
 
 
@@ -19,7 +18,7 @@ def test_size_and_work_are_those_of_llama(variant: str, parameters: int, gflop: 
         model = llama.build_model(variant)
         batch = llama.example_batch(variant)
         with FlopCounterMode(display=False) as counter:
-            _hf_causal.loss(_hf_causal.forward(model, batch), batch)
+            causal.loss(causal.forward(model, batch), batch)
     assert sum(each.numel() for each in model.parameters()) == parameters
     assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, rel=0.005)
 
@@ -39,11 +38,11 @@ def test_a_token_does_not_see_those_after_it() -> None:
     changed = tokens.clone()
     changed[0, 10] = (changed[0, 10] + 1) % 512
     with torch.no_grad():
-        before, after = (_hf_causal.forward(model, {"input_ids": each}).logits for each in (tokens, changed))
+        before, after = (causal.forward(model, {"input_ids": each}).logits for each in (tokens, changed))
     torch.testing.assert_close(before[:, :10], after[:, :10])
     assert not torch.allclose(before[:, 10:], after[:, 10:])
 
 
 def test_an_unknown_variant_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown variant of llama '8b'; choose one of: 1b, 7b"):
+    with pytest.raises(UsageError, match="llama has no variant '8b'; did you mean .*7b"):
         llama.build_model("8b")
