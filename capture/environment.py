@@ -34,17 +34,17 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in _LIBRARIES:
         if name in sys.modules:
             with suppress(metadata.PackageNotFoundError):
-                found[name] = metadata.version(name)
+                versions[name] = metadata.version(name)
     built_for = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
-    found.update({name: version for name, version in built_for.items() if version})
+    versions.update({name: version for name, version in built_for.items() if version})
     if device.type == "cuda" and torch.version.cuda:
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        found["cuda driver"] = _driver()
-    return found
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        versions["cuda driver"] = _driver()
+    return versions
 
 
 def _driver() -> str:

@@ -19,7 +19,7 @@ from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
 if TYPE_CHECKING:  # it imports torch, and this module
-    from tracekit.capture.session import Recorded
+    from tracekit.capture.sessions import Recorded
 
 __all__ = [
     "SCRATCH_PREFIX",

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from tracekit.capture import counters, workloads
-from tracekit.capture.device import resolve_device, synchronize
+from tracekit.capture.device import resolve_device, synchronize, tensor_cores
 from tracekit.capture.environment import describe_machine
 from tracekit.capture.flops import flop_counter
 from tracekit.capture.marks.instrument import describe_layers
@@ -22,9 +22,8 @@ from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.marks.ranges import ProfilerMarks
 from tracekit.capture.output import SCRATCH_PREFIX, trace_file, without_paths, write_capture, write_trace
 from tracekit.capture.plan import Plan
-from tracekit.capture.precision import tensor_cores
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.session import Recorded, recording
+from tracekit.capture.sessions import Recorded, recording
 from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions

@@ -121,8 +121,8 @@ class TranslationTransformer(nn.Module):
 
 
 def _shape(variant: str, *, tiny: bool) -> _Shape:
-    chosen = variant_or_default("transformer", variant, VARIANTS)
-    return _TINY if tiny else _SHAPES[chosen]
+    name = variant_or_default("transformer", variant, VARIANTS)
+    return _TINY if tiny else _SHAPES[name]
 
 
 def build_model(variant: str, *, tiny: bool = False) -> TranslationTransformer:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tracekit.capture.ranks.blocks import checkpoint_blocks, compile_blocks, repeated_blocks
+from tracekit.capture.blocks import checkpoint_blocks, compile_blocks, repeated_blocks
 from tracekit.capture.workloads.cnn import ResidualNet
 
 

@@ -14,7 +14,7 @@ from tracekit.capture import output
 from tracekit.capture.marks.names import no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.session import session
+from tracekit.capture.sessions import session
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.errors import UsageError

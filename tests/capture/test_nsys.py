@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from tracekit.capture import nsys
-from tracekit.capture import session as sessions
+from tracekit.capture import nsys, sessions
 from tracekit.capture.device import ToolWindow
 from tracekit.capture.run import run
-from tracekit.capture.session import Session, recording
+from tracekit.capture.sessions import Session, recording
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
 from tracekit.manifest import CaptureOptions, Settings, read_manifest

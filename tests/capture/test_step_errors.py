@@ -9,7 +9,7 @@ import pytest
 from tracekit.capture import output
 from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
-from tracekit.capture.session import Recorded
+from tracekit.capture.sessions import Recorded
 from tracekit.capture.step_errors import own_errors
 from tracekit.cli.main import main
 from tracekit.errors import OutOfMemoryError, TracekitError, UsageError

@@ -193,20 +193,19 @@ class CriteoFile(Dataset[ClickRow]):
 
 def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
     """Return where each 64th row begins, with the file's end as a last place, and the number of rows."""
-    found = [np.zeros(1, dtype=np.int64)]
+    parts = [np.zeros(1, dtype=np.int64)]
     position = newlines = last_newline_end = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             ends = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + position + 1
             first = -(newlines + 1) % _STRIDE  # row n begins where newline n ends
-            found.append(ends[first::_STRIDE])
+            parts.append(ends[first::_STRIDE])
             newlines += len(ends)
             position += len(chunk)
             last_newline_end = int(ends[-1]) if len(ends) else last_newline_end
             if position - last_newline_end > _LONGEST_BLOCK:
                 break
-    starts = np.concatenate(found)
-    places = np.append(starts, position)
+    places = np.append(np.concatenate(parts), position)
     if np.diff(places).max(initial=0) > _LONGEST_BLOCK:
         raise UsageError(
             "its lines are too long for Criteo rows", path=path, remedy="name a Criteo train.txt"

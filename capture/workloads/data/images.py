@@ -130,8 +130,8 @@ class ImageFolder(Dataset[LabelledImage]):
             folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
             for label, folder in enumerate(folders):
                 names = sorted(entry.name for entry in os.scandir(root / folder))
-                found = (name for name in names if name.lower().endswith(_SUFFIXES))
-                self._images += [(f"{folder}/{name}", label) for name in found]
+                images = (name for name in names if name.lower().endswith(_SUFFIXES))
+                self._images += [(f"{folder}/{name}", label) for name in images]
         except OSError as error:
             raise UsageError(
                 f"cannot be read: {error.strerror}",

@@ -83,16 +83,16 @@ def mask_tokens(
     """
     level = torch.rand(tokens.shape, generator=random, device="cpu").masked_fill(~maskable, 2.0)
     count = max(1, round(share * int(maskable.sum())))
-    chosen = torch.zeros(tokens.shape, dtype=torch.bool, device="cpu")
-    chosen[level.topk(count, largest=False).indices] = True
-    chosen &= maskable
+    target = torch.zeros(tokens.shape, dtype=torch.bool, device="cpu")
+    target[level.topk(count, largest=False).indices] = True
+    target &= maskable
     fate = torch.rand(tokens.shape, generator=random, device="cpu")
     any_word = torch.randint(
         words.first, words.first + words.count, tokens.shape, generator=random, device="cpu"
     )
-    inputs = torch.where(chosen & (fate < 0.8), torch.full_like(tokens, mask), tokens)
-    inputs = torch.where(chosen & (fate >= 0.9), any_word, inputs)
-    return inputs, tokens.masked_fill(~chosen, IGNORED)
+    inputs = torch.where(target & (fate < 0.8), torch.full_like(tokens, mask), tokens)
+    inputs = torch.where(target & (fate >= 0.9), any_word, inputs)
+    return inputs, tokens.masked_fill(~target, IGNORED)
 
 
 class Tokenizer(Protocol):

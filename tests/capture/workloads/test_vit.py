@@ -53,7 +53,7 @@ def test_the_loss_falls_on_one_batch_and_is_the_one_transformers_computes() -> N
 
 
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="vit has no variant 'h14'; choose one of: b16, l16|did you mean"):
+    with pytest.raises(UsageError, match="vit has no variant 'h14'; choose one of: b16, l16"):
         build(variant="h14")
     with pytest.raises(UsageError, match="100 pixels a side; the side must be a multiple of 16"):
         build(size=100)
