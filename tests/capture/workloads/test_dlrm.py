@@ -1,7 +1,6 @@
 """DLRM: published sizes, the interaction by hand, made-up clicks, Criteo files written by hand."""
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, checks, dlrm
+from tracekit.capture.workloads import WorkloadOptions, dlrm
 from tracekit.capture.workloads.data import criteo as _criteo
 from tracekit.errors import UsageError
 
@@ -82,21 +81,10 @@ def test_initial_weights():
     assert linear.bias.std() == pytest.approx(math.sqrt(1 / 512), rel=0.1)
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_loss_falls_on_one_batch_and_tables_get_sparse_gradients(precision):
+def test_tables_get_sparse_gradients():
     recipe = tiny()
     batch = batch_of(recipe, 32)
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for _ in range(21):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert loss.dtype == torch.float32
-    assert losses[-1] < 0.8 * losses[0]
+    recipe.loss(recipe.forward(recipe.model, batch), batch).backward()
     assert all(table.weight.grad.is_sparse for table in recipe.model.tables)
 
 
@@ -153,45 +141,6 @@ def test_capped_ids_are_the_same_ids_modulo_the_rows():
     rows = np.minimum(dlrm.KAGGLE_ROWS, 1_000)
     capped = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, rows, 3)
     np.testing.assert_array_equal(capped[77][1], full[77][1] % rows)
-
-
-def test_tables_that_do_not_fit_are_refused_before_they_are_allocated(monkeypatch):
-    monkeypatch.setattr(checks, "free_bytes", lambda _device: 2 * 10**9)
-    with pytest.raises(UsageError, match=r"kaggle take 2\.2 GB, and cpu has 2\.0 GB free; .*--max-rows"):
-        dlrm.build(WorkloadOptions(device=CPU))
-    with pytest.raises(UsageError, match=r"terabyte take 96\.1 GB"):
-        dlrm.build(WorkloadOptions(device=CPU, variant="terabyte"))
-    assert dlrm.build(WorkloadOptions(device=CPU, max_rows=5)).model is not None
-
-
-def test_freechecks_is_what_the_system_says(monkeypatch, tmp_path):
-    free = checks.free_bytes(CPU)
-    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:      7 kB\n")
-    monkeypatch.setattr(checks, "MEMINFO", meminfo)
-    monkeypatch.setattr(checks, "CONTROL_GROUP", tmp_path)
-    assert checks.free_bytes(CPU) == 7 * 1024
-    (tmp_path / "memory.current").write_text("4000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert checks.free_bytes(CPU) == 7 * 1024
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert checks.free_bytes(CPU) == 1000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "kagle"}, "dlrm has no variant 'kagle'; did you mean kaggle?"),
-        ({"variant": "x"}, "dlrm has no variant 'x'; choose one of: kaggle, terabyte"),
-        ({"size": 224}, "dlrm takes 39 features, not 224; leave out --size, or set it to 39"),
-        ({"max_rows": 0}, "max_rows is 0; it must be at least 1"),
-    ],
-)
-def test_wrong_choices(options, message):
-    with pytest.raises(UsageError) as caught:
-        tiny(**options)
-    assert str(caught.value) == message
 
 
 GOOD = "1\t1\t\t-3" + "\t0" * 10 + "\tff\t\t68fd1e64" + "\t0" * 23
