@@ -14,10 +14,10 @@ import torch
 import tracekit
 from tracekit.capture.device import device_name
 
-__all__ = ["describe_machine", "git_revision"]
+__all__ = ["GIT_SECONDS", "describe_machine", "git_revision"]
 
 _LIBRARIES = ("transformers", "timm", "torchvision", "nvtx", "numpy")
-_GIT_SECONDS = 5
+GIT_SECONDS = 5
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def git_revision() -> str | None:
 def _git(*words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=False, timeout=_GIT_SECONDS
+            ["git", *words], capture_output=True, text=True, check=False, timeout=GIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None  # no git, or a repository on a disk that does not answer

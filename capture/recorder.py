@@ -30,9 +30,9 @@ from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import TracekitError, UsageError
 from tracekit.manifest import Level, Manifest, Run, Settings
 
-__all__ = ["record", "train_step"]
+__all__ = ["QUIET_SECONDS", "record", "train_step"]
 
-_QUIET_SECONDS: Final = 10
+QUIET_SECONDS: Final = 10
 """A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
 
 
@@ -149,7 +149,7 @@ class _Capture:
     def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
         now, options = time.monotonic(), self.plan.options
         total = options.wait + options.warmup + options.steps
-        if now - self._told_at >= _QUIET_SECONDS and done < total:
+        if now - self._told_at >= QUIET_SECONDS and done < total:
             self._told_at = now
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 

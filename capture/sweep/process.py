@@ -25,9 +25,9 @@ from tracekit.capture.run import run
 from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.sweep_index import Status
 
-__all__ = ["Outcome", "command", "main", "run_plan"]
+__all__ = ["GRACE_SECONDS", "Outcome", "command", "main", "run_plan"]
 
-_GRACE_SECONDS: Final = 10
+GRACE_SECONDS: Final = 10
 _POLL_SECONDS: Final = 0.1
 _KILLED: Final = frozenset({-SIGKILL, 128 + SIGKILL})
 _LONGEST_ERROR: Final = 300
@@ -91,7 +91,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_SECONDS)
+                process.wait(GRACE_SECONDS)
     finally:
         if hasattr(os, "killpg"):
             # Whoever is left: a loader whose parent was killed would wait for work forever.

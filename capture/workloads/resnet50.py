@@ -19,11 +19,20 @@ from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads.checks import refuse_max_rows, variant_or_default
 from tracekit.capture.workloads.data.images import ImageBatch, ImageFolder, Normalise, SyntheticImages
 
-__all__ = ["VARIANTS", "BasicBlock", "Bottleneck", "ResNet", "build", "build_model", "example_batch"]
+__all__ = [
+    "CLASSES",
+    "VARIANTS",
+    "BasicBlock",
+    "Bottleneck",
+    "ResNet",
+    "build",
+    "build_model",
+    "example_batch",
+]
 
 VARIANTS: Final[tuple[str, ...]] = ("50", "18", "34", "101", "152")
 
-_CLASSES = 1_000
+CLASSES = 1_000
 _WIDTH, _TINY_WIDTH = 64, 8
 _SIZE, _TINY_SIZE = 224, 64
 _BATCH, _TINY_BATCH = 64, 8
@@ -119,7 +128,7 @@ class ResNet(nn.Module):
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.stages = len(counts)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(channels, _CLASSES)
+        self.fc = nn.Linear(channels, CLASSES)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -174,9 +183,9 @@ def build(options: WorkloadOptions) -> Recipe:
     side = options.size or (_TINY_SIZE if options.tiny else _SIZE)
     batch = options.batch or (_TINY_BATCH if options.tiny else _BATCH)
     dataset = (
-        SyntheticImages(side, _CLASSES, options.seed)
+        SyntheticImages(side, CLASSES, options.seed)
         if options.data is None
-        else ImageFolder(options.data, side, _CLASSES, options.seed)
+        else ImageFolder(options.data, side, CLASSES, options.seed)
     )
     return Recipe(
         model=build_model(variant, tiny=options.tiny).to(options.device),
@@ -193,7 +202,7 @@ def build(options: WorkloadOptions) -> Recipe:
             "variant": variant,
             "batch": batch,
             "image_side": side,
-            "classes": _CLASSES,
+            "classes": CLASSES,
             "optimizer": "SGD",
             "learning_rate": _LEARNING_RATE,
             "label_smoothing": _LABEL_SMOOTHING,

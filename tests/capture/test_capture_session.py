@@ -121,7 +121,7 @@ def test_a_failure_while_writing_keeps_the_older_capture(tmp_path: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     if failing == "pack":
-        monkeypatch.setattr(output, "_copy", full_disk)
+        monkeypatch.setattr(output, "copy_part", full_disk)
     else:
         monkeypatch.setattr(output.Manifest, "to_json", full_disk)
     with (

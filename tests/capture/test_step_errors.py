@@ -72,7 +72,7 @@ def test_a_disk_that_fills_while_a_trace_is_packed(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output, "_copy", full)
+    monkeypatch.setattr(output, "copy_part", full)
     with pytest.raises(UsageError, match="the disk is full"):
         run("cnn", tmp_path, settings=SMALL, options=ONE_STEP, levels=("M", "ML"))
     manifest = read_manifest(tmp_path / "manifest.json")

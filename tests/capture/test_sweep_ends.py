@@ -116,7 +116,7 @@ def test_timeout_ends_the_process_and_what_it_started(
 def test_process_that_ignores_the_request_to_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_process, "_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(sweep_process, "GRACE_SECONDS", 0.3)
     pretend(
         monkeypatch, {1: saying("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")}
     )

@@ -15,8 +15,10 @@ from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
+    "CHUNK_BYTES",
     "DENSE",
     "KAGGLE_ROWS",
+    "LONGEST_BLOCK",
     "TABLES",
     "TERABYTE_ROWS",
     "ClickBatch",
@@ -47,8 +49,8 @@ _CLICK_SHARE = 0.256
 _ZIPF_EXPONENT = 1.1
 _DENSE_MU, _DENSE_SIGMA = 1.0, 2.0
 _STRIDE = 64  # rows between two known places of a file; a row costs reading at most so many
-_CHUNK_BYTES = 1 << 22
-_LONGEST_BLOCK = 1 << 20
+CHUNK_BYTES = 1 << 22
+LONGEST_BLOCK = 1 << 20
 _MOST_BAD_IN_A_ROW = 10_000
 
 ClickRow = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
@@ -196,17 +198,17 @@ def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
     parts = [np.zeros(1, dtype=np.int64)]
     position = newlines = last_newline_end = 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(CHUNK_BYTES):
             ends = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + position + 1
             first = -(newlines + 1) % _STRIDE  # row n begins where newline n ends
             parts.append(ends[first::_STRIDE])
             newlines += len(ends)
             position += len(chunk)
             last_newline_end = int(ends[-1]) if len(ends) else last_newline_end
-            if position - last_newline_end > _LONGEST_BLOCK:
+            if position - last_newline_end > LONGEST_BLOCK:
                 break
     places = np.append(np.concatenate(parts), position)
-    if np.diff(places).max(initial=0) > _LONGEST_BLOCK:
+    if np.diff(places).max(initial=0) > LONGEST_BLOCK:
         raise UsageError(
             "its lines are too long for Criteo rows", path=path, remedy="name a Criteo train.txt"
         )

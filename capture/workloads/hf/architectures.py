@@ -1,4 +1,4 @@
-"""The architectures of the `hf` workload, read from `architectures.json`. It imports neither torch nor transformers."""
+"""The architectures of the `hf` workload, read from `architectures.json`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, bert
-from tracekit.capture.workloads.data import tokens as _tokens
+from tracekit.capture.workloads.data import tokens as token_data
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ def build(**options: object) -> Recipe:
 
 def original(sample: dict[str, torch.Tensor]) -> list[int]:
     """The tokens before masking, without padding."""
-    tokens = torch.where(sample["labels"] == _tokens.IGNORED, sample["input_ids"], sample["labels"])
+    tokens = torch.where(sample["labels"] == token_data.IGNORED, sample["input_ids"], sample["labels"])
     return tokens[sample["attention_mask"].bool()].tolist()
 
 
@@ -39,14 +39,14 @@ def test_the_loss_is_the_one_transformers_computes() -> None:
 
 
 def test_masking_takes_15_percent_of_which_80_10_10() -> None:
-    words = _tokens.ZipfWords(104, 30_000)
+    words = token_data.ZipfWords(104, 30_000)
     random = torch.Generator().manual_seed(3)
     counts = torch.zeros(4)
     for _ in range(200):
         tokens = words.draw(500, random)
         maskable = torch.rand(500, generator=random) < 0.9
-        inputs, labels = _tokens.mask_tokens(tokens, maskable, words, 103, random)
-        chosen = labels != _tokens.IGNORED
+        inputs, labels = token_data.mask_tokens(tokens, maskable, words, 103, random)
+        chosen = labels != token_data.IGNORED
         assert not (chosen & ~maskable).any()
         assert int(chosen.sum()) == round(0.15 * int(maskable.sum()))
         assert torch.equal(labels[chosen], tokens[chosen])
@@ -59,7 +59,7 @@ def test_masking_takes_15_percent_of_which_80_10_10() -> None:
 
 
 def test_words_are_distributed_as_in_text() -> None:
-    drawn = _tokens.ZipfWords(10, 1010).draw(200_000, torch.Generator().manual_seed(0))
+    drawn = token_data.ZipfWords(10, 1010).draw(200_000, torch.Generator().manual_seed(0))
     assert (int(drawn.min()), int(drawn.max())) == (10, 1009)
     shares = torch.bincount(drawn - 10, minlength=1000) / len(drawn)
     norm = sum(rank**-1.05 for rank in range(1, 1001))
@@ -81,8 +81,8 @@ def test_a_sample_has_bert_s_layout_and_depends_on_seed_and_index_alone() -> Non
         kinds = sample["token_type_ids"]
         assert kinds.tolist() == [0] * (first_end + 1) + [1] * (real - first_end - 1) + [0] * (64 - real)
         assert sample["attention_mask"].tolist() == [1] * real + [0] * (64 - real)
-        assert (sample["labels"][real:] == _tokens.IGNORED).all()
-        assert sample["labels"][[0, first_end, real - 1]].tolist() == [_tokens.IGNORED] * 3
+        assert (sample["labels"][real:] == token_data.IGNORED).all()
+        assert sample["labels"][[0, first_end, real - 1]].tolist() == [token_data.IGNORED] * 3
     assert 0.84 < lengths.count(64) / 300 < 0.96
     assert min(lengths) < 40
     again, other = build(size=64).dataset[7], build(size=64, seed=1).dataset[7]
@@ -127,7 +127,7 @@ def test_lines_are_found_from_any_place(tmp_path: Path, text: str) -> None:
     (tmp_path / "sub" / "b.txt").write_text("tail\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "other.md").write_text("not this\n")
-    lines = _tokens.TextLines(tmp_path)
+    lines = token_data.TextLines(tmp_path)
     assert lines.size == len(text) + 5
     starts, at = [], 0
     for part, base in ((text, 0), ("tail\n", len(text))):
@@ -145,7 +145,7 @@ def test_lines_are_found_from_any_place(tmp_path: Path, text: str) -> None:
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     text = "".join(f"größe{n}€ " for n in range(40_000))
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    lines = _tokens.TextLines(tmp_path / "a.txt")
+    lines = token_data.TextLines(tmp_path / "a.txt")
     pieces = list(lines.lines_from(0))
     assert len(pieces) > 5
     assert all(len(piece.encode()) <= 1 << 16 for piece in pieces)
@@ -171,7 +171,7 @@ def test_lines_that_are_no_utf8_are_counted_over_all_loader_processes(tmp_path: 
     for batch, wanted in zip(batches, expected, strict=False):
         assert all(torch.equal(batch[key], wanted[key]) for key in wanted)
     assert recipe.skipped() > after
-    counted = _tokens.TextLines(file)
+    counted = token_data.TextLines(file)
     assert len(list(counted.lines_from(0))) == 50
     assert counted.skipped() == 50
 
@@ -208,7 +208,7 @@ def test_without_the_package_tokenizers_words_are_hashed(tmp_path: Path, monkeyp
     with pytest.raises(UsageError, match=r"tokenizer\.json: it is no tokenizer"):
         build(data=tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    tokenizer = _tokens.find_tokenizer(tmp_path, 104, 512)
+    tokenizer = token_data.find_tokenizer(tmp_path, 104, 512)
     assert tokenizer.name == "hashed words"
     assert tokenizer.encode("Red, red!") == [tokenizer.encode(word)[0] for word in ("red", ",", "red", "!")]
     assert all(104 <= token < 512 for token in tokenizer.encode(TEXT))

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.data import coco_images as _coco_images
+from tracekit.capture.workloads.data import coco_images
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation, decode, letterbox, look_at
 from tracekit.capture.workloads.data.coco_synthetic import collate
@@ -133,8 +133,8 @@ def check_scene(image: np.ndarray, rows: np.ndarray, side: int) -> int:
 @pytest.fixture
 def _keep_slivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes that are hardly in view would be dropped, and their colour found outside all boxes."""
-    monkeypatch.setattr(_coco_images, "_LEAST_VISIBLE", 0.0)
-    monkeypatch.setattr(_coco_images, "_LEAST_SIDE_PX", 0.0)
+    monkeypatch.setattr(coco_images, "LEAST_VISIBLE", 0.0)
+    monkeypatch.setattr(coco_images, "LEAST_SIDE_PX", 0.0)
 
 
 @pytest.mark.usefixtures("_keep_slivers")

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, dlrm
-from tracekit.capture.workloads.data import criteo as _criteo
+from tracekit.capture.workloads.data import criteo as criteo_data
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -118,8 +118,8 @@ def test_a_row_depends_on_seed_and_index_alone():
 
 
 def test_made_up_clicks_are_distributed_as_stated():
-    full = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
-    dense, ids, labels = _criteo.collate_clicks(full.__getitems__(list(range(20_000))))
+    full = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
+    dense, ids, labels = criteo_data.collate_clicks(full.__getitems__(list(range(20_000))))
     assert (dense.shape, ids.shape, labels.shape) == ((20_000, 13), (20_000, 26), (20_000,))
     assert labels.mean().item() == pytest.approx(0.256, abs=0.01)
     log_normal = torch.log(torch.expm1(dense.double()))
@@ -137,9 +137,9 @@ def test_made_up_clicks_are_distributed_as_stated():
 
 
 def test_capped_ids_are_the_same_ids_modulo_the_rows():
-    full = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
+    full = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
     rows = np.minimum(dlrm.KAGGLE_ROWS, 1_000)
-    capped = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, rows, 3)
+    capped = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, rows, 3)
     np.testing.assert_array_equal(capped[77][1], full[77][1] % rows)
 
 
@@ -170,11 +170,11 @@ def test_a_row_written_by_hand(tmp_path):
 @pytest.mark.parametrize("last_newline", [True, False])
 @pytest.mark.parametrize("chunk", [1, 37, 1 << 22])
 def test_every_row_is_found_wherever_the_reading_chunks_end(tmp_path, monkeypatch, end, last_newline, chunk):
-    monkeypatch.setattr(_criteo, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(criteo_data, "CHUNK_BYTES", chunk)
     path = criteo(tmp_path / "rows", [numbered(row) for row in range(130)], end)
     if not last_newline:
         path.write_bytes(path.read_bytes()[: -len(end)])
-    data = _criteo.CriteoFile(path, [1_000] * 26)
+    data = criteo_data.CriteoFile(path, [1_000] * 26)
     assert len(data) == 130
     order = [129, 0, 63, 64, 65, 127, 128, 1, -1]
     for index, row in zip(order, data.__getitems__(order), strict=True):
@@ -185,7 +185,7 @@ def test_every_row_is_found_wherever_the_reading_chunks_end(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("rows", [64, 128])
 def test_a_file_that_ends_with_a_full_block(tmp_path, rows):
-    data = _criteo.CriteoFile(criteo(tmp_path / "rows", [numbered(row) for row in range(rows)]), [9] * 26)
+    data = criteo_data.CriteoFile(criteo(tmp_path / "rows", [numbered(row) for row in range(rows)]), [9] * 26)
     assert len(data) == rows
     assert data[rows - 1][0][0] == np.float32(np.log1p(rows - 1))
 
@@ -205,7 +205,7 @@ def test_a_file_that_ends_with_a_full_block(tmp_path, rows):
 )
 def test_malformed_rows_are_replaced_by_the_next_and_counted(tmp_path, bad):
     path = criteo(tmp_path / "rows", [numbered(0), bad, bad, numbered(3), bad])
-    data = _criteo.CriteoFile(path, [1_000] * 26)
+    data = criteo_data.CriteoFile(path, [1_000] * 26)
     assert data.skipped() == 0
     assert [round(float(np.expm1(data[index][0][0]))) for index in range(5)] == [0, 3, 3, 3, 0]
     assert data.skipped() == 3
@@ -236,5 +236,5 @@ def test_unusable_files(tmp_path, monkeypatch):
     assert message(packed) == "rows cannot be read here and there in a compressed file; gunzip train.txt.gz"
     prose = criteo(tmp_path / "prose", ["no rows here"] * 3)
     assert message(prose).startswith("no row of 40 tab-separated fields from row 1 on; ")
-    monkeypatch.setattr(_criteo, "_LONGEST_BLOCK", 100)
+    monkeypatch.setattr(criteo_data, "LONGEST_BLOCK", 100)
     assert "too long" in message(criteo(tmp_path / "binary", ["0" * 150]))

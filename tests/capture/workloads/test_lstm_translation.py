@@ -4,8 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.workloads import WorkloadOptions, lstm_translation
-from tracekit.capture.workloads import recurrent as _recurrent
+from tracekit.capture.workloads import WorkloadOptions, lstm_translation, recurrent
 
 WIDTH, VOCABULARY = 1_024, 32_320
 
@@ -85,11 +84,11 @@ def test_a_score_depends_on_no_later_token():
 
 def test_packing_leaves_out_what_lies_beyond_the_lengths():
     features = torch.arange(6.0).view(2, 3, 1)
-    packed = _recurrent.pack(features, torch.tensor([3, 1]))
+    packed = recurrent.pack(features, torch.tensor([3, 1]))
     assert packed.data.flatten().tolist() == [0, 3, 1, 2]
-    doubled = _recurrent.with_data(packed, 2 * packed.data)
+    doubled = recurrent.with_data(packed, 2 * packed.data)
     assert doubled.batch_sizes.tolist() == [2, 1, 1]
-    assert _recurrent.pack(features.to("meta"), torch.ones(2, device="meta")).data.shape == (6, 1)
+    assert recurrent.pack(features.to("meta"), torch.ones(2, device="meta")).data.shape == (6, 1)
 
 
 def test_what_a_recipe_says_of_itself():

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, resnet50
-from tracekit.capture.workloads.data import images as _images
+from tracekit.capture.workloads.data import images as image_data
 from tracekit.errors import UsageError
 
 
@@ -39,7 +39,7 @@ def test_the_middle_convolution_halves_the_image():
 def test_normalisation():
     image = torch.tensor([0, 128, 255], dtype=torch.uint8).view(1, 3, 1, 1)
     expected = torch.tensor([(0 - 0.485) / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    torch.testing.assert_close(_images.Normalise()(image).flatten(), expected)
+    torch.testing.assert_close(image_data.Normalise()(image).flatten(), expected)
 
 
 def test_the_loss_is_smoothed():
@@ -62,14 +62,14 @@ def test_synthetic_images():
 
 def test_a_synthetic_crop_is_a_part_of_the_stored_image(monkeypatch):
     stored = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)  # no two pixels of a channel are equal
-    monkeypatch.setattr(_images, "noise_image", lambda _random, side: stored[:, :side, :side])
+    monkeypatch.setattr(image_data, "noise_image", lambda _random, side: stored[:, :side, :side])
     parts = {}
     for top in range(2):
         for left in range(2):
             part = stored[:, top : top + 7, left : left + 7]
             parts[part.tobytes()] = (top, left, False)
             parts[part[:, :, ::-1].tobytes()] = (top, left, True)
-    data = _images.SyntheticImages(7, 10, seed=0)
+    data = image_data.SyntheticImages(7, 10, seed=0)
     assert {parts[data[index][0].numpy().tobytes()] for index in range(100)} == set(parts.values())
 
 
@@ -78,7 +78,7 @@ def test_random_parts_lie_within_the_image(width, height):
     random = np.random.default_rng(0)
     areas = []
     for _ in range(200):
-        left, top, right, bottom = _images.resized_crop_box(random, width, height)
+        left, top, right, bottom = image_data.resized_crop_box(random, width, height)
         assert 0 <= left < right <= width + 1e-9
         assert 0 <= top < bottom <= height + 1e-9
         assert 3 / 4 - 1e-9 <= (right - left) / (bottom - top) <= 4 / 3 + 1e-9
@@ -152,5 +152,5 @@ def test_unusable_folders(folder, monkeypatch):
     )
     assert message(folder / "stray.png").startswith("cannot be read: Not a directory; ")
     assert message(folder / "bee") == "no images in folders; lay them out as CLASS/IMAGE.jpg"
-    monkeypatch.setattr(resnet50, "_CLASSES", 1)
+    monkeypatch.setattr(resnet50, "CLASSES", 1)
     assert message(folder) == "2 folders, but the model has 1 classes; leave at most 1 folders"

@@ -6,8 +6,8 @@ import torch
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, transformer
-from tracekit.capture.workloads.data import random as _random
-from tracekit.capture.workloads.data import translation as _translation
+from tracekit.capture.workloads.data import random as random_data
+from tracekit.capture.workloads.data import translation as translation_data
 
 CPU = torch.device("cpu")
 
@@ -87,7 +87,7 @@ def test_the_loss_by_hand():
         shares[token] += 0.9
         expected.append(-(shares * torch.log(row.exp() / row.exp().sum())).sum())
     torch.testing.assert_close(
-        _translation.translation_loss(scores, (None, target)), torch.stack(expected).mean()
+        translation_data.translation_loss(scores, (None, target)), torch.stack(expected).mean()
     )
 
 
@@ -107,7 +107,7 @@ def test_sentence_pairs():
 
 
 def test_lengths_and_tokens_are_distributed_as_stated():
-    pairs = [_translation.SentencePairs(37_000, 10**6, 0)[index] for index in range(4_000)]
+    pairs = [translation_data.SentencePairs(37_000, 10**6, 0)[index] for index in range(4_000)]
     lengths = np.array([len(source) for source, _ in pairs])
     assert np.median(lengths) == pytest.approx(24, abs=1)
     assert np.log(lengths).std() == pytest.approx(0.6, abs=0.03)
@@ -122,7 +122,7 @@ def test_lengths_and_tokens_are_distributed_as_stated():
 
 def test_an_exponent_of_1_is_refused():
     with pytest.raises(ValueError, match="exponent 1"):
-        _random.bounded_zipf(np.array([0.5]), 10, 1)
+        random_data.bounded_zipf(np.array([0.5]), 10, 1)
 
 
 def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
@@ -130,6 +130,6 @@ def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
         (torch.tensor([5, 2]), torch.tensor([1, 6, 7, 2])),
         (torch.tensor([8, 9, 2]), torch.tensor([1, 2])),
     ]
-    source, target = _translation.collate_pairs(samples)
+    source, target = translation_data.collate_pairs(samples)
     assert source.tolist() == [[8, 9, 2], [5, 2, 0]]
     assert target.tolist() == [[1, 2, 0, 0], [1, 6, 7, 2]]
