@@ -12,9 +12,9 @@ from torch import nn
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads.checks import variant_or_default
+from tracekit.capture.workloads.data.boxes import DetectionSample, SyntheticCoco, collate_detections
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation
-from tracekit.capture.workloads.data.coco_synthetic import DetectionSample, SyntheticCoco, collate
 from tracekit.capture.workloads.yolov5.loss import DetectionLoss, Gains
 from tracekit.capture.workloads.yolov5.model import COCO_CLASSES, STRIDES, YoloV5
 from tracekit.capture.workloads.yolov5.training import Training
@@ -72,7 +72,7 @@ def build_model(variant: str) -> YoloV5:
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> DetectionSample:
-    """Return one random image of the default size and one box, as `collate` makes a batch of them.
+    """Return one random image of the default size and one box, as `collate_detections` makes a batch of them.
 
     The images are bytes (1, 3, side, side), the boxes (1, 6). Raises `UsageError` for an unknown variant.
     """
@@ -112,7 +112,7 @@ def build(options: WorkloadOptions) -> Recipe:
         batch=batch,
         size=size,
         synthetic=options.data is None,
-        collate=collate,
+        collate=collate_detections,
         after_update=training,
         clip_norm=_CLIP_NORM,
         config={
