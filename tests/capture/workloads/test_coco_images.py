@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads.data import coco_images
+from tracekit.capture.workloads.data.boxes import collate_detections
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation, decode, letterbox, look_at
 from tracekit.capture.workloads.yolov5 import build
