@@ -73,7 +73,16 @@ def built(name: str) -> Recipe:
     return recipe
 
 
-@pytest.fixture(scope="module", params=WORKLOADS)
+QUICK = {"dlrm", "cnn"}
+"""Those of which everything is looked at each time, the others only among the slow tests."""
+
+
+def each(quick: set[str]) -> list[object]:
+    """Every workload, those that are not among the quick ones marked as slow."""
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in WORKLOADS]
+
+
+@pytest.fixture(scope="module", params=each(QUICK))
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     name = request.param
     result = run(
@@ -196,7 +205,7 @@ def test_flops_are_counted(captured: Captured) -> None:
     assert flops > 0
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", [n for n in each(QUICK) if n.values[0] in CONVOLUTIONS])
 def test_training_a_convolutional_network_takes_three_times_the_forward(name: str) -> None:
     """Backward is two products for each of forward; only the first layer needs no gradient of its input."""
     recipe = built(name)
@@ -216,7 +225,7 @@ def test_training_a_convolutional_network_takes_three_times_the_forward(name: st
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", each(set(WORKLOADS) - {"ssd300", "yolov5", "resnet50"}))
 def test_the_loss_falls_on_one_batch(name: str, precision: Precision) -> None:
     recipe = built(name)
     training = Training(recipe, settings(name, precision=precision), CPU)

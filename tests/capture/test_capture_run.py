@@ -71,6 +71,7 @@ def test_slow_steps_say_how_far_they_are(tmp_path: Path, monkeypatch) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_progress_is_plain_lines_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     words = ["capture", "cnn", "-o", str(tmp_path / "out"), "--steps", "1", "--levels", "M", "--size", "8"]
     done = subprocess.run([sys.executable, "-m", "tracekit", *words], capture_output=True, check=True)

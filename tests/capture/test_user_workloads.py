@@ -92,7 +92,9 @@ def test_an_error_of_theirs_is_a_traceback_and_one_line(
     assert not (tmp_path / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1"), ("--workers", "1")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--ranks", "2", "--threads", "1"), marks=pytest.mark.slow), ("--workers", "1")]
+)
 def test_frames_begin_in_the_users_file_wherever_it_ran(tmp_path: Path, capfd, more: tuple[str, ...]) -> None:
     assert capture("raises_in_its_data", tmp_path, *more) == 1
     lines = capfd.readouterr().err.splitlines()

@@ -129,6 +129,7 @@ def train(recipe: Recipe, batch: Any, first_update: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["s", "x"])
 @pytest.mark.parametrize("first_update", [0, 1_000_000])  # the warm-up trains little more than the biases
 def test_tiny_training_lowers_the_loss(variant: str, first_update: int) -> None:
