@@ -89,6 +89,7 @@ def test_figures_are_the_published_ones(name: str) -> None:
     [
         pytest.param(entry, id=entry.name, marks=[] if entry.name in QUICK else pytest.mark.slow)
         for entry in catalogue()
+        if not entry.name.startswith("deepspeech2")  # minutes; its own test counts a shorter utterance
     ],
 )
 def test_a_recount_gives_the_same(entry: Entry) -> None:

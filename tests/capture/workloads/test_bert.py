@@ -90,6 +90,7 @@ def test_a_sample_has_bert_s_layout_and_depends_on_seed_and_index_alone() -> Non
     assert not torch.equal(dataset[7]["input_ids"], other["input_ids"])
 
 
+@pytest.mark.slow
 def test_pairs_of_real_text_follow_each_other_or_do_not(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(TEXT)

@@ -22,6 +22,7 @@ def tiny(**options) -> Recipe:
     return deepspeech2.build(WorkloadOptions(device=torch.device("cpu"), tiny=True, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "parameters", "gflop"), [("lstm1024", 86_618_400, 194), ("gru800", 41_187_968, 103)]
 )

@@ -99,7 +99,8 @@ def test_sentence_pairs():
     assert target[0] == 1
     assert all(torch.equal(a, b) for a, b in zip((source, target), tiny().dataset[3], strict=True))
     assert not torch.equal(tiny(seed=1).dataset[3][1], target)
-    for first, second in (tiny(size=5).dataset[index] for index in range(200)):
+    short = tiny(size=5).dataset
+    for first, second in (short[index] for index in range(200)):
         assert 1 <= len(first) <= 5
         assert 2 <= len(second) <= 6
 
