@@ -42,21 +42,22 @@ __all__ = [
 ENTRY_POINT_GROUP = "tracekit.workloads"
 _BUILT_IN = {
     name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{name}:build", group=ENTRY_POINT_GROUP)
-    for name in (
-        *(
-            "yolov5",
-            "bert",
-            "dlrm",
-            "resnet50",
-            "ssd300",
-            "transformer",
-            "deepspeech2",
-            "gpt2",
-            "llama",
-            "vit",
-        ),
-        *("lstm_translation", "hf", "cnn", "encoder"),
-    )
+    for name in [
+        "yolov5",
+        "bert",
+        "dlrm",
+        "resnet50",
+        "ssd300",
+        "transformer",
+        "deepspeech2",
+        "gpt2",
+        "llama",
+        "vit",
+        "lstm_translation",
+        "hf",
+        "cnn",
+        "encoder",
+    ]
 }
 _SHORT_NAMES = {
     **{f"yolov5{variant}": f"yolov5:{variant}" for variant in "nsmlx"},
@@ -176,5 +177,5 @@ def find(name: str) -> tuple[Loadable, str]:
         return entry, variant
     close = difflib.get_close_matches(base, [*names(), *_SHORT_NAMES], n=3)
     remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
-    remedy += "; for a model of your own name FILE.py:FUNCTION"
+    remedy += "; for a model of your own, name FILE.py:FUNCTION"
     raise UsageError(f"unknown workload {name!r}", remedy=remedy)
