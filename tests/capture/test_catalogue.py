@@ -67,6 +67,10 @@ PUBLISHED = {
 QUICK = {"yolov5:n", "dlrm:kaggle", "resnet50:18", "bert:base", "hf:segformer", "cnn", "encoder"}
 
 
+STEP_BY_STEP = {"deepspeech2:lstm1024", "deepspeech2:gru800", "hf:mamba", "hf:rwkv"}
+"""Up to a minute each, as on the meta device they go through a sequence one place at a time."""
+
+
 def test_every_variant_is_listed_once() -> None:
     names = [entry.name for entry in catalogue()]
     assert names == [f"{name}:{variant}" if variant else name for name, variant in variants()]
@@ -89,7 +93,7 @@ def test_figures_are_the_published_ones(name: str) -> None:
     [
         pytest.param(entry, id=entry.name, marks=[] if entry.name in QUICK else pytest.mark.slow)
         for entry in catalogue()
-        if not entry.name.startswith("deepspeech2")  # minutes; its own test counts a shorter utterance
+        if entry.name not in STEP_BY_STEP
     ],
 )
 def test_a_recount_gives_the_same(entry: Entry) -> None:
