@@ -54,6 +54,7 @@ def test_a_block_that_stands_twice_is_found_at_least_once_and_runs() -> None:
     assert next(shared.parameters()).grad is not None
 
 
+@pytest.mark.slow
 def test_how_many_blocks_were_changed() -> None:
     model = nn.Sequential(Block(), Block(), Block())
     assert compile_blocks(nn.Linear(2, 2)) == 0

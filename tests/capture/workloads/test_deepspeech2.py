@@ -107,6 +107,7 @@ def test_the_loss_is_that_of_all_ways_to_spell():
     assert loss.item() == pytest.approx(expected / 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_made_up_speech_is_as_long_as_stated():
     data = speech_data.SyntheticSpeech(10_000, 0)
     frames, letters = np.array([(data[i][0].shape[1], len(data[i][1])) for i in range(400)]).T

@@ -40,7 +40,7 @@ def test_s_is_the_default() -> None:
         assert parameters(build_model("")) == PARAMETERS["s"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["s", *(pytest.param(n, marks=pytest.mark.slow) for n in "nmlx")])
 def test_counts_are_the_published_ones(variant: str) -> None:
     normalised = 0
 
