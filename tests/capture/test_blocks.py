@@ -1,5 +1,6 @@
 """Which modules are a model's repeated blocks."""
 
+import pytest
 import torch
 from torch import nn
 
