@@ -34,7 +34,7 @@ from tracekit.capture.marks.timed import TimedMarks
 from tracekit.capture.output import pack_trace
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.session import recording
+from tracekit.capture.sessions import recording
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.manifest import CaptureOptions, Level, Settings

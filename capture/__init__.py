@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit.capture.recipe import Recipe
-    from tracekit.capture.session import Session, session
+    from tracekit.capture.sessions import Session, session
     from tracekit.manifest import CaptureOptions, Settings
 
 __all__ = ["CaptureOptions", "Recipe", "Session", "Settings", "session"]
@@ -24,9 +24,9 @@ __all__ = ["CaptureOptions", "Recipe", "Session", "Settings", "session"]
 _HOMES = {
     "CaptureOptions": "tracekit.manifest",
     "Recipe": "tracekit.capture.recipe",
-    "Session": "tracekit.capture.session",
+    "Session": "tracekit.capture.sessions",
     "Settings": "tracekit.manifest",
-    "session": "tracekit.capture.session",
+    "session": "tracekit.capture.sessions",
 }
 
 

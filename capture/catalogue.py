@@ -40,18 +40,14 @@ _NOT_COUNTED: Final = (
 )
 """What a forward pass raises that needs the values of its tensors."""
 
-_FOREIGN: Final = ("timm", "torchvision")
-
 
 def variants() -> list[tuple[str, str]]:
     """Every workload that comes with tracekit, with each of its variants ("": there is one)."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for name in workloads.built_in():
-        if name in _FOREIGN:
-            continue
         module = import_module(f"tracekit.capture.workloads.{name}")
-        found += [(name, variant) for variant in getattr(module, "VARIANTS", ("",))]
-    return found
+        pairs += [(name, variant) for variant in getattr(module, "VARIANTS", ("",))]
+    return pairs
 
 
 def count(name: str, variant: str) -> Entry:

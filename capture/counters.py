@@ -20,7 +20,7 @@ from tracekit.capture.nsys import under_nsys
 from tracekit.facts.gpu_metrics import KINETO_METRICS
 from tracekit.facts.kineto import COUNTER_RANGE_CATEGORY
 
-__all__ = ["METRICS", "has_counters", "measure"]
+__all__ = ["METRICS", "has_counters", "measure", "profile_step"]
 
 METRICS: Final = KINETO_METRICS
 _LONGEST_TEXT: Final = 150
@@ -42,7 +42,7 @@ def measure(step: Callable[[], object], device: torch.device, target: Path, *, r
     if under_nsys():
         return "nsys holds the counters"
     try:
-        _profile(step, device, target)
+        profile_step(step, device, target)
     except Exception as error:  # noqa: BLE001 - an experimental part of the profiler; the manifest says what it said
         return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
     if not _holds_ranges(target):
@@ -50,7 +50,8 @@ def measure(step: Callable[[], object], device: torch.device, target: Path, *, r
     return None
 
 
-def _profile(step: Callable[[], object], device: torch.device, target: Path) -> None:
+def profile_step(step: Callable[[], object], device: torch.device, target: Path) -> None:
+    """Run `step` with `METRICS` counted and write the profiler's trace; raises whatever the profiler raises."""
     config = torch._C._profiler._ExperimentalConfig(
         profiler_metrics=list(METRICS), profiler_measure_per_kernel=True
     )

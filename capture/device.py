@@ -1,16 +1,30 @@
-"""The device a capture runs on: its name, its synchronisation and its clock."""
+"""The device a capture runs on: its name, its synchronisation, its clock and its arithmetic."""
 
 from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 
 from tracekit.errors import UsageError
+from tracekit.manifest import Precision
 
-__all__ = ["StepClock", "ToolWindow", "device_name", "resolve_device", "synchronize"]
+__all__ = [
+    "StepClock",
+    "ToolWindow",
+    "autocast",
+    "device_name",
+    "grad_scaler",
+    "resolve_device",
+    "synchronize",
+    "tensor_cores",
+]
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -27,9 +41,7 @@ def resolve_device(name: str) -> torch.device:
     if device.type != "cuda":
         raise UsageError(f"cannot capture on the device {name!r}", remedy="use cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
-        raise UsageError(
-            f"the device {name!r} was asked for, but this torch sees no GPU", remedy="use --device cpu"
-        )
+        raise UsageError(f"there is no device {name!r}: this torch sees no GPU", remedy="use --device cpu")
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():
         raise UsageError(f"there is no device {name!r}: this machine has {torch.cuda.device_count()} GPUs")
@@ -113,3 +125,30 @@ class ToolWindow:
         if self._open:
             self._open = False
             torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """A context in which operators run in this precision where that is safe; nothing for fp32 and tf32."""
+    dtype = _AUTOCAST.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+
+
+def grad_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
+    """The scaler of the loss that half-precision gradients need; one that does nothing for other precisions."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+@contextmanager
+def tensor_cores(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Let 32-bit products and convolutions use TF32 for `tf32`, forbid it for `fp32`, and restore what was.
+
+    Raises UsageError for tf32 on a device that has none.
+    """
+    if precision == "tf32" and device.type != "cuda":
+        raise UsageError(f"there is no tf32 on {device.type}", remedy="use --precision fp32 or bf16")
+    products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = products, convolutions

@@ -14,10 +14,10 @@ import torch
 import tracekit
 from tracekit.capture.device import device_name
 
-__all__ = ["describe_machine", "git_revision"]
+__all__ = ["GIT_SECONDS", "describe_machine", "git_revision"]
 
 _LIBRARIES = ("transformers", "timm", "torchvision", "nvtx", "numpy")
-_GIT_SECONDS = 5
+GIT_SECONDS = 5
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -34,17 +34,17 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in _LIBRARIES:
         if name in sys.modules:
             with suppress(metadata.PackageNotFoundError):
-                found[name] = metadata.version(name)
+                versions[name] = metadata.version(name)
     built_for = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
-    found.update({name: version for name, version in built_for.items() if version})
+    versions.update({name: version for name, version in built_for.items() if version})
     if device.type == "cuda" and torch.version.cuda:
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        found["cuda driver"] = _driver()
-    return found
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        versions["cuda driver"] = _driver()
+    return versions
 
 
 def _driver() -> str:
@@ -65,7 +65,7 @@ def git_revision() -> str | None:
 def _git(*words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words], capture_output=True, text=True, check=False, timeout=_GIT_SECONDS
+            ["git", *words], capture_output=True, text=True, check=False, timeout=GIT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return None  # no git, or a repository on a disk that does not answer

@@ -25,9 +25,11 @@ def flop_counter() -> FlopCounterMode:
     >>> counter.get_total_flops() == 2 * 7 * 2 * (4 * 5) * (3 + 5)
     True
     """
-    known = {getattr(torch.ops.aten, name, None): count for name, count in _COUNTS.items()}
+    operators = torch.ops.aten
     # A torch without one of these operators cannot run it either.
-    mapping: dict[Any, Any] = {operator: count for operator, count in known.items() if operator is not None}
+    mapping: dict[Any, Any] = {
+        getattr(operators, name): count for name, count in _COUNTS.items() if hasattr(operators, name)
+    }
     return FlopCounterMode(display=False, custom_mapping=mapping)
 
 

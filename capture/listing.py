@@ -20,7 +20,7 @@ _NOTE: Final = (
     "GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample "
     "of the size given (pixels of a side, tokens, frames, …); a training step takes about three times as many.",
     "–: not countable without values. size and batch are the defaults.",
-    "More: timm:NAME and torchvision:NAME, where they are installed; FILE.py:FUNCTION for your own.",
+    "More: FILE.py:FUNCTION for your own, such as a model of timm or torchvision.",
 )
 
 

@@ -1,6 +1,6 @@
 """A capture under Nsight Systems: the program runs itself again below `nsys profile`. It imports no torch.
 
-nsys takes the place of torch's profiler, since a GPU lets only one of them listen: where the level MLG was asked for,
+nsys takes the place of torch's profiler, since a GPU lets only one of them listen: where MLG is among the levels,
 ML runs, whose ranges nsys records with the kernels. On a GPU the profile holds the recorded steps of that level alone;
 on a CPU there is nothing to tell nsys by, and it holds the whole run.
 """
@@ -42,10 +42,10 @@ def levels_under_nsys(levels: Sequence[Level]) -> tuple[Level, ...]:
     >>> levels_under_nsys(("M", "MLG", "metrics"))
     ('M', 'ML', 'metrics')
     """
-    found: dict[Level, None] = {"ML" if level == "MLG" else level: None for level in levels}
-    if "ML" not in found:
+    runnable: dict[Level, None] = {"ML" if level == "MLG" else level: None for level in levels}
+    if "ML" not in runnable:
         raise UsageError("nsys has nothing to record at these levels", remedy="add MLG to --levels")
-    return tuple(found)
+    return tuple(runnable)
 
 
 def under_nsys() -> bool:

@@ -19,11 +19,13 @@ from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
 if TYPE_CHECKING:  # it imports torch, and this module
-    from tracekit.capture.session import Recorded
+    from tracekit.capture.sessions import Recorded
 
 __all__ = [
+    "CHUNK",
     "SCRATCH_PREFIX",
     "TRACE_FILE",
+    "copy_part",
     "forget_older_traces",
     "new_folder",
     "pack_trace",
@@ -44,7 +46,7 @@ _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the pa
 # A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
 # know it by, and do not tell whose machine it was.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 _OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")
 _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
 
@@ -217,12 +219,13 @@ def _defect(content: mmap.mmap) -> str | None:
 def _write_events(target: gzip.GzipFile, content: mmap.mmap, events: range) -> None:
     position = events.start
     for frame in _ABSOLUTE_FRAME.finditer(content, events.start, events.stop):
-        _copy(target, content, range(position, frame.start()))
+        copy_part(target, content, range(position, frame.start()))
         target.write(b'"' + frame[1])
         position = frame.end()
-    _copy(target, content, range(position, events.stop))
+    copy_part(target, content, range(position, events.stop))
 
 
-def _copy(target: gzip.GzipFile, content: mmap.mmap, part: range) -> None:
-    for start in part[::_CHUNK]:
-        target.write(content[start : min(start + _CHUNK, part.stop)])
+def copy_part(target: gzip.GzipFile, content: mmap.mmap, part: range) -> None:
+    """Write the bytes of `part` of the content, `CHUNK` of them at a time."""
+    for start in part[::CHUNK]:
+        target.write(content[start : min(start + CHUNK, part.stop)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 import msgspec
@@ -10,23 +9,13 @@ import msgspec
 from tracekit.errors import UsageError
 from tracekit.manifest import LEVELS, CaptureOptions, Level, Settings
 
-__all__ = ["DEFAULT_LEVELS", "Plan", "process_of"]
+__all__ = ["DEFAULT_LEVELS", "Plan", "check_numbers"]
 
 DEFAULT_LEVELS: tuple[Level, ...] = ("M", "MLG", "metrics")
 
-_START: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main(sys.argv[2:])"
-)
-
-_LEAST = {"steps": 1, "warmup": 1, "wait": 0}
-_LEAST_SETTINGS = {
-    "batch": 1,
-    "size": 1,
-    "workers": 0,
-    "accumulate": 1,
-    "max_rows": 1,
-    "threads": 1,
-    "ranks": 1,
+_LEAST: Final = {
+    **{"steps": 1, "warmup": 1, "wait": 0},
+    **{"batch": 1, "size": 1, "workers": 0, "accumulate": 1, "max_rows": 1, "threads": 1, "ranks": 1},
 }
 
 
@@ -41,11 +30,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def check(self) -> None:
         """Raise UsageError for a number out of range, or a level that is none, comes twice or is missing."""
-        for part, least in ((self.options, _LEAST), (self.settings, _LEAST_SETTINGS)):
-            for name, bound in least.items():
-                value = getattr(part, name)
-                if value is not None and value < bound:
-                    raise UsageError(f"{name} is {value}", remedy=f"it must be at least {bound}")
+        check_numbers(self.options)
+        check_numbers(self.settings)
         unknown = [level for level in self.levels if level not in LEVELS]
         if unknown or not self.levels or len(set(self.levels)) < len(self.levels):
             raise UsageError(
@@ -54,10 +40,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
 
 
-def process_of(module: str, plan: Plan, *more: object) -> list[str]:
-    """The words of a process that finds what this one finds, and calls `main` of the module with the plan and `more`."""
-    return [
-        *(sys.executable, "-c", _START.format(module=module)),
-        *(msgspec.json.encode(each).decode() for each in (sys.path, plan)),
-        *map(str, more),
-    ]
+def check_numbers(part: CaptureOptions | Settings) -> None:
+    """Raise UsageError for a number out of range."""
+    for name, least in _LEAST.items():
+        value = getattr(part, name, None)
+        if value is not None and value < least:
+            raise UsageError(f"{name} is {value}", remedy=f"it must be at least {least}")

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from tracekit.capture import counters, workloads
-from tracekit.capture.device import resolve_device, synchronize
+from tracekit.capture.device import resolve_device, synchronize, tensor_cores
 from tracekit.capture.environment import describe_machine
 from tracekit.capture.flops import flop_counter
 from tracekit.capture.marks.instrument import describe_layers
@@ -22,18 +22,17 @@ from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.marks.ranges import ProfilerMarks
 from tracekit.capture.output import SCRATCH_PREFIX, trace_file, without_paths, write_capture, write_trace
 from tracekit.capture.plan import Plan
-from tracekit.capture.precision import tensor_cores
 from tracekit.capture.recipe import Recipe
-from tracekit.capture.session import Recorded, recording
+from tracekit.capture.sessions import Recorded, recording
 from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import TracekitError, UsageError
 from tracekit.manifest import Level, Manifest, Run, Settings
 
-__all__ = ["record", "train_step"]
+__all__ = ["QUIET_SECONDS", "record", "train_step"]
 
-_QUIET_SECONDS: Final = 10
+QUIET_SECONDS: Final = 10
 """A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
 
 
@@ -150,7 +149,7 @@ class _Capture:
     def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
         now, options = time.monotonic(), self.plan.options
         total = options.wait + options.warmup + options.steps
-        if now - self._told_at >= _QUIET_SECONDS and done < total:
+        if now - self._told_at >= QUIET_SECONDS and done < total:
             self._told_at = now
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 

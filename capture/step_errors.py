@@ -32,7 +32,6 @@ _LOADER_ENDED: Final = re.compile(
     r"(?:is killed by signal: (?P<signal>[^.]+)|exited unexpectedly(?: with exit code (?P<code>\d+))?)"
 )
 
-
 _RECEIVING: Final = frozenset({"reductions.py", "resource_sharer.py", "connection.py", "queues.py"})
 _HEARD_SECONDS: Final = 1
 
@@ -49,9 +48,9 @@ def own_errors(plan: Plan) -> Iterator[None]:
     except (TracekitError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
-        known = _known(error, plan)
-        if known is not None:
-            raise known from error
+        plain = _of_machine(error, plan)
+        if plain is not None:
+            raise plain from error
         if workloads.is_built_in(plan.workload):
             raise
         base, in_file, _ = plan.workload.partition(".py:")
@@ -61,7 +60,7 @@ def own_errors(plan: Plan) -> Iterator[None]:
         ) from error
 
 
-def _known(error: BaseException, plan: Plan) -> TracekitError | None:
+def _of_machine(error: BaseException, plan: Plan) -> TracekitError | None:
     """The error as one line, where it is one of those that the machine causes and not the code."""
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -80,7 +79,7 @@ def _known(error: BaseException, plan: Plan) -> TracekitError | None:
         )
     if plan.settings.workers and isinstance(error, OSError | EOFError) and _while_receiving(error):
         return _of_lost_loader()
-    return _of_loader([found for text in _texts(error) if (found := _LOADER_ENDED.search(text))])
+    return _of_loader([end for text in _texts(error) if (end := _LOADER_ENDED.search(text))])
 
 
 def _while_receiving(error: BaseException) -> bool:
@@ -93,10 +92,10 @@ def _of_lost_loader() -> TracekitError | None:
     """Torch raises how a loader ended, whenever it hears of that: a moment later."""
     try:
         time.sleep(_HEARD_SECONDS)
-    except RuntimeError as told:
-        found = _LOADER_ENDED.search(str(told))
-        if found is not None:
-            return _of_loader([found])
+    except RuntimeError as error:
+        end = _LOADER_ENDED.search(str(error))
+        if end is not None:
+            return _of_loader([end])
     return TracekitError("a loader process ended", remedy="--workers 0 shows where")
 
 
@@ -107,16 +106,16 @@ def _texts(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__ or error.__context__
 
 
-def _of_loader(told: Sequence[re.Match[str]]) -> TracekitError | None:
-    if not told:
+def _of_loader(ends: Sequence[re.Match[str]]) -> TracekitError | None:
+    if not ends:
         return None
-    ended = next((found for found in told if found["signal"] or found["code"]), told[0])
-    if ended["signal"] == "Killed":
+    end = next((each for each in ends if each["signal"] or each["code"]), ends[0])
+    if end["signal"] == "Killed":
         return OutOfMemoryError(
             "the system killed a loader process, as it does when memory runs out",
             remedy="lower --workers, --batch or --size",
         )
-    how = f"crashed ({ended['signal']})" if ended["signal"] else "ended"
-    if ended["code"]:
-        how = f"ended with exit code {ended['code']}"
+    how = f"crashed ({end['signal']})" if end["signal"] else "ended"
+    if end["code"]:
+        how = f"ended with exit code {end['code']}"
     return TracekitError(f"a loader process {how}", remedy="--workers 0 shows where")

@@ -40,13 +40,13 @@ def own_part(error: BaseException, file: Path | None) -> str:
     is left, as then the error was raised by tracekit's own loop, and its text says all.
     """
     own = None if file is None else os.path.realpath(file)
-    told = traceback.TracebackException.from_exception(error)
-    for part in _chain(told):
+    summary = traceback.TracebackException.from_exception(error)
+    for part in _chain(summary):
         del part.stack[: _first_own(part.stack, own)]
     if worker := _IN_LOADER.match(str(error)):
         return _cut(str(error)[worker.end() :], own)
-    frames = any(part.stack for part in _chain(told)) or isinstance(error, SyntaxError)
-    return "".join(told.format()) if frames else ""
+    frames = any(part.stack for part in _chain(summary)) or isinstance(error, SyntaxError)
+    return "".join(summary.format()) if frames else ""
 
 
 def _first_own(stack: traceback.StackSummary, own: str | None) -> int:
@@ -60,13 +60,13 @@ def _first_own(stack: traceback.StackSummary, own: str | None) -> int:
     return next(foreign, len(files))
 
 
-def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+def _chain(error: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     """The error, and those that it was raised from or beside."""
-    waiting = [told]
-    while waiting:
-        part = waiting.pop()
+    queue = [error]
+    while queue:
+        part = queue.pop()
         yield part
-        waiting += [linked for linked in (part.__cause__, part.__context__) if linked is not None]
+        queue += [linked for linked in (part.__cause__, part.__context__) if linked is not None]
 
 
 def _cut(text: str, own: str | None) -> str:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tracekit.capture.blocks import checkpoint_blocks, compile_blocks, replicate, shard
+from tracekit.capture.device import autocast, grad_scaler
 from tracekit.capture.marks.names import PhaseRange, no_phase
-from tracekit.capture.precision import autocast, grad_scaler
-from tracekit.capture.ranks.blocks import checkpoint_blocks, compile_blocks
 from tracekit.capture.recipe import Recipe
 from tracekit.errors import UsageError
 from tracekit.manifest import Setting, Settings
@@ -57,7 +57,8 @@ class Training:
         self._runs = self.model
         self._is_ready = settings.ranks == 1
         if settings.ranks > 1 and settings.parallel == "fsdp":
-            self._shard()  # before the optimizer is made, which must see the shards
+            shard(self.model)  # before the optimizer is made, which must see the shards
+            self._is_ready = True
         self._optimizer = recipe.optimizer(self._runs)
         self._scaler = grad_scaler(device, settings.precision)
         self._updates = 0
@@ -139,16 +140,8 @@ class Training:
         if self.recipe.after_update is not None:
             self.recipe.after_update(self._runs, self._updates)
 
-    def _shard(self) -> None:
-        from tracekit.capture.ranks.parallel import shard  # noqa: PLC0415 - only where there are several ranks
-
-        shard(self.model)
-        self._is_ready = True
-
     def _replicate(self, batch: Any) -> None:
         """Wrap the model for several ranks, after a pass on one that shows which parameters take part."""
-        from tracekit.capture.ranks.parallel import replicate  # noqa: PLC0415
-
         self._backward(batch, 1, no_phase)
         self._runs = replicate(self.model, self.device)
         self._optimizer.zero_grad()

@@ -31,16 +31,16 @@ def describe_layers(model: nn.Module) -> list[tuple[Layer, nn.Module]]:
     graph at every layer, so that the trace would show another program. Raises `UsageError` when a module was
     compiled in place, which puts the hooks of the module itself inside.
     """
-    found: list[tuple[Layer, nn.Module]] = []
-    _describe(model, "", None, found, set())
-    return found
+    layers: list[tuple[Layer, nn.Module]] = []
+    _describe(model, "", None, layers, set())
+    return layers
 
 
 def _describe(
     module: nn.Module,
     name: str,
     parent: int | None,
-    found: list[tuple[Layer, nn.Module]],
+    layers: list[tuple[Layer, nn.Module]],
     seen: set[nn.Module],
 ) -> None:
     if module in seen:
@@ -56,18 +56,18 @@ def _describe(
     )  # what torch.compile(module) returns; its class takes 1.5 s to import
     original = module.get_submodule("_orig_mod") if compiled else module
     layer = Layer(
-        id=len(found),
+        id=len(layers),
         parent=parent,
         name=name,
         range_name=layer_range_name(name),
         type=_type_name(original),
         parameters=sum(p.numel() for p in original.parameters(recurse=compiled)),
     )
-    found.append((layer, module))
+    layers.append((layer, module))
     if compiled:
         return
     for child_name, child in module.named_children():
-        _describe(child, f"{name}.{child_name}" if name else child_name, layer.id, found, seen)
+        _describe(child, f"{name}.{child_name}" if name else child_name, layer.id, layers, seen)
 
 
 def _type_name(module: nn.Module) -> str:
@@ -83,12 +83,12 @@ def _shapes(value: object, most: int = 8) -> list[list[int]]:
     if isinstance(value, torch.Tensor):
         return [list(value.shape)]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
-    found: list[list[int]] = []
+    shapes: list[list[int]] = []
     for part in parts:
-        found += _shapes(part, most - len(found))
-        if len(found) >= most:
+        shapes += _shapes(part, most - len(shapes))
+        if len(shapes) >= most:
             break
-    return found[:most]
+    return shapes[:most]
 
 
 class _Call:
@@ -121,11 +121,11 @@ class Instrumentation:
 
     def __init__(self, model: nn.Module, marks: Marks) -> None:
         self.step: int | None = None
-        described = describe_layers(model)
-        self.layers = [layer for layer, _ in described]
+        pairs = describe_layers(model)
+        self.layers = [layer for layer, _ in pairs]
         self.range_kind = marks.kind
         self._open_range = marks.layer
-        self._modules = [module for _, module in described]
+        self._modules = [module for _, module in pairs]
         self._inputs: dict[int, list[list[int]]] = {}
         self._outputs: dict[int, list[list[int]]] = {}
         self._calls: list[_Call] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -17,15 +16,15 @@ import msgspec
 
 from tracekit import errors
 from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
-from tracekit.capture.plan import Plan, process_of
+from tracekit.capture.plan import Plan
+from tracekit.capture.processes import SIGKILL, ending, words_of
 from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
 from tracekit.manifest import Manifest
 
-__all__ = ["Failure", "error_file", "record_ranks"]
+__all__ = ["Failure", "error_file", "error_of", "record_ranks"]
 
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
-_SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
             processes += (_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks))
             failed = _wait(processes, scratch, progress)
             codes = [process.poll() for process in processes]
-            error = None if failed is None else _error_of(failed, codes, scratch)
+            error = None if failed is None else error_of(failed, codes, scratch)
         except KeyboardInterrupt:
             _keep_finished(processes, scratch, plan, folder, stopped="interrupted")
             raise
@@ -98,7 +97,7 @@ def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> sub
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(plan.settings.ranks),
     }
-    words = process_of("tracekit.capture.ranks.process", plan, folder, scratch, rank)
+    words = words_of("tracekit.capture.ranks.process", plan, folder, scratch, rank)
     return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
@@ -106,13 +105,13 @@ def _wait(
     processes: list[subprocess.Popen[bytes]], scratch: Path, progress: Callable[[str], None]
 ) -> int | None:
     """Wait for all ranks, telling what the first one does; returns the one that failed first, None when all went well."""
-    told = 0
+    lines_out = 0
     while True:
         codes = [process.poll() for process in processes]
         lines = _lines(scratch / "progress")
-        for line in lines[told:]:
+        for line in lines[lines_out:]:
             progress(line)
-        told = len(lines)
+        lines_out = len(lines)
         failed = [rank for rank, code in enumerate(codes) if code]
         if failed:
             return min(failed, key=lambda rank: _failed_at(scratch, rank))
@@ -168,26 +167,24 @@ def _merged(scratch: Path, plan: Plan) -> Manifest | None:
     return msgspec.structs.replace(parts[0], runs=runs, skipped_samples=skipped)
 
 
-def _error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
+def error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
+    """The error to raise when rank `failed` is the first of which it was seen; `codes` are the exit codes of all."""
     # The rank that ran out of memory takes others with it, which may be seen to end first.
     for rank, code in enumerate(codes):
         failure = _failure(scratch, rank)
         if failure is not None and failure.kind == OutOfMemoryError.__name__:
             return _raised(rank, failure)
-        if code == -_SIGKILL:
+        if code == -SIGKILL:
             return OutOfMemoryError(
                 f"rank {rank}: the system killed it, as it does when memory runs out",
                 remedy="lower --batch, --size or --ranks",
             )
     failure = _failure(scratch, failed)
-    return _raised(failed, failure) if failure else TracekitError(f"rank {failed}: {_ended(codes[failed])}")
-
-
-def _ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        names = {member.value: member.name for member in signal.Signals}
-        return f"it crashed ({names.get(-code, f'signal {-code}')})"
-    return f"it ended with exit code {code} and no word"
+    return (
+        _raised(failed, failure)
+        if failure
+        else TracekitError(f"rank {failed}: {ending(codes[failed], missing='word')}")
+    )
 
 
 def _failure(scratch: Path, rank: int) -> Failure | None:

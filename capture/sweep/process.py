@@ -19,17 +19,17 @@ from typing import Final
 
 import msgspec
 
-from tracekit.capture.plan import Plan, process_of
+from tracekit.capture.plan import Plan
+from tracekit.capture.processes import SIGKILL, ending, words_of
 from tracekit.capture.run import run
 from tracekit.errors import OutOfMemoryError, TracekitError
 from tracekit.sweep_index import Status
 
-__all__ = ["Outcome", "command", "main", "run_plan"]
+__all__ = ["GRACE_SECONDS", "Outcome", "command", "main", "run_plan"]
 
-_GRACE_SECONDS: Final = 10
+GRACE_SECONDS: Final = 10
 _POLL_SECONDS: Final = 0.1
-_SIGKILL: Final = getattr(signal, "SIGKILL", 9)  # Windows has no such name
-_KILLED: Final = frozenset({-_SIGKILL, 128 + _SIGKILL})
+_KILLED: Final = frozenset({-SIGKILL, 128 + SIGKILL})
 _LONGEST_ERROR: Final = 300
 
 
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def command(plan: Plan, folder: Path, result: Path) -> list[str]:
     """The words of the process that records the plan into `folder` and writes its `Outcome` as JSON to `result`."""
-    return process_of("tracekit.capture.sweep.process", plan, folder, result)
+    return words_of("tracekit.capture.sweep.process", plan, folder, result)
 
 
 def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outcome:
@@ -53,19 +53,19 @@ def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outco
     out. When this function is left early, as by Ctrl-C, the process and all that it started are ended first.
     """
     with tempfile.TemporaryDirectory(prefix="tracekit-sweep-") as scratch_name:
-        result, said = Path(scratch_name) / "result.json", Path(scratch_name) / "stderr"
+        result, stderr = Path(scratch_name) / "result.json", Path(scratch_name) / "stderr"
         began = time.monotonic()
-        code = _wait(command(plan, folder, result), said, timeout)
+        code = _wait(command(plan, folder, result), stderr, timeout)
         seconds = time.monotonic() - began
-        outcome = _outcome(code, result, said)
+        outcome = _outcome(code, result, stderr)
         if code is None:
             outcome = Outcome(status="failed", error=f"timed out after {timeout:g} s")
     return msgspec.structs.replace(outcome, seconds=seconds)
 
 
-def _wait(words: Sequence[str], said: Path, timeout: float | None) -> int | None:
+def _wait(words: Sequence[str], stderr: Path, timeout: float | None) -> int | None:
     """Run the process to its end and return its exit code; None when time ran out. Nothing of it is left running."""
-    with said.open("wb") as errors:
+    with stderr.open("wb") as errors:
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -91,31 +91,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_SECONDS)
+                process.wait(GRACE_SECONDS)
     finally:
         if hasattr(os, "killpg"):
             # Whoever is left: a loader whose parent was killed would wait for work forever.
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, _SIGKILL)
+                os.killpg(process.pid, SIGKILL)
         process.kill()
         process.wait()
 
 
-def _outcome(code: int | None, result: Path, said: Path) -> Outcome:
+def _outcome(code: int | None, result: Path, stderr: Path) -> Outcome:
     if result.exists():
         return msgspec.json.decode(result.read_bytes(), type=Outcome)
     if code in _KILLED:
         return Outcome(status="out of memory", error="the system killed it, as it does when memory runs out")
-    lines = [line.strip() for line in said.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in stderr.read_text("utf-8", "replace").splitlines() if line.strip()]
     last = f": {lines[-1]}" if lines else ""
-    return Outcome(status="failed", error=f"{_ended(code)}{last}"[:_LONGEST_ERROR])
-
-
-def _ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        known = {member.value: member.name for member in signal.Signals}
-        return f"it crashed ({known.get(-code, f'signal {-code}')})"
-    return f"it ended with exit code {code} and no result"
+    return Outcome(status="failed", error=f"{ending(code, missing='result')}{last}"[:_LONGEST_ERROR])
 
 
 def main(arguments: Sequence[str]) -> None:

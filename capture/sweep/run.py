@@ -81,16 +81,16 @@ def sweep(
     _check(plans)
     folder = prepare_folder(Path(out))
     index = _Index(folder)
-    waiting = [(number, plan) for number, plan in enumerate(plans, 1) if not index.knows(plan, retry=retry)]
+    queue = [(number, plan) for number, plan in enumerate(plans, 1) if not index.knows(plan, retry=retry)]
     seconds: list[float] = []
-    for done, (number, plan) in enumerate(waiting):
-        told = partial(Progress, number, len(plans), label_of(plan, grid))
-        progress(told(None, _left(seconds, len(waiting) - done)))
+    for done, (number, plan) in enumerate(queue):
+        stage = partial(Progress, number, len(plans), label_of(plan, grid))
+        progress(stage(None, _left(seconds, len(queue) - done)))
         row = _skipped(plan, index, retry=retry) or _run(plan, folder, timeout)
         index.put(row)
         if row["seconds"] is not None:
             seconds.append(row["seconds"])
-        progress(told(row, _left(seconds, len(waiting) - done - 1)))
+        progress(stage(row, _left(seconds, len(queue) - done - 1)))
     return index.rows(plans)
 
 
@@ -108,8 +108,8 @@ class _Index:
 
         A run that was skipped is looked at again: what it was skipped for may have succeeded since.
         """
-        found = self._frame.filter(pl.col("key") == run_key(plan))["status"].to_list()
-        return bool(found) and (found[0] == DONE or (not retry and found[0] != SKIPPED))
+        statuses = self._frame.filter(pl.col("key") == run_key(plan))["status"].to_list()
+        return bool(statuses) and (statuses[0] == DONE or (not retry and statuses[0] != SKIPPED))
 
     def reason_to_skip(self, plan: Plan) -> str | None:
         """Which smaller batch of otherwise equal settings was out of memory, as a sentence; None when there is none."""
@@ -212,7 +212,7 @@ def _peak(manifest: Manifest) -> int | None:
     """The most on any rank, without the profiler where that was run."""
     for level in ("M", *(run.level for run in manifest.runs)):
         peaks = [run.peak_memory_bytes for run in manifest.runs if run.level == level]
-        known = [peak for peak in peaks if peak is not None]
-        if known:
-            return max(known)
+        most = max((peak for peak in peaks if peak is not None), default=None)
+        if most is not None:
+            return most
     return None

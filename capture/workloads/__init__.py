@@ -1,4 +1,4 @@
-"""The registry of workloads. It imports no torch: a workload's module is imported when it is asked for.
+"""The registry of workloads. It imports no torch: a workload's module is imported when it is needed.
 
 A workload is named `NAME` or `NAME:VARIANT`. A package of your own adds one through the entry-point group
 `tracekit.workloads`; the entry is a `WorkloadFactory`. A file of your own is named `FILE.py:FUNCTION`, and the function
@@ -42,21 +42,22 @@ __all__ = [
 ENTRY_POINT_GROUP = "tracekit.workloads"
 _BUILT_IN = {
     name: EntryPoint(name=name, value=f"tracekit.capture.workloads.{name}:build", group=ENTRY_POINT_GROUP)
-    for name in (
-        *(
-            "yolov5",
-            "bert",
-            "dlrm",
-            "resnet50",
-            "ssd300",
-            "transformer",
-            "deepspeech2",
-            "gpt2",
-            "llama",
-            "vit",
-        ),
-        *("lstm_translation", "hf", "timm", "torchvision", "cnn", "encoder"),
-    )
+    for name in [
+        "yolov5",
+        "bert",
+        "dlrm",
+        "resnet50",
+        "ssd300",
+        "transformer",
+        "deepspeech2",
+        "gpt2",
+        "llama",
+        "vit",
+        "lstm_translation",
+        "hf",
+        "cnn",
+        "encoder",
+    ]
 }
 _SHORT_NAMES = {
     **{f"yolov5{variant}": f"yolov5:{variant}" for variant in "nsmlx"},
@@ -133,13 +134,11 @@ class _InFile:
         sys.modules[spec.name] = module  # its classes must be found again in the processes of a DataLoader
         sys.path.insert(0, str(self.path.parent.resolve()))  # as if it were run as a script
         spec.loader.exec_module(module)
-        found: Callable[..., Any] | None = getattr(module, self.function, None)
-        if not callable(found):
+        function: Callable[..., Any] | None = getattr(module, self.function, None)
+        if not callable(function):
             raise UsageError(f"it has no function {self.function}", path=self.path)
-        made = found
-        if not inspect.signature(made).parameters:
-            return lambda _options: made()
-        return made
+        factory = function
+        return factory if inspect.signature(factory).parameters else lambda _options: factory()
 
 
 def names() -> list[str]:
@@ -176,7 +175,7 @@ def find(name: str) -> tuple[Loadable, str]:
         return _BUILT_IN[base], variant
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
         return entry, variant
-    known = [*names(), *_SHORT_NAMES]
-    close = difflib.get_close_matches(base, known, n=3)
+    close = difflib.get_close_matches(base, [*names(), *_SHORT_NAMES], n=3)
     remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
+    remedy += "; for a model of your own, name FILE.py:FUNCTION"
     raise UsageError(f"unknown workload {name!r}", remedy=remedy)

@@ -15,6 +15,9 @@ from torch.utils.data import Dataset
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads.checks import import_transformers, variant_or_default
+from tracekit.capture.workloads.data.random import torch_generator
+from tracekit.capture.workloads.data.samples import GeneratedSamples
 from tracekit.capture.workloads.data.tokens import (
     IGNORED,
     TextLines,
@@ -22,16 +25,9 @@ from tracekit.capture.workloads.data.tokens import (
     ZipfWords,
     find_tokenizer,
     mask_tokens,
-    sample_generator,
     sample_length,
 )
-from tracekit.capture.workloads.hf.training import (
-    AdamWWithWarmUp,
-    GeneratedSamples,
-    ambient,
-    choose_variant,
-    import_transformers,
-)
+from tracekit.capture.workloads.optimizers import AdamWWithWarmUp
 from tracekit.errors import UsageError
 
 __all__ = ["VARIANTS", "PairMaker", "SyntheticPairs", "TextPairs", "build", "build_model", "example_batch"]
@@ -127,7 +123,7 @@ class TextPairs(Dataset[Any]):
         return max(1, self.text.size // self.stride)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        random = sample_generator(self.seed, index)
+        random = torch_generator(self.seed, index)
         first_length, second_length = self.pairs.split(random)
         follows = _heads(random)
         tokens = self._tokens(index * self.stride, first_length + (second_length if follows else 0))
@@ -159,7 +155,7 @@ def build_model(variant: str, *, length: int = 0) -> nn.Module:
     It takes sequences of up to 512 tokens (tiny: 64), or more if `length` is more. Raises `UsageError` for an
     unknown variant and `MissingDependencyError` without transformers.
     """
-    shape = {"max_position_embeddings": 512, **_SHAPES[choose_variant("bert", variant, VARIANTS)]}
+    shape = {"max_position_embeddings": 512, **_SHAPES[variant_or_default("bert", variant, VARIANTS)]}
     shape["max_position_embeddings"] = max(length, shape["max_position_embeddings"])
     transformers = import_transformers()
     model: nn.Module = transformers.BertForPreTraining(transformers.BertConfig(**shape))
@@ -189,13 +185,12 @@ def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor
     A full sample needs no attention mask, and transformers would read its values, which there are none of on meta.
     """
     length = _default_length(variant, tiny=tiny)
-    sample = {
+    return {
         "input_ids": torch.full((1, length), _FIRST_WORD),
         "token_type_ids": torch.zeros((1, length), dtype=torch.int64),
         "labels": torch.full((1, length), _FIRST_WORD),
         "next_sentence_label": torch.zeros(1, dtype=torch.int64),
     }
-    return ambient(sample)
 
 
 def _default_length(variant: str, *, tiny: bool) -> int:
@@ -209,7 +204,7 @@ def build(options: WorkloadOptions) -> Recipe:
     the `tokenizer.json` beside it, if there is one, else by hashing (`HashedWords`). Raises `UsageError` for an
     unknown variant, a size too small, or data that hold no text; `MissingDependencyError` without transformers.
     """
-    variant = choose_variant("bert", options.variant, VARIANTS)
+    variant = variant_or_default("bert", options.variant, VARIANTS)
     variant = "tiny" if options.tiny else variant
     length = options.size or _default_length(variant, tiny=options.tiny)
     batch = options.batch or (2 if variant == "tiny" else 8)
@@ -219,7 +214,7 @@ def build(options: WorkloadOptions) -> Recipe:
         model = build_model(variant, length=length).to(options.device)
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
     pairs = PairMaker(length, ZipfWords(_FIRST_WORD, vocabulary))
-    training = AdamWWithWarmUp.of(_RATE, _DECAY, tiny=variant == "tiny")
+    training = AdamWWithWarmUp(_RATE, decay=_DECAY, tiny=variant == "tiny")
     text = None if options.data is None else _text_pairs(options.data, pairs, vocabulary, options.seed)
     return Recipe(
         model=model,
@@ -236,10 +231,7 @@ def build(options: WorkloadOptions) -> Recipe:
         config={
             "variant": variant,
             "vocabulary": vocabulary,
-            "optimizer": "AdamW",
-            "learning_rate": training.rate,
-            "weight_decay": _DECAY,
-            "warm_up_updates": training.warm_up,
+            **training.config,
             "masked_share": 0.15,
             "tokenizer": "none" if text is None else text.tokenizer.name,
         },

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import chosen_variant, refuse_max_rows
+from tracekit.capture.workloads.checks import refuse_max_rows, variant_or_default
 from tracekit.capture.workloads.data.speech import (
     ALPHABET,
     BINS,
@@ -136,13 +136,13 @@ def build_model(variant: str, *, tiny: bool = False) -> DeepSpeech2:
 
     A `tiny` one has layers of 32 and 4 channels. Raises `UsageError` for an unknown variant.
     """
-    shape = _SHAPES[chosen_variant("deepspeech2", variant, VARIANTS)]
+    shape = _SHAPES[variant_or_default("deepspeech2", variant, VARIANTS)]
     return DeepSpeech2(_Shape(shape.cell, _TINY_WIDTH, _TINY_CHANNELS) if tiny else shape)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> SpeechBatch:
     """Return a silence of 1,600 frames (1, 161, 1600), or 100 if `tiny`, labelled with one letter."""
-    chosen_variant("deepspeech2", variant, VARIANTS)
+    variant_or_default("deepspeech2", variant, VARIANTS)
     frames = _TINY_SIZE if tiny else _SIZE
     one = torch.ones(1, dtype=torch.int64)
     return torch.zeros(1, BINS, frames), one * frames, torch.ones(1, 1, dtype=torch.int64), one
@@ -173,7 +173,7 @@ def build(options: WorkloadOptions) -> Recipe:
     The loss is that of connectionist temporal classification (CTC). `data` is a folder of `NAME.wav` and `NAME.txt`;
     raises `UsageError` when there are none.
     """
-    variant = chosen_variant("deepspeech2", options.variant, VARIANTS)
+    variant = variant_or_default("deepspeech2", options.variant, VARIANTS)
     refuse_max_rows("deepspeech2", options)
     batch = options.batch or (_TINY_BATCH if options.tiny else _BATCH)
     size = options.size or (_TINY_SIZE if options.tiny else _SIZE)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import chosen_variant, refuse_other_size
+from tracekit.capture.workloads.checks import refuse_other_size, require_bytes, variant_or_default
 from tracekit.capture.workloads.data.criteo import (
     DENSE,
     KAGGLE_ROWS,
@@ -29,7 +29,6 @@ from tracekit.capture.workloads.data.criteo import (
     SyntheticClicks,
     collate_clicks,
 )
-from tracekit.capture.workloads.memory import require_bytes
 from tracekit.errors import UsageError
 
 __all__ = ["VARIANTS", "Dlrm", "build", "build_model", "example_batch"]
@@ -119,14 +118,14 @@ def build_model(variant: str, *, max_rows: int | None = None) -> Dlrm:
 
     `max_rows` caps the rows of each table. Raises `UsageError` for an unknown variant.
     """
-    shape = _SHAPES[chosen_variant("dlrm", variant, VARIANTS)]
+    shape = _SHAPES[variant_or_default("dlrm", variant, VARIANTS)]
     return Dlrm(_capped(shape.rows, max_rows), shape.bottom, shape.top)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> ClickBatch:
     """Return a batch of one row of zeros: the same for all variants, and for `tiny` ones."""
     del tiny
-    chosen_variant("dlrm", variant, VARIANTS)
+    variant_or_default("dlrm", variant, VARIANTS)
     return torch.zeros(1, DENSE), torch.zeros(1, TABLES, dtype=torch.int64), torch.zeros(1)
 
 
@@ -172,7 +171,7 @@ def build(options: WorkloadOptions) -> Recipe:
 
     Raises `UsageError` when they would not fit there, for a size (a row has none), and for unusable data.
     """
-    variant = chosen_variant("dlrm", options.variant, VARIANTS)
+    variant = variant_or_default("dlrm", options.variant, VARIANTS)
     shape = _SHAPES[variant]
     refuse_other_size("dlrm", options, DENSE + TABLES, "features")
     max_rows = _row_limit(options)

@@ -9,8 +9,8 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.hf.causal import causal_example, causal_recipe
-from tracekit.capture.workloads.hf.training import choose_variant, import_transformers
+from tracekit.capture.workloads.causal import causal_example, causal_recipe
+from tracekit.capture.workloads.checks import import_transformers, variant_or_default
 
 __all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 
@@ -31,7 +31,7 @@ def build_model(variant: str, *, tiny: bool = False, length: int = 0) -> nn.Modu
     It takes sequences of up to 1024 tokens (tiny: 64), or more if `length` is more. Raises `UsageError` for an
     unknown variant and `MissingDependencyError` without transformers.
     """
-    shape: dict[str, Any] = dict(_SHAPES["tiny" if tiny else choose_variant("gpt2", variant, VARIANTS)])
+    shape: dict[str, Any] = dict(_SHAPES["tiny" if tiny else variant_or_default("gpt2", variant, VARIANTS)])
     shape["n_positions"] = max(length, _TINY_PLACES if tiny else 1024)
     if tiny:
         shape |= {"bos_token_id": 0, "eos_token_id": 0}
@@ -42,7 +42,7 @@ def build_model(variant: str, *, tiny: bool = False, length: int = 0) -> nn.Modu
 
 def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor]:
     """Return a batch of one sample, of 1024 tokens (tiny: 32), on the device of the context."""
-    choose_variant("gpt2", variant, VARIANTS)
+    variant_or_default("gpt2", variant, VARIANTS)
     return causal_example(32 if tiny else 1024)
 
 
@@ -52,7 +52,7 @@ def build(options: WorkloadOptions) -> Recipe:
     With `options.data` it trains on that text, as `bert` does. Raises `UsageError` for an unknown variant or
     data that hold no text, `MissingDependencyError` without transformers.
     """
-    variant = choose_variant("gpt2", options.variant, VARIANTS)
+    variant = variant_or_default("gpt2", options.variant, VARIANTS)
     length = options.size or (32 if options.tiny else 1024)
     with options.device:
         model = build_model(variant, tiny=options.tiny, length=length).to(options.device)

@@ -9,8 +9,8 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.hf.causal import causal_example, causal_recipe
-from tracekit.capture.workloads.hf.training import choose_variant, import_transformers
+from tracekit.capture.workloads.causal import causal_example, causal_recipe
+from tracekit.capture.workloads.checks import import_transformers, variant_or_default
 
 __all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 
@@ -54,7 +54,7 @@ def build_model(variant: str, *, tiny: bool = False) -> nn.Module:
 
     Raises `UsageError` for an unknown variant and `MissingDependencyError` without transformers.
     """
-    shape = _SHAPES["tiny" if tiny else choose_variant("llama", variant, VARIANTS)]
+    shape = _SHAPES["tiny" if tiny else variant_or_default("llama", variant, VARIANTS)]
     transformers = import_transformers()
     model: nn.Module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, use_cache=False))
     return model
@@ -62,7 +62,7 @@ def build_model(variant: str, *, tiny: bool = False) -> nn.Module:
 
 def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor]:
     """Return a batch of one sample, of 2048 tokens (tiny: 32), on the device of the context."""
-    choose_variant("llama", variant, VARIANTS)
+    variant_or_default("llama", variant, VARIANTS)
     return causal_example(32 if tiny else 2048)
 
 
@@ -72,7 +72,7 @@ def build(options: WorkloadOptions) -> Recipe:
     With `options.data` it trains on that text, as `bert` does. Raises `UsageError` for an unknown variant or
     data that hold no text, `MissingDependencyError` without transformers.
     """
-    variant = choose_variant("llama", options.variant, VARIANTS)
+    variant = variant_or_default("llama", options.variant, VARIANTS)
     length = options.size or (32 if options.tiny else 2048)
     with options.device:
         model = build_model(variant, tiny=options.tiny).to(options.device)

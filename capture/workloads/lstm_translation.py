@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import chosen_variant, refuse_data, refuse_max_rows
+from tracekit.capture.workloads.checks import refuse_data, refuse_max_rows, variant_or_default
 from tracekit.capture.workloads.data.translation import (
     PADDING,
     SentencePairs,
@@ -139,13 +139,13 @@ def build_model(variant: str, *, tiny: bool = False) -> LstmTranslator:
 
     A `tiny` one has 32 features and 500 tokens. Raises `UsageError` for an unknown variant.
     """
-    chosen_variant("lstm_translation", variant, VARIANTS)
+    variant_or_default("lstm_translation", variant, VARIANTS)
     return LstmTranslator(_TINY if tiny else _FULL)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> TokenBatch:
     """Return a source of 50 tokens (1, 50) and a target of one more (1, 51), or of 10 and 11 if `tiny`."""
-    chosen_variant("lstm_translation", variant, VARIANTS)
+    variant_or_default("lstm_translation", variant, VARIANTS)
     length = _TINY_SIZE if tiny else _SIZE
     return torch.ones(1, length, dtype=torch.int64), torch.ones(1, length + 1, dtype=torch.int64)
 
@@ -164,7 +164,7 @@ def build(options: WorkloadOptions) -> Recipe:
 
     Raises `UsageError` for real data, which it does not read.
     """
-    variant = chosen_variant("lstm_translation", options.variant, VARIANTS)
+    variant = variant_or_default("lstm_translation", options.variant, VARIANTS)
     refuse_data("lstm_translation", options)
     refuse_max_rows("lstm_translation", options)
     shape = _TINY if options.tiny else _FULL

@@ -16,14 +16,23 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import chosen_variant, refuse_max_rows
-from tracekit.capture.workloads.data.images import ImageFolder, Normalise, SyntheticImages
+from tracekit.capture.workloads.checks import refuse_max_rows, variant_or_default
+from tracekit.capture.workloads.data.images import ImageBatch, ImageFolder, Normalise, SyntheticImages
 
-__all__ = ["VARIANTS", "BasicBlock", "Bottleneck", "ResNet", "build", "build_model", "example_batch"]
+__all__ = [
+    "CLASSES",
+    "VARIANTS",
+    "BasicBlock",
+    "Bottleneck",
+    "ResNet",
+    "build",
+    "build_model",
+    "example_batch",
+]
 
 VARIANTS: Final[tuple[str, ...]] = ("50", "18", "34", "101", "152")
 
-_CLASSES = 1_000
+CLASSES = 1_000
 _WIDTH, _TINY_WIDTH = 64, 8
 _SIZE, _TINY_SIZE = 224, 64
 _BATCH, _TINY_BATCH = 64, 8
@@ -31,8 +40,6 @@ _LEARNING_RATE = 0.1
 _MOMENTUM = 0.9
 _WEIGHT_DECAY = 5e-5
 _LABEL_SMOOTHING = 0.1
-
-ImageBatch = tuple[torch.Tensor, torch.Tensor]
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -121,7 +128,7 @@ class ResNet(nn.Module):
             self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
         self.stages = len(counts)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(channels, _CLASSES)
+        self.fc = nn.Linear(channels, CLASSES)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -140,13 +147,13 @@ def build_model(variant: str, *, tiny: bool = False) -> ResNet:
 
     A `tiny` one is an eighth as wide. Raises `UsageError` for an unknown variant.
     """
-    block, counts = _LAYOUTS[chosen_variant("resnet50", variant, VARIANTS)]
+    block, counts = _LAYOUTS[variant_or_default("resnet50", variant, VARIANTS)]
     return ResNet(block, counts, _TINY_WIDTH if tiny else _WIDTH)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> ImageBatch:
     """Return a batch of one black image, (1, 3, 224, 224) bytes, or 64 pixels wide if `tiny`, and its class."""
-    chosen_variant("resnet50", variant, VARIANTS)
+    variant_or_default("resnet50", variant, VARIANTS)
     side = _TINY_SIZE if tiny else _SIZE
     return torch.zeros(1, 3, side, side, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
 
@@ -171,14 +178,14 @@ def build(options: WorkloadOptions) -> Recipe:
 
     `data` is a folder with one folder of images per class, at most 1,000. Raises `UsageError` when it is not.
     """
-    variant = chosen_variant("resnet50", options.variant, VARIANTS)
+    variant = variant_or_default("resnet50", options.variant, VARIANTS)
     refuse_max_rows("resnet50", options)
     side = options.size or (_TINY_SIZE if options.tiny else _SIZE)
     batch = options.batch or (_TINY_BATCH if options.tiny else _BATCH)
     dataset = (
-        SyntheticImages(side, _CLASSES, options.seed)
+        SyntheticImages(side, CLASSES, options.seed)
         if options.data is None
-        else ImageFolder(options.data, side, _CLASSES, options.seed)
+        else ImageFolder(options.data, side, CLASSES, options.seed)
     )
     return Recipe(
         model=build_model(variant, tiny=options.tiny).to(options.device),
@@ -195,7 +202,7 @@ def build(options: WorkloadOptions) -> Recipe:
             "variant": variant,
             "batch": batch,
             "image_side": side,
-            "classes": _CLASSES,
+            "classes": CLASSES,
             "optimizer": "SGD",
             "learning_rate": _LEARNING_RATE,
             "label_smoothing": _LABEL_SMOOTHING,

@@ -15,7 +15,7 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import chosen_variant, refuse_data, refuse_max_rows
+from tracekit.capture.workloads.checks import refuse_data, refuse_max_rows, variant_or_default
 from tracekit.capture.workloads.data.translation import (
     PADDING,
     SentencePairs,
@@ -23,7 +23,7 @@ from tracekit.capture.workloads.data.translation import (
     collate_pairs,
     translation_loss,
 )
-from tracekit.capture.workloads.schedule import ScheduledOptimizer
+from tracekit.capture.workloads.optimizers import ScheduledOptimizer
 
 __all__ = ["VARIANTS", "TranslationTransformer", "build", "build_model", "example_batch"]
 
@@ -121,8 +121,8 @@ class TranslationTransformer(nn.Module):
 
 
 def _shape(variant: str, *, tiny: bool) -> _Shape:
-    chosen = chosen_variant("transformer", variant, VARIANTS)
-    return _TINY if tiny else _SHAPES[chosen]
+    name = variant_or_default("transformer", variant, VARIANTS)
+    return _TINY if tiny else _SHAPES[name]
 
 
 def build_model(variant: str, *, tiny: bool = False) -> TranslationTransformer:
@@ -135,7 +135,7 @@ def build_model(variant: str, *, tiny: bool = False) -> TranslationTransformer:
 
 def example_batch(variant: str, *, tiny: bool = False) -> TokenBatch:
     """Return a source of 128 tokens (1, 128) and a target of one more (1, 129), or of 16 and 17 if `tiny`."""
-    chosen_variant("transformer", variant, VARIANTS)
+    variant_or_default("transformer", variant, VARIANTS)
     length = _TINY_SIZE if tiny else _SIZE
     return torch.ones(1, length, dtype=torch.int64), torch.ones(1, length + 1, dtype=torch.int64)
 
@@ -159,7 +159,7 @@ def build(options: WorkloadOptions) -> Recipe:
 
     Raises `UsageError` for real data, which it does not read.
     """
-    variant = chosen_variant("transformer", options.variant, VARIANTS)
+    variant = variant_or_default("transformer", options.variant, VARIANTS)
     refuse_data("transformer", options)
     refuse_max_rows("transformer", options)
     shape = _shape(variant, tiny=options.tiny)

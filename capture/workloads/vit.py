@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -11,24 +10,17 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.hf.training import (
-    IMAGE_CLASSES,
-    AdamWWithWarmUp,
-    GeneratedSamples,
-    SyntheticImages,
-    ambient,
-    choose_variant,
-    import_transformers,
-    normalise,
-    refuse_data,
-    require_multiple,
-)
+from tracekit.capture.workloads.checks import import_transformers, refuse_data, variant_or_default
+from tracekit.capture.workloads.data.images import ImageBatch, Normalise, SyntheticImages
+from tracekit.capture.workloads.optimizers import AdamWWithWarmUp
+from tracekit.errors import UsageError
 
-__all__ = ["VARIANTS", "build", "build_model", "example_batch", "forward", "loss"]
+__all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 
 VARIANTS: Final[tuple[str, ...]] = ("b16", "l16")
 
 _PATCH = 16
+_CLASSES = 1_000
 _SHAPES: Final[dict[str, dict[str, int]]] = {
     "b16": {},  # the defaults of transformers
     "l16": {
@@ -55,31 +47,28 @@ def build_model(variant: str, *, tiny: bool = False, side: int = 0) -> nn.Module
     It takes images of `side` pixels, by default 224 (tiny: 64). Raises `UsageError` for an unknown variant or a
     side that is no multiple of 16, and `MissingDependencyError` without transformers.
     """
-    shape = {"image_size": 224, **_SHAPES["tiny" if tiny else choose_variant("vit", variant, VARIANTS)]}
+    shape = {"image_size": 224, **_SHAPES["tiny" if tiny else variant_or_default("vit", variant, VARIANTS)]}
     shape["image_size"] = side or shape["image_size"]
-    require_multiple("an image", shape["image_size"], _PATCH)
+    if shape["image_size"] % _PATCH:
+        raise UsageError(
+            f"an image of {shape['image_size']} pixels a side",
+            remedy=f"the side must be a multiple of {_PATCH}",
+        )
     transformers = import_transformers()
-    config = transformers.ViTConfig(**shape, num_labels=IMAGE_CLASSES)
+    config = transformers.ViTConfig(**shape, num_labels=_CLASSES)
     model: nn.Module = transformers.ViTForImageClassification(config)
     return model
 
 
-def forward(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
-    """Return the model's output, with scores (batch, classes), for images of bytes."""
-    return model(pixel_values=normalise(batch["image"]))
-
-
-def loss(output: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the mean cross entropy."""
-    return functional.cross_entropy(output.logits.float(), batch["label"])
-
-
-def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor]:
-    """Return a batch of one image of 224 pixels a side (tiny: 64), on the device of the context."""
-    choose_variant("vit", variant, VARIANTS)
+def example_batch(variant: str, *, tiny: bool = False) -> ImageBatch:
+    """Return a batch of one image of 224 pixels a side (tiny: 64) and its class, on the device of the context."""
+    variant_or_default("vit", variant, VARIANTS)
     side = 64 if tiny else 224
-    image = torch.zeros((1, 3, side, side), dtype=torch.uint8)
-    return ambient({"image": image, "label": torch.zeros(1, dtype=torch.int64)})
+    return torch.zeros((1, 3, side, side), dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+
+
+def _loss(output: Any, batch: ImageBatch) -> torch.Tensor:
+    return functional.cross_entropy(output.logits.float(), batch[1])
 
 
 def build(options: WorkloadOptions) -> Recipe:
@@ -88,17 +77,18 @@ def build(options: WorkloadOptions) -> Recipe:
     Raises `UsageError` for an unknown variant, a side that is no multiple of 16, or when real data are asked
     for; `MissingDependencyError` without transformers.
     """
-    variant = choose_variant("vit", options.variant, VARIANTS)
-    refuse_data("vit", options.data)
+    variant = variant_or_default("vit", options.variant, VARIANTS)
+    refuse_data("vit", options)
     side = options.size or (64 if options.tiny else 224)
     with options.device:
         model = build_model(variant, tiny=options.tiny, side=side).to(options.device)
-    training = AdamWWithWarmUp.of(_RATE, _DECAY, tiny=options.tiny)
+        normalise = Normalise()  # not a part of the model, which is transformers' own
+    training = AdamWWithWarmUp(_RATE, decay=_DECAY, tiny=options.tiny)
     return Recipe(
         model=model,
-        dataset=GeneratedSamples(SyntheticImages(side), options.seed),
-        forward=forward,
-        loss=loss,
+        dataset=SyntheticImages(side, _CLASSES, options.seed),
+        forward=lambda model, batch: model(pixel_values=normalise(batch[0])),
+        loss=_loss,
         optimizer=training.optimizer,
         after_update=training.after_update,
         clip_norm=1.0,
@@ -108,10 +98,7 @@ def build(options: WorkloadOptions) -> Recipe:
         synthetic=True,
         config={
             "variant": "tiny" if options.tiny else variant,
-            "classes": IMAGE_CLASSES,
-            "optimizer": "AdamW",
-            "learning_rate": training.rate,
-            "weight_decay": _DECAY,
-            "warm_up_updates": training.warm_up,
+            "classes": _CLASSES,
+            **training.config,
         },
     )

@@ -22,7 +22,7 @@ from tracekit.capture.run import CaptureResult, run
 from tracekit.capture.training import Training, moved
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
-from tracekit.manifest import CaptureOptions, Settings
+from tracekit.manifest import CaptureOptions, Precision, Settings
 from tracekit.trace import Trace
 
 CPU = torch.device("cpu")
@@ -44,6 +44,8 @@ WORKLOADS = [
 ]
 CONVOLUTIONS = ["yolov5", "resnet50", "ssd300", "cnn"]
 """Nothing but convolutions and linear layers."""
+SLOW_LEARNERS = {"yolov5": 0.97, "lstm_translation": 0.92, "ssd300": 0.8, "encoder": 0.75, "transformer": 0.7}
+"""The share of the first loss that 20 updates leave at the most; half of it for the others."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,16 @@ def built(name: str) -> Recipe:
     return recipe
 
 
-@pytest.fixture(scope="module", params=WORKLOADS)
+QUICK = {"dlrm", "cnn"}
+"""Those of which everything is looked at each time, the others only among the slow tests."""
+
+
+def each(quick: set[str]) -> list[object]:
+    """Every workload, those that are not among the quick ones marked as slow."""
+    return [pytest.param(name, marks=[] if name in quick else pytest.mark.slow) for name in WORKLOADS]
+
+
+@pytest.fixture(scope="module", params=each(QUICK))
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     name = request.param
     result = run(
@@ -159,6 +170,8 @@ def test_the_layers_are_the_named_modules(captured: Captured) -> None:
     assert [(one.name, one.type) for one in layers] == [
         (name, type(module).__name__) for name, module in model.named_modules()
     ]
+    for one in layers[1:]:
+        assert layers[one.parent].name == one.name.rpartition(".")[0]
     assert [one.range_name for one in layers] == [LAYER_PREFIX + (one.name or ROOT_LAYER) for one in layers]
     own = [sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()]
     assert [one.parameters for one in layers] == own
@@ -192,7 +205,7 @@ def test_flops_are_counted(captured: Captured) -> None:
     assert flops > 0
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", [n for n in each(QUICK) if n.values[0] in CONVOLUTIONS])
 def test_training_a_convolutional_network_takes_three_times_the_forward(name: str) -> None:
     """Backward is two products for each of forward; only the first layer needs no gradient of its input."""
     recipe = built(name)
@@ -211,14 +224,15 @@ def test_training_a_convolutional_network_takes_three_times_the_forward(name: st
     assert whole.get_total_flops() == 3 * forward.get_total_flops() - ahead[0]
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_the_loss_falls_on_one_batch(name: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", each(set(WORKLOADS) - {"ssd300", "yolov5", "resnet50"}))
+def test_the_loss_falls_on_one_batch(name: str, precision: Precision) -> None:
     recipe = built(name)
-    training = Training(recipe, settings(name), CPU)
+    training = Training(recipe, settings(name, precision=precision), CPU)
     batch = next(training.batches())
-    losses = [float(training.step(batch, no_phase)) for _ in range(20)]
+    losses = [float(training.step(batch, no_phase)) for _ in range(21)]
     assert all(math.isfinite(loss) for loss in losses)
-    assert min(losses[-5:]) < losses[0]
+    assert min(losses[-5:]) < SLOW_LEARNERS.get(name, 0.5) * losses[0]
 
 
 def test_nothing_in_a_manifest_names_a_place(captured: Captured) -> None:

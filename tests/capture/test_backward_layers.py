@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import tracekit
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.scope import select
-from tracekit.capture.session import session
+from tracekit.capture.sessions import session
 from tracekit.manifest import CaptureOptions
 
 

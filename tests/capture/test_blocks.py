@@ -1,9 +1,10 @@
 """Which modules are a model's repeated blocks."""
 
+import pytest
 import torch
 from torch import nn
 
-from tracekit.capture.ranks.blocks import checkpoint_blocks, compile_blocks, repeated_blocks
+from tracekit.capture.blocks import checkpoint_blocks, compile_blocks, repeated_blocks
 from tracekit.capture.workloads.cnn import ResidualNet
 
 
@@ -54,6 +55,7 @@ def test_a_block_that_stands_twice_is_found_at_least_once_and_runs() -> None:
     assert next(shared.parameters()).grad is not None
 
 
+@pytest.mark.slow
 def test_how_many_blocks_were_changed() -> None:
     model = nn.Sequential(Block(), Block(), Block())
     assert compile_blocks(nn.Linear(2, 2)) == 0

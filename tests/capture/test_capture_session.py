@@ -14,7 +14,7 @@ from tracekit.capture import output
 from tracekit.capture.marks.names import no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.recorder import train_step
-from tracekit.capture.session import session
+from tracekit.capture.sessions import session
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions, find
 from tracekit.errors import UsageError
@@ -121,7 +121,7 @@ def test_a_failure_while_writing_keeps_the_older_capture(tmp_path: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     if failing == "pack":
-        monkeypatch.setattr(output, "_copy", full_disk)
+        monkeypatch.setattr(output, "copy_part", full_disk)
     else:
         monkeypatch.setattr(output.Manifest, "to_json", full_disk)
     with (

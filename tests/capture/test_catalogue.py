@@ -6,24 +6,69 @@ import sys
 import pytest
 
 from tracekit.capture.catalogue import count, variants
-from tracekit.capture.listing import catalogue, listing
+from tracekit.capture.listing import Entry, catalogue, listing
 from tracekit.cli.main import main
 
-KNOWN = {
-    "yolov5:s": (7_235_389, 16.43),
-    "bert:base": (110_106_428, 121.2),
-    "dlrm:kaggle": (540_677_217, None),
-    "resnet50:50": (25_557_032, 8.178),
-    "ssd300:91": (35_641_826, 69.7),
-    "transformer:big": (214_249_472, 56.0),
-    "deepspeech2:lstm1024": (86_618_400, None),
-    "gpt2:small": (124_439_808, 291.6),
-    "llama:7b": (6_738_415_616, 29_262),
-    "vit:l16": (304_326_632, 123.1),
-    "hf:whisper": (37_760_640, None),
-    "hf:wav2vec2": (94_396_320, 148),
-}
 """Parameters, and GFLOP as far as they are published for the default size."""
+
+
+PUBLISHED = {
+    "yolov5:n": (1_872_157, 4.468),
+    "yolov5:s": (7_235_389, 16.434),
+    "yolov5:m": (21_190_557, 48.872),
+    "yolov5:l": (46_563_709, 108.994),
+    "yolov5:x": (86_749_405, 205.448),
+    "bert:base": (110_106_428, 121.2),
+    "bert:large": (336_226_108, 368.1),
+    "dlrm:kaggle": (540_677_217, None),
+    "dlrm:terabyte": (24_036_595_969, None),
+    "resnet50:50": (25_557_032, 8.178),
+    "resnet50:18": (11_689_512, 3.63),
+    "resnet50:34": (21_797_672, 7.33),
+    "resnet50:101": (44_549_160, 15.60),
+    "resnet50:152": (60_192_808, 23.03),
+    "ssd300:91": (35_641_826, 69.7),
+    "ssd300:81": (34_305_206, 68.7),
+    "ssd300:21": (26_285_486, 62.7),
+    "transformer:base": (63_084_544, 16.7),
+    "transformer:big": (214_249_472, 56.0),
+    "transformer:big-mlperf": (210_878_464, 55.1),
+    "deepspeech2:lstm1024": (86_618_400, None),
+    "deepspeech2:gru800": (41_187_968, None),
+    "lstm_translation:gnmt": (160_670_272, None),
+    "gpt2:small": (124_439_808, 291.6),
+    "gpt2:medium": (354_823_168, 827.0),
+    "gpt2:xl": (1_557_611_200, 3506.7),
+    "llama:1b": (1_235_814_400, 5611),
+    "llama:7b": (6_738_415_616, 29_262),
+    "vit:b16": (86_567_656, 35.1),
+    "vit:l16": (304_326_632, 123.1),
+    "hf:albert": (11_813_810, 100.8),
+    "hf:bart": (139_420_416, None),
+    "hf:convnext": (28_589_128, 8.91),
+    "hf:detr": (41_524_768, None),
+    "hf:distilbert": (66_985_530, 72.9),
+    "hf:efficientnet": (5_288_548, 0.772),
+    "hf:gpt2": (124_439_808, 291.6),
+    "hf:mixtral": (46_702_792_704, None),
+    "hf:mobilenet-v2": (3_504_872, 0.602),
+    "hf:regnet": (20_646_656, 7.95),
+    "hf:resnet": (25_557_032, 8.178),
+    "hf:roberta": (124_697_433, 136.8),
+    "hf:rt-detr": (42_891_372, None),
+    "hf:segformer": (3_752_694, 16.8),
+    "hf:swin": (28_288_354, 8.98),
+    "hf:t5": (60_506_624, 36.6),
+    "hf:wav2vec2": (94_396_320, 148),
+    "hf:whisper": (37_760_640, None),
+}
+"""Parameters, and GFLOP as far as they are published for the default size; counted apart from this code."""
+
+QUICK = {"yolov5:n", "dlrm:kaggle", "resnet50:18", "bert:base", "hf:segformer", "cnn", "encoder"}
+
+
+STEP_BY_STEP = {"deepspeech2:lstm1024", "deepspeech2:gru800", "hf:mamba", "hf:rwkv"}
+"""Up to a minute each, as on the meta device they go through a sequence one place at a time."""
 
 
 def test_every_variant_is_listed_once() -> None:
@@ -33,22 +78,26 @@ def test_every_variant_is_listed_once() -> None:
     assert len([name for name in names if name.startswith("hf:")]) >= 65
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_known_figures(name: str) -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_figures_are_the_published_ones(name: str) -> None:
     (entry,) = (entry for entry in catalogue() if entry.name == name)
-    parameters, gflop = KNOWN[name]
+    parameters, gflop = PUBLISHED[name]
     assert entry.parameters == parameters
     if gflop is not None:
         assert entry.forward_flops is not None
-        assert entry.forward_flops / 1e9 == pytest.approx(gflop, rel=0.02)
+        assert entry.forward_flops / 1e9 == pytest.approx(gflop, rel=0.006)
 
 
 @pytest.mark.parametrize(
-    "name", ["yolov5:n", "dlrm:kaggle", "resnet50:18", "bert:base", "hf:segformer", "cnn"]
+    "entry",
+    [
+        pytest.param(entry, id=entry.name, marks=[] if entry.name in QUICK else pytest.mark.slow)
+        for entry in catalogue()
+        if entry.name not in STEP_BY_STEP
+    ],
 )
-def test_a_recount_gives_the_same(name: str) -> None:
-    base, _, variant = name.partition(":")
-    (entry,) = (entry for entry in catalogue() if entry.name == name)
+def test_a_recount_gives_the_same(entry: Entry) -> None:
+    base, _, variant = entry.name.partition(":")
     assert count(base, variant) == entry
 
 

@@ -216,6 +216,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_real_sweep(real: Path) -> None:
     (figures,) = characterize(real).to_dicts()
     index = read_index(real)
@@ -234,6 +235,7 @@ def test_real_sweep(real: Path) -> None:
     assert (figures["gpu_share"], figures["bound"], figures["note"]) == (None, "cpu", None)
 
 
+@pytest.mark.slow
 def test_command_sorts_and_writes_every_format(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,7 +47,7 @@ def captured(folder: Path, *levels: str) -> CaptureResult:
 
 
 def test_on_a_cpu_nothing_is_asked(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(counters, "_profile", refused)
+    monkeypatch.setattr(counters, "profile_step", refused)
     manifest = captured(tmp_path, "metrics").manifest
     assert (manifest.counters_missing, manifest.runs) == (None, [])
     assert manifest.flops_per_step
@@ -63,7 +63,7 @@ def test_on_a_cpu_nothing_is_asked(tmp_path: Path, monkeypatch) -> None:
 def test_a_refusal_is_noted_and_the_capture_goes_on(
     tmp_path: Path, monkeypatch, profile: Callable[..., None], why: str, capsys
 ) -> None:
-    monkeypatch.setattr(counters, "_profile", profile)
+    monkeypatch.setattr(counters, "profile_step", profile)
     monkeypatch.setattr(counters, "has_counters", lambda _device: True)
     words = ["capture", "cnn", "-o", str(tmp_path), "--steps", "1", "--batch", "1", "--size", "8"]
     with pytest.raises(SystemExit) as left:
@@ -79,7 +79,7 @@ def test_a_refusal_is_noted_and_the_capture_goes_on(
 
 
 def test_counters_are_a_trace_of_their_own_beside_the_others(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(counters, "_profile", profiled(RANGE))
+    monkeypatch.setattr(counters, "profile_step", profiled(RANGE))
     monkeypatch.setattr(counters, "has_counters", lambda _device: True)
     result = captured(tmp_path, "M", "ML", "metrics")
     assert result.manifest.counters_missing is None
@@ -97,7 +97,7 @@ def test_counters_are_a_trace_of_their_own_beside_the_others(tmp_path: Path, mon
 
 
 def test_where_kernels_cannot_be_measured_alone_nothing_is_asked(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(counters, "_profile", refused)
+    monkeypatch.setattr(counters, "profile_step", refused)
     told = counters.measure(lambda: None, CPU, tmp_path / "x", ranks=2)
     assert told is not None
     assert "another rank" in told

@@ -56,6 +56,7 @@ def none_is_left(mark: Path) -> bool:
     return str(mark) not in listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--ranks", "2")])
 def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, more: tuple[str, ...]) -> None:
     program = started(tmp_path, *more)
@@ -65,6 +66,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, more: tuple[str, ...]) -
     assert none_is_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said", "more"),
     [(*ENDED[1], ()), (*ENDED[1], ("--ranks", "2")), (*ENDED[2], ("--ranks", "2"))],
@@ -81,6 +83,7 @@ def test_a_scheduler_s_signal_ends_the_ranks_too(
     assert none_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_signal_that_loaders_get_as_well_is_not_their_failure(tmp_path: Path) -> None:
     program = started(tmp_path, "--workers", "2")
     os.killpg(program.pid, signal.SIGTERM)  # as a scheduler does that knows the group
@@ -88,6 +91,7 @@ def test_a_signal_that_loaders_get_as_well_is_not_their_failure(tmp_path: Path) 
     assert none_is_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_scheduler_s_signal_ends_nsys_too(tmp_path: Path) -> None:
     stand_in = tmp_path / "bin" / "nsys"
     stand_in.parent.mkdir()

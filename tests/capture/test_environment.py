@@ -59,7 +59,7 @@ def test_a_repository_without_a_commit_has_no_revision(tmp_path: Path, monkeypat
 
 
 def test_a_git_that_does_not_answer_is_given_up(repository: Path, monkeypatch) -> None:
-    monkeypatch.setattr(environment, "_GIT_SECONDS", 0)
+    monkeypatch.setattr(environment, "GIT_SECONDS", 0)
     assert git_revision() is None
 
 

@@ -118,7 +118,9 @@ def settled(check: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("stacks", [True, False], ids=["stacks", "plain"])
-@pytest.mark.parametrize("fault", PLANTED)
+@pytest.mark.parametrize(
+    "fault", ["sleeping loader", *(pytest.param(n, marks=pytest.mark.slow) for n in list(PLANTED)[1:])]
+)
 def test_the_verdict_names_the_planted_cause(fault: str, tmp_path: Path, stacks: bool) -> None:
     def check() -> None:
         trace = tracekit.read(run(tmp_path, *PLANTED[fault], stacks=stacks))

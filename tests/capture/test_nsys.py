@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from tracekit.capture import nsys
-from tracekit.capture import session as sessions
+from tracekit.capture import nsys, sessions
 from tracekit.capture.device import ToolWindow
 from tracekit.capture.run import run
-from tracekit.capture.session import Session, recording
+from tracekit.capture.sessions import Session, recording
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
 from tracekit.manifest import CaptureOptions, Settings, read_manifest
@@ -62,6 +61,7 @@ def capture(*words: str) -> int:
     return int(left.value.code or 0)
 
 
+@pytest.mark.slow
 def test_the_command_runs_again_below_nsys_and_the_manifest_names_the_profile(
     note: Note, tmp_path: Path, capfd
 ) -> None:
@@ -102,6 +102,7 @@ def test_on_a_gpu_only_the_recorded_steps_are_collected(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_told_by_the_capture_itself(note: Note, tmp_path: Path, capfd) -> None:
     assert capture("cnn", "--nsys", "-o", str(tmp_path / "out"), "--device", "cuda") == 2
@@ -118,6 +119,7 @@ def test_without_nsys_the_error_says_where_to_get_it(tmp_path: Path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_exit_code_of_a_failed_capture_is_passed_through(note: Note, tmp_path: Path, capfd) -> None:
     out = tmp_path / "out"
     assert capture(f"{OURS}:raises_while_profiled", "--nsys", "-o", str(out), "--steps", "1") == 1
@@ -130,6 +132,7 @@ def test_the_exit_code_of_a_failed_capture_is_passed_through(note: Note, tmp_pat
     assert manifest.nsys == "profile.nsys-rep"  # nsys has written what it saw until then
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -163,6 +166,7 @@ def test_levels_without_ranges_have_nothing_to_record(note: Note, tmp_path: Path
         nsys.levels_under_nsys(())
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_capture_once_and_keeps_what_was_finished(note: Note, tmp_path: Path) -> None:
     ready, out = tmp_path / "ready", tmp_path / "out"
     words = [f"{OURS}:is_slow_while_profiled", "--nsys", "-o", str(out), "--steps", "1"]

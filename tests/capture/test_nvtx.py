@@ -15,7 +15,7 @@ from tracekit.capture.marks.names import PHASES
 from tracekit.capture.marks.nvtx_domain import DOMAIN, NvtxDomain
 from tracekit.capture.marks.ranges import NoMarks, ProfilerMarks, WithNvtx
 from tracekit.capture.run import run
-from tracekit.capture.session import recording
+from tracekit.capture.sessions import recording
 from tracekit.manifest import CaptureOptions, Level, Settings
 
 ROOT = Layer(id=0, parent=None, name="", range_name="tracekit.layer/<root>", type="Net", parameters=0)

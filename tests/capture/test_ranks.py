@@ -13,6 +13,8 @@ from tracekit.cli.main import main
 from tracekit.errors import TracekitError, WorkloadError
 from tracekit.manifest import CaptureOptions, Parallel, Settings, read_manifest
 
+pytestmark = pytest.mark.slow
+
 OURS = Path(__file__).with_name("recipes_of_ours.py")
 ONE_STEP = CaptureOptions(steps=1, profile_memory=False)
 

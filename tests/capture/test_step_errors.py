@@ -9,7 +9,7 @@ import pytest
 from tracekit.capture import output
 from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
-from tracekit.capture.session import Recorded
+from tracekit.capture.sessions import Recorded
 from tracekit.capture.step_errors import own_errors
 from tracekit.cli.main import main
 from tracekit.errors import OutOfMemoryError, TracekitError, UsageError
@@ -35,7 +35,9 @@ def capture(
     return int(left.value.code or 0), [line for line in lines if not line.startswith(told)]
 
 
-@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--ranks", "2", "--threads", "1"), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("function", "code", "text"),
     [
@@ -57,7 +59,9 @@ def test_a_loader_that_ends_is_one_line(
     assert text in lines[0]
 
 
-@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--ranks", "2", "--threads", "1"), marks=pytest.mark.slow)]
+)
 def test_a_full_disk_is_one_line_and_keeps_what_was_finished(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tuple[str, ...]
 ) -> None:
@@ -72,7 +76,7 @@ def test_a_disk_that_fills_while_a_trace_is_packed(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output, "_copy", full)
+    monkeypatch.setattr(output, "copy_part", full)
     with pytest.raises(UsageError, match="the disk is full"):
         run("cnn", tmp_path, settings=SMALL, options=ONE_STEP, levels=("M", "ML"))
     manifest = read_manifest(tmp_path / "manifest.json")
@@ -87,6 +91,7 @@ def test_a_profiler_that_could_not_write_says_nothing_so_we_do(tmp_path: Path, c
         output.write_trace(tmp_path, captured.manifest.runs[-1], Recorded(lambda _path: None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "kind", "text"),
     [

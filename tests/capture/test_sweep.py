@@ -96,6 +96,7 @@ def test_folder_names_are_plain() -> None:
 # -- real runs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_index_says_what_the_manifests_say(real: Path) -> None:
     index = read_index(real)
     assert dict(index.schema) == SCHEMA
@@ -123,6 +124,7 @@ def test_index_says_what_the_manifests_say(real: Path) -> None:
     assert sorted(path.name for path in real.iterdir()) == sorted([*index["folder"], "index.parquet"])
 
 
+@pytest.mark.slow
 def test_resuming_runs_nothing_again(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +137,7 @@ def test_resuming_runs_nothing_again(
     assert read_index(real).equals(before)
 
 
+@pytest.mark.slow
 def test_own_workload_that_runs_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
@@ -166,6 +169,7 @@ def test_own_workload_that_runs_out_of_memory_is_recorded_and_the_sweep_goes_on(
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],

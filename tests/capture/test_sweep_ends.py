@@ -13,8 +13,8 @@ import pytest
 from pretended_runs import pretend, python, refuse, saying, succeed, swept
 
 from tracekit.analyses.statistics import trimmed_mean
-from tracekit.capture import ranks
 from tracekit.capture.plan import Plan
+from tracekit.capture.ranks import start as ranks
 from tracekit.capture.sweep import Progress
 from tracekit.capture.sweep import process as sweep_process
 from tracekit.errors import OutOfMemoryError, TracekitError, UnreadableTraceError, UsageError
@@ -116,7 +116,7 @@ def test_timeout_ends_the_process_and_what_it_started(
 def test_process_that_ignores_the_request_to_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_process, "_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(sweep_process, "GRACE_SECONDS", 0.3)
     pretend(
         monkeypatch, {1: saying("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")}
     )
@@ -199,15 +199,15 @@ def test_trimmed_mean_is_what_the_rows_hold(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_error_of_a_rank_out_of_memory_comes_before_those_that_it_causes(tmp_path: Path) -> None:
-    assert type(ranks._error_of(0, [1, 1], tmp_path)) is TracekitError
+    assert type(ranks.error_of(0, [1, 1], tmp_path)) is TracekitError
     closed = ranks.Failure("UsageError", "the other side closed the connection")
     ranks.error_file(tmp_path, 0).write_bytes(msgspec.json.encode(closed))
-    assert str(ranks._error_of(0, [1, 1], tmp_path)) == "rank 0: the other side closed the connection"
-    killed = ranks._error_of(0, [1, -9], tmp_path)
+    assert str(ranks.error_of(0, [1, 1], tmp_path)) == "rank 0: the other side closed the connection"
+    killed = ranks.error_of(0, [1, -9], tmp_path)
     assert isinstance(killed, OutOfMemoryError)
     assert str(killed).startswith("rank 1: the system killed it")
     unfit = ranks.Failure("OutOfMemoryError", "a step does not fit")
     ranks.error_file(tmp_path, 1).write_bytes(msgspec.json.encode(unfit))
-    full = ranks._error_of(0, [1, 1], tmp_path)
+    full = ranks.error_of(0, [1, 1], tmp_path)
     assert isinstance(full, OutOfMemoryError)
     assert str(full) == "rank 1: a step does not fit"

@@ -13,7 +13,7 @@ from torch import nn
 from tracekit.capture.marks.names import no_phase
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.run import run
-from tracekit.capture.session import recording
+from tracekit.capture.sessions import recording
 from tracekit.capture.training import Training, moved
 from tracekit.capture.workloads import WorkloadOptions, cnn, encoder, resnet50
 from tracekit.errors import UsageError

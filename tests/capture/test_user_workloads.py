@@ -2,17 +2,20 @@
 
 import re
 import runpy
+import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
 from tracekit.capture.tracebacks import own_part
 from tracekit.cli.main import main
 from tracekit.errors import UsageError, WorkloadError
-from tracekit.manifest import CaptureOptions, read_manifest
+from tracekit.manifest import CaptureOptions, Settings, read_manifest
 
 OURS = Path(__file__).with_name("recipes_of_ours.py")
 SHORT = ("--steps", "1", "--levels", "M,MLG")
@@ -31,6 +34,25 @@ def test_a_function_in_a_file_is_a_workload(tmp_path: Path, capsys, function: st
     manifest = read_manifest(tmp_path / "manifest.json")
     assert manifest.workload == f"{OURS.name}:{function}"  # without the folder, which is nobody's business
     assert [one.level for one in manifest.runs] == ["M", "MLG"]
+
+
+def test_the_documented_file_trains_a_model_of_timm(tmp_path: Path, monkeypatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text("utf-8")
+    (code,) = re.findall(r'^```python title="my_timm.py"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_timm.py").write_text(code)
+    names: list[str] = []
+
+    def create_model(name: str) -> nn.Module:
+        names.append(name)
+        return nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1000))
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    small = Settings(batch=2, size=32)
+    done = run(
+        f"{tmp_path}/my_timm.py:build", tmp_path / "out", settings=small, options=CaptureOptions(steps=1)
+    )
+    assert names == ["convnext_tiny"]
+    assert [one.level for one in done.manifest.runs] == ["M", "MLG"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +92,9 @@ def test_an_error_of_theirs_is_a_traceback_and_one_line(
     assert not (tmp_path / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--ranks", "2", "--threads", "1"), ("--workers", "1")])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--ranks", "2", "--threads", "1"), marks=pytest.mark.slow), ("--workers", "1")]
+)
 def test_frames_begin_in_the_users_file_wherever_it_ran(tmp_path: Path, capfd, more: tuple[str, ...]) -> None:
     assert capture("raises_in_its_data", tmp_path, *more) == 1
     lines = capfd.readouterr().err.splitlines()

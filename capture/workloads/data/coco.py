@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -11,14 +10,13 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from tracekit.capture.workloads.data import coco_images as images
+from tracekit.capture.workloads.data.boxes import DetectionSample
 from tracekit.capture.workloads.data.coco_images import Augmentation, Scene
 from tracekit.capture.workloads.data.coco_labels import Rows, find_labels
-from tracekit.capture.workloads.data.coco_synthetic import DetectionSample
+from tracekit.capture.workloads.data.random import numpy_generator
 from tracekit.errors import UsageError
 
 __all__ = ["CocoImages"]
-
-_SEEDS: Final = 2**64  # numpy takes no negative seed, torch does
 
 
 class CocoImages(Dataset[DetectionSample]):
@@ -70,7 +68,7 @@ class CocoImages(Dataset[DetectionSample]):
     def __getitem__(self, index: int) -> DetectionSample:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        rng = np.random.default_rng((self.seed % _SEEDS, index))
+        rng = numpy_generator(self.seed, index)
         scene = self._scene(index, rng)
         if rng.random() < self.augmentation.mixup:
             scene = images.blend(scene, self._scene(self._any(rng), rng), rng)

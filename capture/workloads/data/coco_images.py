@@ -20,6 +20,8 @@ from tracekit.capture.workloads.data.coco_labels import Rows
 
 __all__ = [
     "DECODE_FAULTS",
+    "LEAST_SIDE_PX",
+    "LEAST_VISIBLE",
     "Augmentation",
     "Scene",
     "blend",
@@ -48,8 +50,8 @@ DECODE_FAULTS: Final = (
 """What Pillow's decoders raise for a file that is damaged or no image."""
 
 _GREY = (114, 114, 114)
-_LEAST_SIDE_PX = 2.0
-_LEAST_VISIBLE = 0.1
+LEAST_SIDE_PX = 2.0
+LEAST_VISIBLE = 0.1
 _MIXUP_BETA = 32.0
 
 
@@ -126,7 +128,7 @@ def look_at(scene: Scene, side: int, change: Augmentation, rng: np.random.Genera
     on_canvas = boxes[:, 1:].clip(0, np.tile((image.width, image.height), 2))
     seen = ((on_canvas - np.tile(origin, 2)) * scale).clip(0, side)
     whole = _areas(boxes[:, 1:]) * scale**2
-    kept = (seen[:, 2:] - seen[:, :2] > _LEAST_SIDE_PX).all(1) & (_areas(seen) > _LEAST_VISIBLE * whole)
+    kept = (seen[:, 2:] - seen[:, :2] > LEAST_SIDE_PX).all(1) & (_areas(seen) > LEAST_VISIBLE * whole)
     return window, np.concatenate((boxes[kept, :1], seen[kept]), 1)
 
 

@@ -10,12 +10,16 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from tracekit.errors import UsageError
@@ -29,6 +33,7 @@ _IMAGE_SUFFIXES: Final = frozenset((".bmp", ".jpeg", ".jpg", ".png", ".tif", ".t
 _SLACK = 1e-3  # how far a share may lie beyond the image by rounding
 _BOX_VALUES = 4
 _LEAST_POLYGON_VALUES = 6
+_Record = TypeVar("_Record")
 _LAYOUTS = "it takes images/ beside labels/*.txt, or images and an instances_*.json"
 
 
@@ -108,8 +113,8 @@ def find_labels(path: Path, classes: int) -> LabelSource:
     instances = [file for file in files if _is_instances(file)]
     if not instances:
         raise UsageError("holds no labels", path=path, remedy=_LAYOUTS)
-    chosen = min(instances, key=lambda file: ("train" not in PurePath(file).name, file))
-    return _read_instances(Path(chosen), images, classes)
+    first = min(instances, key=lambda file: ("train" not in PurePath(file).name, file))
+    return _read_instances(Path(first), images, classes)
 
 
 def _files_below(root: Path) -> Iterator[str]:
@@ -144,7 +149,7 @@ def _folders(file: str, root: Path) -> tuple[str, ...]:
 
 
 def _text_labels(path: Path, root: Path, images: list[str], classes: int) -> TextLabels:
-    chosen: list[str] = []
+    files: list[str] = []
     labels: list[str] = []
     for image in images:
         folders = list(_folders(image, root))
@@ -152,11 +157,11 @@ def _text_labels(path: Path, root: Path, images: list[str], classes: int) -> Tex
             continue
         last = len(folders) - 1 - folders[::-1].index("images")
         folders[last] = "labels"
-        chosen.append(image)
+        files.append(image)
         labels.append(str(root.joinpath(*folders, PurePath(image).stem + ".txt")))
-    if not chosen:
+    if not files:
         raise UsageError("holds labels but no images", path=path, remedy="put the images below images/")
-    return TextLabels(chosen, labels, classes)
+    return TextLabels(files, labels, classes)
 
 
 def _text_box(fields: list[str], classes: int) -> tuple[float, ...] | None:
@@ -194,38 +199,56 @@ def _as_rows(boxes: Sequence[tuple[float, ...]]) -> Rows:
     return np.asarray(boxes, np.float32).reshape(-1, 5)
 
 
+class _Image(msgspec.Struct):
+    id: int | str
+    file_name: Annotated[str, Meta(min_length=1)]
+    width: Annotated[float, Meta(gt=0)]
+    height: Annotated[float, Meta(gt=0)]
+
+
+class _Annotation(msgspec.Struct):
+    image_id: int | str
+    category_id: int
+    bbox: tuple[float, float, float, float]
+    iscrowd: Any = 0
+
+
 def _read_instances(path: Path, images: list[str], classes: int) -> InstanceLabels:
     document = _load_json(path)
     numbers = _class_numbers(path, document["categories"], classes)
-    malformed = 0
-    sizes: dict[Any, tuple[str, float, float]] = {}
-    for record in document["images"]:
-        entry = _image_entry(record)
-        if entry is None:
-            malformed += 1
-        else:
-            sizes[entry[0]] = entry[1:]
-    boxes: dict[Any, list[tuple[float, ...]]] = defaultdict(list)
-    for record in document["annotations"]:
-        if isinstance(record, Mapping) and record.get("iscrowd") == 1:
+    records = _sound(document["images"], _Image)
+    annotations = _sound(document["annotations"], _Annotation)
+    malformed = sum(len(document[key]) for key in ("images", "annotations")) - len(records) - len(annotations)
+    sizes = {record.id: record for record in records}
+    boxes: dict[int | str, list[tuple[float, ...]]] = defaultdict(list)
+    for annotation in annotations:
+        if annotation.iscrowd == 1:
             continue  # a region of many objects, not a box of one
-        placed = _instance_box(record, sizes, numbers)
-        if placed is None:
+        box = _instance_box(annotation, sizes, numbers)
+        if box is None:
             malformed += 1
         else:
-            boxes[placed[0]].append(placed[1])
-    found, missing = _locate(path, sizes, images)
-    if not found:
+            boxes[annotation.image_id].append(box)
+    files = _locate(path, sizes.values(), images)
+    if not files:
         raise UsageError(
             "none of its images is there", path=path, remedy="put the images into the folder of the file"
         )
-    counts = [len(boxes[key]) for key in found]
     return InstanceLabels(
-        images=list(found.values()),
-        boxes=_as_rows([box for key in found for box in boxes[key]]),
-        starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        malformed=malformed + missing,
+        images=list(files.values()),
+        boxes=_as_rows([box for key in files for box in boxes[key]]),
+        starts=np.cumsum([0, *(len(boxes[key]) for key in files)], dtype=np.int64),
+        malformed=malformed + len(sizes) - len(files),
     )
+
+
+def _sound(records: list[Any], kind: type[_Record]) -> list[_Record]:
+    """The records that have the fields of this kind."""
+    sound = []
+    for record in records:
+        with suppress(msgspec.ValidationError, OverflowError):
+            sound.append(msgspec.convert(record, kind))
+    return sound
 
 
 def _load_json(path: Path) -> dict[str, list[Any]]:
@@ -258,60 +281,39 @@ def _class_numbers(path: Path, categories: list[Any], classes: int) -> dict[int,
     return {key: number for number, key in enumerate(numbers)}
 
 
-def _image_entry(record: Any) -> tuple[int | str, str, float, float] | None:
-    if not isinstance(record, Mapping):
-        return None
-    key, name = record.get("id"), record.get("file_name")
-    width, height = _number(record.get("width")), _number(record.get("height"))
-    if isinstance(key, int | str) and isinstance(name, str) and name and width > 0 and height > 0:
-        return key, name, width, height
-    return None
-
-
 def _instance_box(
-    record: Any, sizes: Mapping[Any, tuple[str, float, float]], numbers: Mapping[int, int]
-) -> tuple[Any, tuple[float, ...]] | None:
-    if not isinstance(record, Mapping):
+    annotation: _Annotation, sizes: Mapping[int | str, _Image], numbers: Mapping[int, int]
+) -> tuple[float, ...] | None:
+    """The class and the box; None when its image or its category is unknown, or nothing of it is in the image."""
+    image = sizes.get(annotation.image_id)
+    if image is None or annotation.category_id not in numbers:
         return None
-    key, category, box = record.get("image_id"), record.get("category_id"), record.get("bbox")
-    if not isinstance(key, int | str) or key not in sizes:
-        return None
-    if not isinstance(category, int) or category not in numbers:
-        return None
-    if not isinstance(box, list) or len(box) != _BOX_VALUES:
-        return None
-    _, width, height = sizes[key]
-    left, top, box_width, box_height = (_number(value) for value in box)
-    corners = left / width, top / height, (left + box_width) / width, (top + box_height) / height
+    left, top, width, height = annotation.bbox
+    corners = (
+        *(left / image.width, top / image.height),
+        *((left + width) / image.width, (top + height) / image.height),
+    )
     if not all(map(math.isfinite, corners)):
         return None
-    placed = _clipped(float(numbers[category]), *corners)
-    return None if placed is None else (key, placed)
+    return _clipped(float(numbers[annotation.category_id]), *corners)
 
 
-def _number(value: Any) -> float:
-    """The value as a float; NaN, which is never greater than anything, when it is not a number."""
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else math.nan
-
-
-def _locate(
-    path: Path, sizes: Mapping[Any, tuple[str, float, float]], images: list[str]
-) -> tuple[dict[Any, str], int]:
-    """The path of each image of the file that is on disk, and how many are not."""
+def _locate(path: Path, records: Iterable[_Image], images: list[str]) -> dict[int | str, str]:
+    """The path of each image of the file that is on disk, by its id."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for image in sorted(images):
         by_name[PurePath(image).name].append(image)
-    found: dict[Any, str] = {}
-    for key, (name, _, _) in sizes.items():
-        wanted = PurePath(name)
-        candidates = by_name.get(wanted.name, [])
-        if candidates:
-            found[key] = min(candidates, key=lambda image: _distance(PurePath(image), wanted, path.stem))
-    return found, len(sizes) - len(found)
+    files: dict[int | str, str] = {}
+    for record in records:
+        name = PurePath(record.file_name)
+        if candidates := by_name.get(name.name):
+            rank = partial(_distance, name=name, split=path.stem)
+            files[record.id] = min(candidates, key=rank)
+    return files
 
 
-def _distance(image: PurePath, wanted: PurePath, split: str) -> tuple[bool, bool, str]:
-    """Sorts first the image whose folders are those named in the file, then one in the folder of its split."""
-    named = image.parts[-len(wanted.parts) :] == wanted.parts
-    in_split = any(folder and split.endswith(f"_{folder}") for folder in image.parts[:-1])
-    return not named, not in_split, str(image)
+def _distance(image: str, name: PurePath, split: str) -> tuple[bool, bool, str]:
+    """Sorts first the image whose folders are those of the `name` in the file, then one in the folder of its split."""
+    parts = PurePath(image).parts
+    in_split = any(folder and split.endswith(f"_{folder}") for folder in parts[:-1])
+    return parts[-len(name.parts) :] != name.parts, not in_split, image

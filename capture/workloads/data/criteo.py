@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from tracekit.capture.workloads.data.random import bounded_zipf, hashed_uniform
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
+    "CHUNK_BYTES",
     "DENSE",
     "KAGGLE_ROWS",
+    "LONGEST_BLOCK",
     "TABLES",
     "TERABYTE_ROWS",
     "ClickBatch",
@@ -47,8 +49,8 @@ _CLICK_SHARE = 0.256
 _ZIPF_EXPONENT = 1.1
 _DENSE_MU, _DENSE_SIGMA = 1.0, 2.0
 _STRIDE = 64  # rows between two known places of a file; a row costs reading at most so many
-_CHUNK_BYTES = 1 << 22
-_LONGEST_BLOCK = 1 << 20
+CHUNK_BYTES = 1 << 22
+LONGEST_BLOCK = 1 << 20
 _MOST_BAD_IN_A_ROW = 10_000
 
 ClickRow = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
@@ -193,21 +195,20 @@ class CriteoFile(Dataset[ClickRow]):
 
 def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
     """Return where each 64th row begins, with the file's end as a last place, and the number of rows."""
-    found = [np.zeros(1, dtype=np.int64)]
+    parts = [np.zeros(1, dtype=np.int64)]
     position = newlines = last_newline_end = 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := file.read(CHUNK_BYTES):
             ends = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + position + 1
             first = -(newlines + 1) % _STRIDE  # row n begins where newline n ends
-            found.append(ends[first::_STRIDE])
+            parts.append(ends[first::_STRIDE])
             newlines += len(ends)
             position += len(chunk)
             last_newline_end = int(ends[-1]) if len(ends) else last_newline_end
-            if position - last_newline_end > _LONGEST_BLOCK:
+            if position - last_newline_end > LONGEST_BLOCK:
                 break
-    starts = np.concatenate(found)
-    places = np.append(starts, position)
-    if np.diff(places).max(initial=0) > _LONGEST_BLOCK:
+    places = np.append(np.concatenate(parts), position)
+    if np.diff(places).max(initial=0) > LONGEST_BLOCK:
         raise UsageError(
             "its lines are too long for Criteo rows", path=path, remedy="name a Criteo train.txt"
         )

@@ -13,13 +13,22 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.imagenet import DEVIATION, MEAN
-from tracekit.capture.workloads.data.random import sample_generator
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.random import numpy_generator
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
-__all__ = ["ImageFolder", "LabelledImage", "Normalise", "SyntheticImages", "noise_image", "resized_crop_box"]
+__all__ = [
+    "ImageBatch",
+    "ImageFolder",
+    "LabelledImage",
+    "Normalise",
+    "SyntheticImages",
+    "noise_image",
+    "resized_crop_box",
+]
 
+_MEAN = (0.485, 0.456, 0.406)  # of the red, green and blue of ImageNet's images, from 0 to 1
+_DEVIATION = (0.229, 0.224, 0.225)
 _SYNTHETIC_IMAGES = 100_000
 _STORED_PER_CROPPED = 256 / 224
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp")
@@ -29,6 +38,7 @@ _CROP_ASPECT = (3 / 4, 4 / 3)
 _CROP_TRIALS = 10
 
 LabelledImage = tuple[torch.Tensor, int]
+ImageBatch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Normalise(nn.Module):
@@ -39,8 +49,8 @@ class Normalise(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        mean = torch.tensor(MEAN).view(3, 1, 1) * 255
-        scale = 1 / (torch.tensor(DEVIATION).view(3, 1, 1) * 255)
+        mean = torch.tensor(_MEAN).view(3, 1, 1) * 255
+        scale = 1 / (torch.tensor(_DEVIATION).view(3, 1, 1) * 255)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("scale", scale, persistent=False)
 
@@ -70,7 +80,7 @@ class SyntheticImages(Dataset[LabelledImage]):
         return _SYNTHETIC_IMAGES
 
     def __getitem__(self, index: int) -> LabelledImage:
-        random = sample_generator(self.seed, index)
+        random = numpy_generator(self.seed, index)
         stored = round(self.side * _STORED_PER_CROPPED)
         image = noise_image(random, stored)
         top, left = random.integers(stored - self.side + 1, size=2)
@@ -120,8 +130,8 @@ class ImageFolder(Dataset[LabelledImage]):
             folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
             for label, folder in enumerate(folders):
                 names = sorted(entry.name for entry in os.scandir(root / folder))
-                found = (name for name in names if name.lower().endswith(_SUFFIXES))
-                self._images += [(f"{folder}/{name}", label) for name in found]
+                images = (name for name in names if name.lower().endswith(_SUFFIXES))
+                self._images += [(f"{folder}/{name}", label) for name in images]
         except OSError as error:
             raise UsageError(
                 f"cannot be read: {error.strerror}",
@@ -144,7 +154,7 @@ class ImageFolder(Dataset[LabelledImage]):
         index = range(len(self))[index]
         for place in range(index, index + min(len(self), _MOST_BAD_IN_A_ROW)):
             name, label = self._images[place % len(self)]
-            image = self._decode(self.root / name, sample_generator(self.seed, index))
+            image = self._decode(self.root / name, numpy_generator(self.seed, index))
             if image is not None:
                 return torch.from_numpy(image), label
             if place == index:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-__all__ = ["bounded_zipf", "hashed_uniform", "log_normal_length", "sample_generator"]
+__all__ = ["bounded_zipf", "hashed_uniform", "log_normal_length", "numpy_generator", "torch_generator"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def sample_generator(seed: int, index: int) -> np.random.Generator:
+def numpy_generator(seed: int, index: int) -> np.random.Generator:
     """Return the generator of sample `index` of the data set that `seed` stands for; `seed` may be negative."""
     return np.random.default_rng([seed % 2**64, index])
+
+
+def torch_generator(seed: int, index: int) -> torch.Generator:
+    """Return the random state of sample `index` of the data set that `seed` stands for, on the host."""
+    return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + index) % (1 << 63))
 
 
 def hashed_uniform(seed: int, indices: NDArray[np.int64], columns: int) -> NDArray[np.float64]:

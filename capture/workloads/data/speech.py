@@ -13,8 +13,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import log_normal_length, sample_generator
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.random import log_normal_length, numpy_generator
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
@@ -59,7 +59,7 @@ class SyntheticSpeech(Dataset[Utterance]):
         return _SYNTHETIC_UTTERANCES
 
     def __getitem__(self, index: int) -> Utterance:
-        random = sample_generator(self.seed, index)
+        random = numpy_generator(self.seed, index)
         frames = log_normal_length(
             random,
             median=_MEDIAN_SECONDS * _FRAMES_PER_SECOND,

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import torch
 
-from tracekit.capture.workloads.data.skipped import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter
 from tracekit.errors import UsageError
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "ZipfWords",
     "find_tokenizer",
     "mask_tokens",
-    "sample_generator",
     "sample_length",
 ]
 
@@ -38,11 +37,6 @@ _SHORT_SHARE = 0.1
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 _LONGEST_LINE = 1 << 16
 _LONGEST_SEARCH = 1 << 26
-
-
-def sample_generator(seed: int, index: int) -> torch.Generator:
-    """Return the random state of the sample `index` of a data set with the seed `seed`, on the host."""
-    return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + index) % (1 << 63))
 
 
 @lru_cache(maxsize=8)
@@ -89,16 +83,16 @@ def mask_tokens(
     """
     level = torch.rand(tokens.shape, generator=random, device="cpu").masked_fill(~maskable, 2.0)
     count = max(1, round(share * int(maskable.sum())))
-    chosen = torch.zeros(tokens.shape, dtype=torch.bool, device="cpu")
-    chosen[level.topk(count, largest=False).indices] = True
-    chosen &= maskable
+    target = torch.zeros(tokens.shape, dtype=torch.bool, device="cpu")
+    target[level.topk(count, largest=False).indices] = True
+    target &= maskable
     fate = torch.rand(tokens.shape, generator=random, device="cpu")
     any_word = torch.randint(
         words.first, words.first + words.count, tokens.shape, generator=random, device="cpu"
     )
-    inputs = torch.where(chosen & (fate < 0.8), torch.full_like(tokens, mask), tokens)
-    inputs = torch.where(chosen & (fate >= 0.9), any_word, inputs)
-    return inputs, tokens.masked_fill(~chosen, IGNORED)
+    inputs = torch.where(target & (fate < 0.8), torch.full_like(tokens, mask), tokens)
+    inputs = torch.where(target & (fate >= 0.9), any_word, inputs)
+    return inputs, tokens.masked_fill(~target, IGNORED)
 
 
 class Tokenizer(Protocol):

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import bounded_zipf, log_normal_length, sample_generator
+from tracekit.capture.workloads.data.random import bounded_zipf, log_normal_length, numpy_generator
 
 __all__ = ["PADDING", "SentencePair", "SentencePairs", "TokenBatch", "collate_pairs", "translation_loss"]
 
@@ -43,7 +43,7 @@ class SentencePairs(Dataset[SentencePair]):
         return _SYNTHETIC_PAIRS
 
     def __getitem__(self, index: int) -> SentencePair:
-        random = sample_generator(self.seed, index)
+        random = numpy_generator(self.seed, index)
         source = self._length(random, _MEDIAN_LENGTH, _LENGTH_SIGMA)
         target = self._length(random, source, _RATIO_SIGMA)
         first, second = self._words(random, source - 1), self._words(random, target - 1)

@@ -61,8 +61,8 @@ def text_config(config: Any) -> Any:
 
 
 def _vocabulary(config: Any) -> int:
-    described = text_config(config)
-    return int(getattr(described, "vocab_size", None) or described.src_vocab_size)
+    text = text_config(config)
+    return int(getattr(text, "vocab_size", None) or text.src_vocab_size)
 
 
 def _words(config: Any) -> ZipfWords:
@@ -86,8 +86,8 @@ def _padded(values: torch.Tensor, size: int, value: int) -> torch.Tensor:
 def _masked(config: Any, length: int, random: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     words = _words(config)
     text = words.draw(length, random)
-    given: int | None = getattr(config, "mask_token_id", None)
-    mask = _vocabulary(config) - 1 if given is None else given
+    own_mask: int | None = getattr(config, "mask_token_id", None)
+    mask = _vocabulary(config) - 1 if own_mask is None else own_mask
     return mask_tokens(text, torch.ones_like(text, dtype=torch.bool), words, mask, random)
 
 

@@ -1,4 +1,4 @@
-"""Images, and what is to be found in them, for the `hf` workload: classes, boxes, masks and depths."""
+"""Images and what is in them, for the `hf` workload: classes, boxes, masks and depths."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ def _most(config: Any) -> int:
 
 
 def _image_and_boxes(config: Any, size: int, random: torch.Generator) -> dict[str, Any]:
-    found = boxes(_most(config), random)
-    classes = _classes(config, (len(found),), random)
-    return {"pixel_values": pixels(size, random), "labels": {"class_labels": classes, "boxes": found}}
+    places = boxes(_most(config), random)
+    classes = _classes(config, (len(places),), random)
+    return {"pixel_values": pixels(size, random), "labels": {"class_labels": classes, "boxes": places}}
 
 
 def _image_and_masks(config: Any, size: int, random: torch.Generator) -> dict[str, Any]:
-    found = boxes(_MOST_MASKS, random)
-    place = (torch.arange(size, device="cpu") + 0.5) / size
-    low, high = found[:, :2] - found[:, 2:] / 2, found[:, :2] + found[:, 2:] / 2
-    within = (place >= low[..., None]) & (place <= high[..., None])  # box, x or y, pixel
+    places = boxes(_MOST_MASKS, random)
+    middle = (torch.arange(size, device="cpu") + 0.5) / size
+    low, high = places[:, :2] - places[:, 2:] / 2, places[:, :2] + places[:, 2:] / 2
+    within = (middle >= low[..., None]) & (middle <= high[..., None])  # box, x or y, pixel
     masks = within[:, 1, :, None] & within[:, 0, None, :]
     return {
         "pixel_values": pixels(size, random),
         "mask_labels": masks.float(),
-        "class_labels": _classes(config, (len(found),), random),
+        "class_labels": _classes(config, (len(places),), random),
     }
 
 

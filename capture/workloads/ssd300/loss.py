@@ -135,6 +135,6 @@ class MultiBoxLoss(nn.Module):
             offsets.float(), box_offsets(boxes, self.priors), reduction="none"
         ).sum(dim=2)
         surprise = functional.cross_entropy(scores.float().transpose(1, 2), classes, reduction="none")
-        chosen = positive | hard_negatives(surprise, positive)
-        total = torch.where(positive, distance, 0).sum() + torch.where(chosen, surprise, 0).sum()
+        counted = positive | hard_negatives(surprise, positive)
+        total = torch.where(positive, distance, 0).sum() + torch.where(counted, surprise, 0).sum()
         return total / positive.sum().clamp(min=1)

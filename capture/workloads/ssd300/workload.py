@@ -15,18 +15,18 @@ from torch.nn import functional
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.choice import (
-    chosen_variant,
+from tracekit.capture.workloads.checks import (
     refuse_data,
     refuse_max_rows,
     refuse_other_size,
+    variant_or_default,
 )
 from tracekit.capture.workloads.data.boxes import BoxBatch, SyntheticObjects, collate_boxes
 from tracekit.capture.workloads.data.images import Normalise
-from tracekit.capture.workloads.schedule import ScheduledOptimizer, linear_warmup
+from tracekit.capture.workloads.optimizers import ScheduledOptimizer, linear_warmup
 from tracekit.capture.workloads.ssd300.loss import IMAGE_SIDE, PRIORS_PER_CELL, MultiBoxLoss, prior_boxes
 
-__all__ = ["VARIANTS", "Ssd300", "build", "build_model", "example_batch"]
+__all__ = ["VARIANTS", "Ssd300", "build", "build_model", "example_batch", "predict", "prediction_heads"]
 
 VARIANTS: Final[tuple[str, ...]] = ("91", "81", "21")
 
@@ -95,8 +95,8 @@ class Ssd300(nn.Module):
             )
             widths.append(width // divisor)
         self.coarse = nn.ModuleList(coarse)
-        self.boxes = _heads(widths, 4)
-        self.scores = _heads(widths, classes)
+        self.boxes = prediction_heads(widths, 4)
+        self.scores = prediction_heads(widths, classes)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -119,17 +119,19 @@ class Ssd300(nn.Module):
         for stage in self.coarse:
             features = stage(features)
             levels.append(features)
-        return _predict(self.boxes, levels, 4), _predict(self.scores, levels, self.classes)
+        return predict(self.boxes, levels, 4), predict(self.scores, levels, self.classes)
 
 
-def _heads(widths: Sequence[int], values: int) -> nn.ModuleList:
+def prediction_heads(widths: Sequence[int], values: int) -> nn.ModuleList:
+    """Return a convolution for each level, with `values` answers for each of its priors."""
     return nn.ModuleList(
         nn.Conv2d(width, priors * values, 3, padding=1)
         for width, priors in zip(widths, PRIORS_PER_CELL, strict=True)
     )
 
 
-def _predict(heads: nn.ModuleList, levels: Sequence[torch.Tensor], values: int) -> torch.Tensor:
+def predict(heads: nn.ModuleList, levels: Sequence[torch.Tensor], values: int) -> torch.Tensor:
+    """Return the answers (batch, priors, values) of the heads for features of each level, in the order of the priors."""
     answers = [head(level).permute(0, 2, 3, 1) for head, level in zip(heads, levels, strict=True)]
     return torch.cat([answer.reshape(answer.shape[0], -1, values) for answer in answers], dim=1)
 
@@ -139,14 +141,14 @@ def build_model(variant: str, *, tiny: bool = False) -> Ssd300:
 
     A `tiny` one is a sixteenth as wide. Raises `UsageError` for an unknown variant.
     """
-    classes = int(chosen_variant("ssd300", variant, VARIANTS))
+    classes = int(variant_or_default("ssd300", variant, VARIANTS))
     return Ssd300(classes, _TINY_DIVISOR if tiny else 1)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> BoxBatch:
     """Return a batch of one black image without objects: (1, 3, 300, 300), (1, 1, 4) and (1, 1), also if `tiny`."""
     del tiny
-    chosen_variant("ssd300", variant, VARIANTS)
+    variant_or_default("ssd300", variant, VARIANTS)
     image = torch.zeros(1, 3, IMAGE_SIDE, IMAGE_SIDE, dtype=torch.uint8)
     return image, torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.int64)
 
@@ -166,7 +168,7 @@ def build(options: WorkloadOptions) -> Recipe:
 
     Raises `UsageError` for another size than 300, and for real data, which it does not read.
     """
-    variant = chosen_variant("ssd300", options.variant, VARIANTS)
+    variant = variant_or_default("ssd300", options.variant, VARIANTS)
     refuse_data("ssd300", options)
     refuse_max_rows("ssd300", options)
     refuse_other_size("ssd300", options, IMAGE_SIDE, "pixels a side")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,9 +11,10 @@ from torch import nn
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads.checks import variant_or_default
+from tracekit.capture.workloads.data.boxes import DetectionSample, SyntheticCoco, collate_detections
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation
-from tracekit.capture.workloads.data.coco_synthetic import DetectionSample, SyntheticCoco, collate
 from tracekit.capture.workloads.yolov5.loss import DetectionLoss, Gains
 from tracekit.capture.workloads.yolov5.model import COCO_CLASSES, STRIDES, YoloV5
 from tracekit.capture.workloads.yolov5.training import Training
@@ -67,16 +67,16 @@ def build_model(variant: str) -> YoloV5:
 
     Raises `UsageError` for a variant that is not in `VARIANTS`.
     """
-    chosen = _MODELS[_name(variant)]
-    return YoloV5(chosen.depth, chosen.width)
+    shape = _MODELS[variant_or_default("yolov5", variant, VARIANTS)]
+    return YoloV5(shape.depth, shape.width)
 
 
 def example_batch(variant: str, *, tiny: bool = False) -> DetectionSample:
-    """Return one random image of the default size and one box, as `collate` makes a batch of them.
+    """Return one random image of the default size and one box, as `collate_detections` makes a batch of them.
 
     The images are bytes (1, 3, side, side), the boxes (1, 6). Raises `UsageError` for an unknown variant.
     """
-    _name(variant)
+    variant_or_default("yolov5", variant, VARIANTS)
     side = _TINY_SIZE if tiny else _SIZE
     box = torch.cat((torch.zeros(1, 2), torch.full((1, 4), 0.5)), 1)
     return torch.randint(256, (1, 3, side, side), dtype=torch.uint8), box
@@ -89,7 +89,7 @@ def build(options: WorkloadOptions) -> Recipe:
     unless `options.data` names a COCO dataset. Raises `UsageError` for an unknown variant, a size that is no
     multiple of 32 or below 64, and data that cannot be used.
     """
-    name = _name(options.variant)
+    name = variant_or_default("yolov5", options.variant, VARIANTS)
     hyper = _MODELS[name].hyperparameters
     size = options.size or (_TINY_SIZE if options.tiny else _SIZE)
     if size % STRIDES[-1] or size < _LEAST_SIZE:
@@ -112,7 +112,7 @@ def build(options: WorkloadOptions) -> Recipe:
         batch=batch,
         size=size,
         synthetic=options.data is None,
-        collate=collate,
+        collate=collate_detections,
         after_update=training,
         clip_norm=_CLIP_NORM,
         config={
@@ -126,15 +126,6 @@ def build(options: WorkloadOptions) -> Recipe:
         },
         skipped=skipped,
     )
-
-
-def _name(variant: str) -> str:
-    name = variant or VARIANTS[0]
-    if name not in _MODELS:
-        close = difflib.get_close_matches(name, VARIANTS)
-        remedy = f"did you mean {close[0]!r}?" if close else f"choose one of: {', '.join(VARIANTS)}"
-        raise UsageError(f"yolov5 has no variant {variant!r}", remedy=remedy)
-    return name
 
 
 def _data(

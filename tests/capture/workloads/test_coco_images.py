@@ -13,10 +13,10 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from tracekit.capture.workloads import WorkloadOptions
-from tracekit.capture.workloads.data import coco_images as _coco_images
+from tracekit.capture.workloads.data import coco_images
+from tracekit.capture.workloads.data.boxes import collate_detections
 from tracekit.capture.workloads.data.coco import CocoImages
 from tracekit.capture.workloads.data.coco_images import Augmentation, decode, letterbox, look_at
-from tracekit.capture.workloads.data.coco_synthetic import collate
 from tracekit.capture.workloads.yolov5 import build
 from tracekit.errors import UsageError
 
@@ -133,8 +133,8 @@ def check_scene(image: np.ndarray, rows: np.ndarray, side: int) -> int:
 @pytest.fixture
 def _keep_slivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes that are hardly in view would be dropped, and their colour found outside all boxes."""
-    monkeypatch.setattr(_coco_images, "_LEAST_VISIBLE", 0.0)
-    monkeypatch.setattr(_coco_images, "_LEAST_SIDE_PX", 0.0)
+    monkeypatch.setattr(coco_images, "LEAST_VISIBLE", 0.0)
+    monkeypatch.setattr(coco_images, "LEAST_SIDE_PX", 0.0)
 
 
 @pytest.mark.usefixtures("_keep_slivers")
@@ -349,7 +349,7 @@ def test_faults_are_counted_over_the_processes_of_the_loader(folder: Path) -> No
     data = dataset(folder, Augmentation(), side=64)
     assert data.skipped() == 0
     seen = 0
-    for images, targets in DataLoader(data, batch_size=2, num_workers=2, collate_fn=collate):
+    for images, targets in DataLoader(data, batch_size=2, num_workers=2, collate_fn=collate_detections):
         assert images.shape == (2, 3, 64, 64)
         assert set(targets[:, 0].tolist()) <= {0.0, 1.0}
         assert not set(targets[:, 1].tolist()) & {1.0, 4.0}

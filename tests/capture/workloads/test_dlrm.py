@@ -1,7 +1,6 @@
 """DLRM: published sizes, the interaction by hand, made-up clicks, Criteo files written by hand."""
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, dlrm
-from tracekit.capture.workloads import memory as _memory
-from tracekit.capture.workloads.data import criteo as _criteo
+from tracekit.capture.workloads.data import criteo as criteo_data
 from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -83,21 +81,10 @@ def test_initial_weights():
     assert linear.bias.std() == pytest.approx(math.sqrt(1 / 512), rel=0.1)
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_loss_falls_on_one_batch_and_tables_get_sparse_gradients(precision):
+def test_tables_get_sparse_gradients():
     recipe = tiny()
     batch = batch_of(recipe, 32)
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for _ in range(21):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert loss.dtype == torch.float32
-    assert losses[-1] < 0.8 * losses[0]
+    recipe.loss(recipe.forward(recipe.model, batch), batch).backward()
     assert all(table.weight.grad.is_sparse for table in recipe.model.tables)
 
 
@@ -131,8 +118,8 @@ def test_a_row_depends_on_seed_and_index_alone():
 
 
 def test_made_up_clicks_are_distributed_as_stated():
-    full = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
-    dense, ids, labels = _criteo.collate_clicks(full.__getitems__(list(range(20_000))))
+    full = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
+    dense, ids, labels = criteo_data.collate_clicks(full.__getitems__(list(range(20_000))))
     assert (dense.shape, ids.shape, labels.shape) == ((20_000, 13), (20_000, 26), (20_000,))
     assert labels.mean().item() == pytest.approx(0.256, abs=0.01)
     log_normal = torch.log(torch.expm1(dense.double()))
@@ -150,49 +137,10 @@ def test_made_up_clicks_are_distributed_as_stated():
 
 
 def test_capped_ids_are_the_same_ids_modulo_the_rows():
-    full = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
+    full = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, dlrm.KAGGLE_ROWS, 3)
     rows = np.minimum(dlrm.KAGGLE_ROWS, 1_000)
-    capped = _criteo.SyntheticClicks(dlrm.KAGGLE_ROWS, rows, 3)
+    capped = criteo_data.SyntheticClicks(dlrm.KAGGLE_ROWS, rows, 3)
     np.testing.assert_array_equal(capped[77][1], full[77][1] % rows)
-
-
-def test_tables_that_do_not_fit_are_refused_before_they_are_allocated(monkeypatch):
-    monkeypatch.setattr(_memory, "free_bytes", lambda _device: 2 * 10**9)
-    with pytest.raises(UsageError, match=r"kaggle take 2\.2 GB, and cpu has 2\.0 GB free; .*--max-rows"):
-        dlrm.build(WorkloadOptions(device=CPU))
-    with pytest.raises(UsageError, match=r"terabyte take 96\.1 GB"):
-        dlrm.build(WorkloadOptions(device=CPU, variant="terabyte"))
-    assert dlrm.build(WorkloadOptions(device=CPU, max_rows=5)).model is not None
-
-
-def test_free_memory_is_what_the_system_says(monkeypatch, tmp_path):
-    free = _memory.free_bytes(CPU)
-    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:      7 kB\n")
-    monkeypatch.setattr(_memory, "_MEMINFO", meminfo)
-    monkeypatch.setattr(_memory, "_GROUP", tmp_path)
-    assert _memory.free_bytes(CPU) == 7 * 1024
-    (tmp_path / "memory.current").write_text("4000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert _memory.free_bytes(CPU) == 7 * 1024
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert _memory.free_bytes(CPU) == 1000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "kagle"}, "dlrm has no variant 'kagle'; did you mean kaggle?"),
-        ({"variant": "x"}, "dlrm has no variant 'x'; choose one of: kaggle, terabyte"),
-        ({"size": 224}, "dlrm takes 39 features, not 224; leave out --size, or set it to 39"),
-        ({"max_rows": 0}, "max_rows is 0; it must be at least 1"),
-    ],
-)
-def test_wrong_choices(options, message):
-    with pytest.raises(UsageError) as caught:
-        tiny(**options)
-    assert str(caught.value) == message
 
 
 GOOD = "1\t1\t\t-3" + "\t0" * 10 + "\tff\t\t68fd1e64" + "\t0" * 23
@@ -222,11 +170,11 @@ def test_a_row_written_by_hand(tmp_path):
 @pytest.mark.parametrize("last_newline", [True, False])
 @pytest.mark.parametrize("chunk", [1, 37, 1 << 22])
 def test_every_row_is_found_wherever_the_reading_chunks_end(tmp_path, monkeypatch, end, last_newline, chunk):
-    monkeypatch.setattr(_criteo, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(criteo_data, "CHUNK_BYTES", chunk)
     path = criteo(tmp_path / "rows", [numbered(row) for row in range(130)], end)
     if not last_newline:
         path.write_bytes(path.read_bytes()[: -len(end)])
-    data = _criteo.CriteoFile(path, [1_000] * 26)
+    data = criteo_data.CriteoFile(path, [1_000] * 26)
     assert len(data) == 130
     order = [129, 0, 63, 64, 65, 127, 128, 1, -1]
     for index, row in zip(order, data.__getitems__(order), strict=True):
@@ -237,7 +185,7 @@ def test_every_row_is_found_wherever_the_reading_chunks_end(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("rows", [64, 128])
 def test_a_file_that_ends_with_a_full_block(tmp_path, rows):
-    data = _criteo.CriteoFile(criteo(tmp_path / "rows", [numbered(row) for row in range(rows)]), [9] * 26)
+    data = criteo_data.CriteoFile(criteo(tmp_path / "rows", [numbered(row) for row in range(rows)]), [9] * 26)
     assert len(data) == rows
     assert data[rows - 1][0][0] == np.float32(np.log1p(rows - 1))
 
@@ -257,7 +205,7 @@ def test_a_file_that_ends_with_a_full_block(tmp_path, rows):
 )
 def test_malformed_rows_are_replaced_by_the_next_and_counted(tmp_path, bad):
     path = criteo(tmp_path / "rows", [numbered(0), bad, bad, numbered(3), bad])
-    data = _criteo.CriteoFile(path, [1_000] * 26)
+    data = criteo_data.CriteoFile(path, [1_000] * 26)
     assert data.skipped() == 0
     assert [round(float(np.expm1(data[index][0][0]))) for index in range(5)] == [0, 3, 3, 3, 0]
     assert data.skipped() == 3
@@ -272,12 +220,6 @@ def test_skipped_rows_are_counted_over_loader_processes(tmp_path):
     )
     assert sum(len(labels) for _, _, labels in loader) == 60
     assert recipe.skipped() == 20
-    assert recipe.dataset.skipped._slots[:4].tolist() == [
-        0,
-        10,
-        10,
-        0,
-    ]  # so that no two processes write to one
 
 
 def test_unusable_files(tmp_path, monkeypatch):
@@ -294,5 +236,5 @@ def test_unusable_files(tmp_path, monkeypatch):
     assert message(packed) == "rows cannot be read here and there in a compressed file; gunzip train.txt.gz"
     prose = criteo(tmp_path / "prose", ["no rows here"] * 3)
     assert message(prose).startswith("no row of 40 tab-separated fields from row 1 on; ")
-    monkeypatch.setattr(_criteo, "_LONGEST_BLOCK", 100)
+    monkeypatch.setattr(criteo_data, "LONGEST_BLOCK", 100)
     assert "too long" in message(criteo(tmp_path / "binary", ["0" * 150]))

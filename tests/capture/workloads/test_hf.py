@@ -2,22 +2,19 @@
 
 import re
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from losses import losses_on
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, hf
-from tracekit.capture.workloads.hf import inputs as _hf_inputs
-from tracekit.capture.workloads.hf import scenes as _hf_scenes
-from tracekit.capture.workloads.hf import table as _hf_table
-from tracekit.errors import MissingDependencyError, UsageError
+from tracekit.capture.workloads.data.samples import GeneratedSamples
+from tracekit.capture.workloads.hf import inputs, scenes
+from tracekit.capture.workloads.hf.architectures import ARCHITECTURES, find, names
+from tracekit.capture.workloads.hf.workload import build_config
+from tracekit.errors import UsageError
 
 CPU = torch.device("cpu")
 
@@ -139,83 +136,29 @@ def parameters(model: torch.nn.Module) -> int:
     return sum(each.numel() for each in model.parameters())
 
 
-@pytest.mark.parametrize("name", list(_hf_table.ENTRIES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
 def test_a_tiny_model_trains_a_step(name: str) -> None:
     recipe = build(name)
     before = {key: value.detach().clone() for key, value in recipe.model.named_parameters()}
     assert parameters(recipe.model) == TINY_PARAMETERS.get(name, parameters(recipe.model))
     assert parameters(recipe.model) < 1_000_000
     assert recipe.model.training
-    (loss,) = train(recipe, 1)
-    assert 0 < loss < 1e4
+    assert 0 < train(recipe, 1)[0] < 1e4
     after = dict(recipe.model.named_parameters())
     changed = sum(not torch.equal(value, after[key]) for key, value in before.items())
     assert changed > 0.45 * len(before)
     assert all(value.isfinite().all() for value in after.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("roberta", 124_697_433),
-        ("distilbert", 66_985_530),
-        ("albert", 11_813_810),
-        ("t5", 60_506_624),
-        ("bart", 139_420_416),
-        ("gpt2", 124_439_808),
-        ("mixtral", 46_702_792_704),
-        ("resnet", 25_557_032),
-        ("convnext", 28_589_128),
-        ("swin", 28_288_354),
-        ("efficientnet", 5_288_548),
-        ("mobilenet-v2", 3_504_872),
-        ("regnet", 20_646_656),
-        ("segformer", 3_752_694),
-        ("detr", 41_524_768),
-        ("rt-detr", 42_891_372),
-        ("wav2vec2", 94_396_320),
-        ("whisper", 37_760_640),
-    ],
-)
-def test_the_full_model_has_its_published_size(name: str, count: int) -> None:
-    with torch.device("meta"):
-        assert parameters(hf.build_model(name)) == count
-
-
-@pytest.mark.parametrize(
-    ("name", "gflop"),
-    [
-        ("roberta", 136.8),
-        ("distilbert", 72.9),
-        ("albert", 100.8),
-        ("t5", 36.6),
-        ("gpt2", 291.6),
-        ("resnet", 8.178),
-        ("convnext", 8.91),
-        ("swin", 8.98),
-        ("efficientnet", 0.772),
-        ("mobilenet-v2", 0.602),
-        ("regnet", 7.95),
-        ("segformer", 16.8),
-    ],
-)
-def test_the_full_model_does_its_published_work(name: str, gflop: float) -> None:
-    with torch.device("meta"):
-        model = hf.build_model(name)
-        batch = hf.example_batch(name)
-        with FlopCounterMode(display=False) as counter:
-            assert hf.loss(model(**batch), batch).is_meta
-    assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, rel=0.005)
-
-
 def test_the_table_is_whole() -> None:
-    entries = _hf_table.ENTRIES.values()
+    entries = ARCHITECTURES.values()
     assert len(entries) == 144
     assert len({entry.model for entry in entries}) == 144
-    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in hf.names())
-    assert {entry.inputs for entry in entries} == set(_hf_inputs.KINDS)
-    assert hf.names() == sorted(_hf_table.ENTRIES) == sorted(hf.VARIANTS)
-    assert set(TINY_PARAMETERS) <= set(hf.names())
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names())
+    assert {entry.inputs for entry in entries} == set(inputs.KINDS)
+    assert names() == sorted(ARCHITECTURES) == sorted(hf.VARIANTS)
+    assert set(TINY_PARAMETERS) <= set(names())
     for entry in entries:
         assert entry.tiny_size % entry.step == entry.size % entry.step == 0
     wanted = {"image classification", "object detection", "semantic segmentation", "language modelling"}
@@ -223,37 +166,30 @@ def test_the_table_is_whole() -> None:
     assert wanted <= {entry.task for entry in entries}
 
 
-def test_the_table_needs_no_torch() -> None:
-    code = (
-        "import sys; from tracekit.capture.workloads.hf.table import names; "
-        "assert 'roberta' in names(); assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_an_architecture_is_found_by_its_name_and_its_class() -> None:
-    entry = hf.find("detr")
-    assert entry is hf.find("DETR") is hf.find("DetrForObjectDetection") is hf.find("detrforobjectdetection")
+    entry = find("detr")
+    assert entry is find("DETR") is find("DetrForObjectDetection") is find("detrforobjectdetection")
     with pytest.raises(UsageError, match="unknown architecture 'robreta'; did you mean roberta"):
-        hf.find("robreta")
+        find("robreta")
     with pytest.raises(UsageError, match="did you mean whisper"):
-        hf.find("WhisperForConditionalGeneratoin")
+        find("WhisperForConditionalGeneratoin")
     with pytest.raises(UsageError, match=r"see tracekit capture --list"):
-        hf.find("0")
+        find("0")
 
 
-def test_the_name_comes_from_the_variant_or_the_argument() -> None:
+def test_the_name_comes_from_the_variant() -> None:
     assert build("squeezebert").config["variant"] == "squeezebert"
     assert build("").config["variant"] == "bert"
-    options = WorkloadOptions(device=CPU, variant="gpt2", tiny=True)
-    assert hf.build(options, "t5").config["variant"] == "t5"
     assert type(hf.build_model("t5", tiny=True)).__name__ == "T5ForConditionalGeneration"
 
 
-@pytest.mark.parametrize("kind", sorted(_hf_inputs.KINDS))
+@pytest.mark.parametrize("kind", sorted(inputs.KINDS))
 def test_samples_depend_on_seed_and_index_alone(kind: str) -> None:
-    name = next(name for name, entry in _hf_table.ENTRIES.items() if entry.inputs == kind)
-    first, again, other = (batch_of(build(name, seed=seed), 3) for seed in (1, 1, 2))
+    entry = next(entry for entry in ARCHITECTURES.values() if entry.inputs == kind)
+    maker = inputs.SampleMaker(kind, build_config(entry, tiny=True), entry.tiny_size)
+    first, again, other = (
+        inputs.collate([GeneratedSamples(maker, seed)[index] for index in (3, 4)]) for seed in (1, 1, 2)
+    )
 
     def flat(nest: Any) -> list[torch.Tensor]:
         if isinstance(nest, torch.Tensor):
@@ -264,8 +200,11 @@ def test_samples_depend_on_seed_and_index_alone(kind: str) -> None:
     assert any(not torch.equal(a, b) for a, b in zip(flat(first), flat(other), strict=False))
 
 
+LEARNERS = ["roberta", "llama", "t5", "resnet", "detr", "segformer", "wav2vec2", "decision-transformer"]
+
+
 @pytest.mark.parametrize(
-    "name", ["roberta", "llama", "t5", "resnet", "detr", "segformer", "wav2vec2", "decision-transformer"]
+    "name", [LEARNERS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in LEARNERS[1:])]
 )
 def test_the_loss_falls_on_one_batch(name: str) -> None:
     losses = train(build(name), 20)
@@ -318,9 +257,9 @@ def test_mixed_precision(name: str) -> None:
     recipe = build(name)
     batch = batch_of(recipe)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-    loss.backward()
-    assert loss.isfinite()
+        value = recipe.loss(recipe.forward(recipe.model, batch), batch)
+    value.backward()
+    assert value.isfinite()
     assert recipe.config["autocast"] == (name == "roberta")
 
 
@@ -357,8 +296,8 @@ def test_a_size_the_model_cannot_take_is_refused(name: str, size: int, message: 
 @pytest.mark.parametrize("tiny", [True, False])
 def test_default_sizes_are_within_the_model_s_limits(tiny: bool) -> None:
     limits = 0
-    for entry in _hf_table.ENTRIES.values():
-        config = hf.build_config(entry, tiny=tiny)
+    for entry in ARCHITECTURES.values():
+        config = build_config(entry, tiny=tiny)
         limit = getattr(config, "max_position_embeddings", getattr(config, "n_positions", None))
         if entry.unit == "tokens" and limit is not None and limit != -1:
             assert (entry.tiny_size if tiny else entry.size) <= limit, entry.name
@@ -366,25 +305,9 @@ def test_default_sizes_are_within_the_model_s_limits(tiny: bool) -> None:
     assert limits > 50
 
 
-def test_real_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="hf:bert has no reader for real data"):
-        build("bert", data=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("missing", "name"), [("transformers", "bert"), ("scipy", "detr"), ("scipy", "mask2former")]
-)
-def test_a_missing_package_is_named_with_the_remedy(missing: str, name: str, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingDependencyError, match=rf"needs {missing}.*pip install 'tracekit\[hf\]'"):
-        build(name)
-    if missing == "scipy":
-        assert build("bert").batch == 2
-
-
 def test_boxes_are_within_the_image_and_about_as_many_as_in_coco() -> None:
     random = torch.Generator().manual_seed(0)
-    found = [_hf_scenes.boxes(93, random) for _ in range(2000)]
+    found = [scenes.boxes(93, random) for _ in range(2000)]
     all_boxes = torch.cat(found)
     assert (all_boxes[:, :2] - all_boxes[:, 2:] / 2 >= -1e-6).all()
     assert (all_boxes[:, :2] + all_boxes[:, 2:] / 2 <= 1 + 1e-6).all()
@@ -392,7 +315,7 @@ def test_boxes_are_within_the_image_and_about_as_many_as_in_coco() -> None:
     counts = torch.tensor([len(each) for each in found], dtype=torch.float32)
     assert counts.mean().item() == pytest.approx(6.9, abs=0.6)
     assert counts.median().item() == 4
-    assert len(_hf_scenes.boxes(1, random)) == 1
+    assert len(scenes.boxes(1, random)) == 1
     area = all_boxes[:, 2:].prod(dim=1) * 640 * 480
     shares = [(area < 32**2), (area >= 32**2) & (area < 96**2), (area >= 96**2)]
     assert [each.float().mean().item() for each in shares] == pytest.approx([0.41, 0.34, 0.25], abs=0.03)
@@ -401,9 +324,9 @@ def test_boxes_are_within_the_image_and_about_as_many_as_in_coco() -> None:
 def test_a_mask_covers_the_pixels_whose_middle_is_in_its_box() -> None:
     size = 24
     config = type("Config", (), {"num_labels": 3})
-    sample = _hf_scenes.KINDS["image and masks"](config, size, torch.Generator().manual_seed(5))
+    sample = scenes.KINDS["image and masks"](config, size, torch.Generator().manual_seed(5))
     random = torch.Generator().manual_seed(5)
-    found = _hf_scenes.boxes(20, random).tolist()
+    found = scenes.boxes(20, random).tolist()
     assert len(sample["mask_labels"]) == len(sample["class_labels"]) == len(found)
     for mask, (x, y, width, height) in zip(sample["mask_labels"], found, strict=True):
         for row in range(size):

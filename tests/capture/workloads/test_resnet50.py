@@ -5,11 +5,10 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, resnet50
-from tracekit.capture.workloads.data import images as _images
+from tracekit.capture.workloads.data import images as image_data
 from tracekit.errors import UsageError
 
 
@@ -20,25 +19,6 @@ def tiny(**options) -> Recipe:
 
 def batch_of(recipe: Recipe, count: int):
     return next(iter(DataLoader(recipe.dataset, count, collate_fn=recipe.collate)))
-
-
-@pytest.mark.parametrize(
-    ("variant", "parameters", "gflop"),
-    [
-        ("50", 25_557_032, 8.178),
-        ("18", 11_689_512, 3.63),
-        ("34", 21_797_672, 7.33),
-        ("101", 44_549_160, 15.60),
-        ("152", 60_192_808, 23.03),
-    ],
-)
-def test_parameters_and_flops(variant, parameters, gflop):
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = resnet50.build_model(variant)
-        model(resnet50.example_batch(variant)[0])
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-    assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, abs=0.006)
-    assert sum(p.numel() for p in resnet50.build_model(variant, tiny=True).parameters()) < parameters / 14
 
 
 def test_names_are_torchvisions():
@@ -59,23 +39,7 @@ def test_the_middle_convolution_halves_the_image():
 def test_normalisation():
     image = torch.tensor([0, 128, 255], dtype=torch.uint8).view(1, 3, 1, 1)
     expected = torch.tensor([(0 - 0.485) / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    torch.testing.assert_close(_images.Normalise()(image).flatten(), expected)
-
-
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_loss_falls_on_one_batch(precision):
-    recipe = tiny(variant="18")
-    batch = batch_of(recipe, 8)
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
+    torch.testing.assert_close(image_data.Normalise()(image).flatten(), expected)
 
 
 def test_the_loss_is_smoothed():
@@ -92,20 +56,18 @@ def test_synthetic_images():
     assert (images.shape, images.dtype, labels.dtype) == ((8, 3, 64, 64), torch.uint8, torch.int64)
     assert torch.equal(tiny().dataset[3][0], images[3])
     assert not torch.equal(tiny(seed=1).dataset[3][0], images[3])
-    default = resnet50.build(WorkloadOptions(device=torch.device("meta"), size=32))
-    assert (default.batch, default.dataset[0][0].shape) == (64, (3, 32, 32))
 
 
 def test_a_synthetic_crop_is_a_part_of_the_stored_image(monkeypatch):
     stored = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)  # no two pixels of a channel are equal
-    monkeypatch.setattr(_images, "noise_image", lambda _random, side: stored[:, :side, :side])
+    monkeypatch.setattr(image_data, "noise_image", lambda _random, side: stored[:, :side, :side])
     parts = {}
     for top in range(2):
         for left in range(2):
             part = stored[:, top : top + 7, left : left + 7]
             parts[part.tobytes()] = (top, left, False)
             parts[part[:, :, ::-1].tobytes()] = (top, left, True)
-    data = _images.SyntheticImages(7, 10, seed=0)
+    data = image_data.SyntheticImages(7, 10, seed=0)
     assert {parts[data[index][0].numpy().tobytes()] for index in range(100)} == set(parts.values())
 
 
@@ -114,7 +76,7 @@ def test_random_parts_lie_within_the_image(width, height):
     random = np.random.default_rng(0)
     areas = []
     for _ in range(200):
-        left, top, right, bottom = _images.resized_crop_box(random, width, height)
+        left, top, right, bottom = image_data.resized_crop_box(random, width, height)
         assert 0 <= left < right <= width + 1e-9
         assert 0 <= top < bottom <= height + 1e-9
         assert 3 / 4 - 1e-9 <= (right - left) / (bottom - top) <= 4 / 3 + 1e-9
@@ -188,19 +150,5 @@ def test_unusable_folders(folder, monkeypatch):
     )
     assert message(folder / "stray.png").startswith("cannot be read: Not a directory; ")
     assert message(folder / "bee") == "no images in folders; lay them out as CLASS/IMAGE.jpg"
-    monkeypatch.setattr(resnet50, "_CLASSES", 1)
+    monkeypatch.setattr(resnet50, "CLASSES", 1)
     assert message(folder) == "2 folders, but the model has 1 classes; leave at most 1 folders"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "51"}, "resnet50 has no variant '51'; choose one of: 50, 18, 34, 101, 152"),
-        ({"variant": "1011"}, "resnet50 has no variant '1011'; did you mean 101?"),
-        ({"max_rows": 3}, "resnet50 has no embedding tables to cap; leave out --max-rows"),
-    ],
-)
-def test_wrong_choices(options, message):
-    with pytest.raises(UsageError) as caught:
-        tiny(**options)
-    assert str(caught.value) == message

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, transformer
-from tracekit.capture.workloads.data import random as _random
-from tracekit.capture.workloads.data import translation as _translation
-from tracekit.errors import UsageError
+from tracekit.capture.workloads.data import random as random_data
+from tracekit.capture.workloads.data import translation as translation_data
 
 CPU = torch.device("cpu")
 
@@ -28,20 +26,6 @@ def tiny_without_dropout() -> transformer.TranslationTransformer:
         if isinstance(module, torch.nn.MultiheadAttention):
             module.dropout = 0.0
     return model
-
-
-@pytest.mark.parametrize(
-    ("variant", "parameters", "gflop"),
-    [("base", 63_084_544, 16.7), ("big", 214_249_472, 56.0), ("big-mlperf", 210_878_464, 55.1)],
-)
-def test_parameters_and_flops(variant, parameters, gflop):
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = transformer.build_model(variant)
-        source, target = transformer.example_batch(variant)
-        assert (source.shape, target.shape) == ((1, 128), (1, 129))
-        model(source, target[:, :-1])
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-    assert counter.get_total_flops() / 1e9 == pytest.approx(gflop, abs=0.05)
 
 
 def test_one_embedding_is_used_three_times():
@@ -76,24 +60,6 @@ def test_positions_by_hand():
         torch.testing.assert_close(added[place], torch.tensor([*np.sin(angles), *np.cos(angles)]).float())
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_loss_falls_on_one_batch(precision):
-    recipe = tiny()
-    batch = recipe.collate([recipe.dataset[index] for index in range(4)])
-    optimizer = recipe.optimizer(recipe.model)
-    losses = []
-    for update in range(1, 21):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-            loss = recipe.loss(recipe.forward(recipe.model, batch), batch)
-        loss.backward()
-        optimizer.step()
-        recipe.after_update(recipe.model, update)
-        losses.append(loss.item())
-    assert loss.dtype == torch.float32
-    assert losses[-1] < 0.8 * losses[0]
-
-
 def test_the_learning_rate_follows_the_updates():
     recipe = tiny()
     recipe.after_update(recipe.model, 1)  # before there is an optimizer, nothing is to be done
@@ -121,7 +87,7 @@ def test_the_loss_by_hand():
         shares[token] += 0.9
         expected.append(-(shares * torch.log(row.exp() / row.exp().sum())).sum())
     torch.testing.assert_close(
-        _translation.translation_loss(scores, (None, target)), torch.stack(expected).mean()
+        translation_data.translation_loss(scores, (None, target)), torch.stack(expected).mean()
     )
 
 
@@ -133,15 +99,14 @@ def test_sentence_pairs():
     assert target[0] == 1
     assert all(torch.equal(a, b) for a, b in zip((source, target), tiny().dataset[3], strict=True))
     assert not torch.equal(tiny(seed=1).dataset[3][1], target)
-    for first, second in (tiny(size=5).dataset[index] for index in range(200)):
+    short = tiny(size=5).dataset
+    for first, second in (short[index] for index in range(200)):
         assert 1 <= len(first) <= 5
         assert 2 <= len(second) <= 6
-    default = transformer.build(WorkloadOptions(device=torch.device("meta")))
-    assert (default.batch, default.size) == (32, 128)
 
 
 def test_lengths_and_tokens_are_distributed_as_stated():
-    pairs = [_translation.SentencePairs(37_000, 10**6, 0)[index] for index in range(4_000)]
+    pairs = [translation_data.SentencePairs(37_000, 10**6, 0)[index] for index in range(4_000)]
     lengths = np.array([len(source) for source, _ in pairs])
     assert np.median(lengths) == pytest.approx(24, abs=1)
     assert np.log(lengths).std() == pytest.approx(0.6, abs=0.03)
@@ -156,7 +121,7 @@ def test_lengths_and_tokens_are_distributed_as_stated():
 
 def test_an_exponent_of_1_is_refused():
     with pytest.raises(ValueError, match="exponent 1"):
-        _random.bounded_zipf(np.array([0.5]), 10, 1)
+        random_data.bounded_zipf(np.array([0.5]), 10, 1)
 
 
 def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
@@ -164,21 +129,6 @@ def test_a_batch_is_filled_up_and_the_longest_source_comes_first():
         (torch.tensor([5, 2]), torch.tensor([1, 6, 7, 2])),
         (torch.tensor([8, 9, 2]), torch.tensor([1, 2])),
     ]
-    source, target = _translation.collate_pairs(samples)
+    source, target = translation_data.collate_pairs(samples)
     assert source.tolist() == [[8, 9, 2], [5, 2, 0]]
     assert target.tolist() == [[1, 2, 0, 0], [1, 6, 7, 2]]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "bigmlperf"}, "transformer has no variant 'bigmlperf'; did you mean big-mlperf?"),
-        ({"variant": "x"}, "transformer has no variant 'x'; choose one of: base, big, big-mlperf"),
-        ({"data": "wmt"}, "wmt: transformer reads no real data; leave out --data"),
-        ({"max_rows": 3}, "transformer has no embedding tables to cap; leave out --max-rows"),
-    ],
-)
-def test_wrong_choices(options, message):
-    with pytest.raises(UsageError) as caught:
-        tiny(**options)
-    assert str(caught.value) == message

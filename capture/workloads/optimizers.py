@@ -1,4 +1,4 @@
-"""A learning rate that depends on the number of updates."""
+"""Optimizers whose learning rate depends on the number of updates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["ScheduledOptimizer", "linear_warmup"]
+from tracekit.manifest import Setting
+
+__all__ = ["AdamWWithWarmUp", "ScheduledOptimizer", "linear_warmup"]
 
 
 def linear_warmup(rate: float, updates: int) -> Callable[[int], float]:
@@ -40,3 +42,30 @@ class ScheduledOptimizer:
         if self._optimizer is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(updates + 1)
+
+
+class AdamWWithWarmUp(ScheduledOptimizer):
+    """AdamW whose learning rate rises linearly to `rate` over 100 updates; for a `tiny` model to 0.01 over 4.
+
+    Weights of two dimensions and more decay, biases and the scales of norms do not. `config` are its settings, for
+    the manifest.
+    """
+
+    def __init__(self, rate: float, *, decay: float, tiny: bool) -> None:
+        rate, warm_up = (1e-2, 4) if tiny else (rate, 100)
+        super().__init__(self._adamw, linear_warmup(rate, warm_up))
+        self._decay = decay
+        self.config: dict[str, Setting] = {
+            "optimizer": "AdamW",
+            "learning_rate": rate,
+            "weight_decay": decay,
+            "warm_up_updates": warm_up,
+        }
+
+    def _adamw(self, model: nn.Module, rate: float) -> torch.optim.Optimizer:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [each for each in trained if each.dim() > 1], "weight_decay": self._decay},
+            {"params": [each for each in trained if each.dim() <= 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate)

@@ -35,10 +35,11 @@ from tracekit.capture.marks.ranges import Marks, NoMarks, ProfilerMarks, WithNvt
 from tracekit.capture.marks.timed import TimedMarks
 from tracekit.capture.nsys import collects, under_nsys
 from tracekit.capture.output import TRACE_FILE, forget_older_traces, new_folder, write_capture
+from tracekit.capture.plan import check_numbers
 from tracekit.errors import UsageError
 from tracekit.manifest import CaptureOptions, Level, Manifest, Run, Setting
 
-__all__ = ["Recorded", "Session", "check_options", "recording", "session"]
+__all__ = ["Recorded", "Session", "recording", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def session(
     profiler wrote no events. An exception from the block passes through, and nothing is written.
     """
     options = options or CaptureOptions()
-    check_options(options)
+    check_numbers(options)
     where = resolve_device(device)
     parameters = sum(p.numel() for p in model.parameters())
     with new_folder(Path(out_dir)) as folder:
@@ -210,14 +211,6 @@ def session(
         )
         live.manifest = write_capture(folder, manifest, live.recorded)
         forget_older_traces(folder, live.manifest)
-
-
-def check_options(options: CaptureOptions) -> None:
-    """Raise UsageError for a number of steps out of range."""
-    for name, least in (("steps", 1), ("warmup", 1), ("wait", 0)):
-        value = getattr(options, name)
-        if value < least:
-            raise UsageError(f"{name} is {value}", remedy=f"it must be at least {least}")
 
 
 def _profiler(options: CaptureOptions, device: torch.device) -> profile:

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what is checkpointed, compiled or sharded one by one."""
+"""The repeated blocks of a model, checkpointed, compiled or sharded one by one; and the model on several ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["checkpoint_blocks", "compile_blocks", "repeated_blocks"]
+__all__ = ["checkpoint_blocks", "compile_blocks", "repeated_blocks", "replicate", "shard"]
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
@@ -56,3 +58,25 @@ def compile_blocks(model: nn.Module) -> int:
         compiled: Any = torch.compile(block)
         parent.register_module(name, compiled)
     return len(blocks)
+
+
+def shard(model: nn.Module) -> None:
+    """Shard the parameters over the ranks of the process group (FSDP2), block by block, in place."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 0.3 s that DDP does not need
+
+    for _, _, block in repeated_blocks(model):
+        fully_shard(block)
+    fully_shard(model)
+
+
+def replicate(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model in a wrapper that averages gradients over the ranks of the process group (DDP), after a backward pass that has left gradients behind.
+
+    Detectors, experts and poolers leave parameters without one, which the wrapper must be told, and only then: to look
+    for them costs a walk through the graph in every step.
+    """
+    missing = any(p.requires_grad and p.grad is None for p in model.parameters())
+    anywhere = torch.tensor(int(missing), device=device)
+    dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
+    places = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=places, find_unused_parameters=bool(anywhere.item()))

@@ -1,13 +1,33 @@
-"""A count of unusable samples that loader processes share."""
+"""Samples that are made up, and a count of those of real data that cannot be used."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
-__all__ = ["SkipCounter"]
+from tracekit.capture.workloads.data.random import torch_generator
 
-_SLOTS = 256
+__all__ = ["GeneratedSamples", "SkipCounter"]
+
+_EPOCH: Final = 50_000
+_SLOTS: Final = 256
+
+
+class GeneratedSamples(Dataset[Any]):
+    """50,000 samples that `make` makes from a random state; each depends on its index and the seed alone."""
+
+    def __init__(self, make: Callable[[torch.Generator], Any], seed: int) -> None:
+        self.make = make
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return _EPOCH
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(torch_generator(self.seed, index))
 
 
 class SkipCounter:

@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
+from tracekit.capture.workloads.data.samples import GeneratedSamples
 from tracekit.capture.workloads.data.tokens import TextLines, Tokenizer, ZipfWords, find_tokenizer
-from tracekit.capture.workloads.hf.training import AdamWWithWarmUp, GeneratedSamples, ambient
+from tracekit.capture.workloads.optimizers import AdamWWithWarmUp
 from tracekit.errors import UsageError
 
 __all__ = ["SyntheticText", "TextSequences", "causal_example", "causal_recipe", "forward", "loss"]
@@ -67,7 +68,7 @@ def causal_example(length: int) -> dict[str, torch.Tensor]:
     batch, which there are none of on meta.
     """
     mask = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
-    return ambient({"input_ids": torch.full((1, length), _FIRST_WORD), "attention_mask": mask})
+    return {"input_ids": torch.full((1, length), _FIRST_WORD), "attention_mask": mask}
 
 
 def forward(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
@@ -92,7 +93,7 @@ def causal_recipe(
     if length < 2:
         raise UsageError(f"a sequence of {length} token", remedy="choose a size of at least 2")
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    training = AdamWWithWarmUp.of(rate, _DECAY, tiny=options.tiny)
+    training = AdamWWithWarmUp(rate, decay=_DECAY, tiny=options.tiny)
     text = None
     if options.data is not None:
         tokenizer = find_tokenizer(options.data, _FIRST_WORD, vocabulary)
@@ -115,10 +116,7 @@ def causal_recipe(
         config={
             "variant": "tiny" if options.tiny else variant,
             "vocabulary": vocabulary,
-            "optimizer": "AdamW",
-            "learning_rate": training.rate,
-            "weight_decay": _DECAY,
-            "warm_up_updates": training.warm_up,
+            **training.config,
             "tokenizer": "none" if text is None else text.tokenizer.name,
         },
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tracekit.capture.workloads.data.coco_synthetic import SyntheticCoco, collate
+from tracekit.capture.workloads.data.boxes import SyntheticCoco, collate_detections
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_sample_depends_on_seed_and_index_alone() -> None:
 def test_an_index_beyond_the_end() -> None:
     dataset = SyntheticCoco(64, 80, seed=0)
     assert len(dataset) == 118_287
-    for index in (-1, len(dataset)):
+    for index in (-len(dataset) - 1, len(dataset)):
         with pytest.raises(IndexError):
             dataset[index]
 
@@ -78,12 +78,12 @@ def test_collate_names_the_image_of_each_box() -> None:
         rows = torch.zeros(count, 6)
         rows[:, 1] = 10 + number
         samples.append((torch.full((3, 4, 4), number, dtype=torch.uint8), rows))
-    images, targets = collate(samples)
+    images, targets = collate_detections(samples)
     assert images.shape == (3, 3, 4, 4)
     assert images[:, 0, 0, 0].tolist() == [0, 1, 2]
     assert targets[:, :2].tolist() == [[0, 10], [0, 10], [2, 12]]
 
 
 def test_collate_without_a_box() -> None:
-    _, targets = collate([(torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(0, 6))])
+    _, targets = collate_detections([(torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(0, 6))])
     assert targets.shape == (0, 6)
