@@ -206,7 +206,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     found = found if by_step else None
-    source, told, periods = (found.source, found.told, found.periods) if found else (None, None, False)
+    source, told, periods = (found.source, found.label, found.periods) if found else (None, None, False)
     label = _label(trace, steps, told, by_step=by_step, found=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
     return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, told, periods)
