@@ -43,6 +43,8 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
     if sequence is None or chosen is None:
         return None
     begin, end = chosen.complete()
+    if not begin.size:
+        return None
     start, until = sequence.times(begin), sequence.times(end)
     frame = pl.DataFrame({"start": start, "duration": until - start})
     name = pl.format("step {}", pl.int_range(pl.len())).alias("name")

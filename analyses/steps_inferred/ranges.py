@@ -63,8 +63,8 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
     marked = passes(trace.host)
     order = ranges.group_by(_FAMILY).agg(pl.sum("duration").alias("total"))
     order = order.sort("total", *_FAMILY, descending=[True, False, False, False]).head(_MOST_FAMILIES)
-    merits = {}
-    for key, spans in order.join(ranges, on=_FAMILY, maintain_order="left_right").group_by(
+    merits: dict[tuple[int, ...], pl.DataFrame] = {}
+    for _, spans in order.join(ranges, on=_FAMILY, maintain_order="left_right").group_by(
         _FAMILY, maintain_order=True
     ):
         covered = _covered(spans, work, marked)

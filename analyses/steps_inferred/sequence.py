@@ -38,6 +38,9 @@ _NO_OPTIMIZER: Final = r"(?i)copy|norm|zero|fill"
 """Kernels over many tensors that are no optimizer's: FSDP copies the weights of each layer so, and norms clip gradients."""
 
 
+_STREAM: Final = ("device_id", "stream_id")
+
+
 def _markers(*phases: str) -> tuple[str, ...]:
     return tuple(pattern for pattern, phase, layer in PHASE_MARKERS if phase in phases and layer != "<loss>")
 
@@ -103,23 +106,21 @@ class LaunchSequence:
         own = self.at[launches]
         before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
         copies = np.append(self.copies, np.iinfo(np.int64).max)
-        return np.minimum(own, copies[np.searchsorted(self.copies, before, side="right")])
+        times: Int64Array = np.minimum(own, copies[np.searchsorted(self.copies, before, side="right")])
+        return times
 
 
 def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> LaunchSequence | None:
-    """The sequence of the device with the most kernels, less collectives; None without any.
+    """The sequence of the stream with the most kernels, less collectives; None without any.
 
     `rows` are all activities, `launched` the time at which each was launched.
     """
-    kernels = rows.select(
-        "device_id",
-        (one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")).alias("kernel"),
-    ).with_row_index()
-    kernels = kernels.filter("kernel")
-    devices = kernels["device_id"].value_counts(sort=True)
-    if not devices.height:
+    kernels = one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")
+    frame = rows.select(*_STREAM, kernels.alias("kernel")).with_row_index().filter("kernel")
+    busiest = frame.group_by(_STREAM).len().sort("len", *_STREAM, descending=[True, False, False]).head(1)
+    if not busiest.height:
         return None
-    order = kernels.filter(pl.col("device_id").eq_missing(devices["device_id"][0]))["index"].to_numpy()
+    order = frame.join(busiest, on=_STREAM, nulls_equal=True, maintain_order="left")["index"].to_numpy()
     order = order[np.argsort(launched[order], kind="stable")]
     launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
     first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))

@@ -76,10 +76,11 @@ class Stretches:
         return float((np.searchsorted(launches, self.end) > np.searchsorted(launches, self.begin)).mean())
 
     def complete(self) -> tuple[Int64Array, Int64Array]:
-        """`begin` and `end` of those whose end is certain: of the last one that is so where the next begins."""
-        symbols, end = self.sequence.symbols, int(self.end[-1])
-        following = end < symbols.size and symbols[end] in symbols[self.begin]
-        return (self.begin, self.end) if following else (self.begin[:-1], self.end[:-1])
+        """`begin` and `end` of those that begin, and are followed by what begins, as others do: the rest have no certain end."""
+        symbols, counts = np.unique(self.sequence.symbols[self.begin], return_counts=True)
+        begins = np.isin(np.append(self.sequence.symbols, -1), symbols[counts > 1])
+        certain = begins[self.begin] & begins[self.end]
+        return self.begin[certain], self.end[certain]
 
 
 def group_starts(places: Int64Array, *, after: bool = False) -> Int64Array:
@@ -116,7 +117,8 @@ def stretches(sequence: LaunchSequence, starts: Int64Array) -> Stretches | None:
 def _next(opening: Int64Array, starts: Int64Array, length: int) -> Int64Array:
     """The first opening from each start on, where one is near: what a step does now and then at its end is not the next one's."""
     following = np.append(opening, np.iinfo(np.int64).max)[np.searchsorted(opening, starts)]
-    return np.where(following - starts <= FEW * length, following, starts)
+    near: Int64Array = np.where(following - starts <= FEW * length, following, starts)
+    return near
 
 
 def _shared(symbols: Int64Array, bounds: Int64Array, reference: int) -> Int64Array:

@@ -121,7 +121,7 @@ def test_the_whole_trace_has_no_inferred_steps() -> None:
     assert (scope.window, scope.steps.height, scope.inferred_from) == ("trace", 0, None)
     assert scope.activities.height == 6
     assert "inferred" not in scope.label
-    assert steps(loop().trace(captured=BARE), scope=scope).table.height == 0
+    assert steps(scope).table.height == 0
 
 
 def test_of_two_names_the_one_that_covers_more_work_is_the_step() -> None:
