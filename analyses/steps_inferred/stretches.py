@@ -90,7 +90,8 @@ def group_starts(places: Int64Array, *, after: bool = False) -> Int64Array:
     gaps = np.diff(places)
     usual = int(np.sort(gaps)[-2:][0])  # the widest may be a pause of the program's
     wide = gaps * _NARROW > max(usual, _NARROW)
-    return places[np.append(wide, True)] + 1 if after else places[np.append(True, wide)]
+    starts: Int64Array = places[np.append(wide, True)] + 1 if after else places[np.append(True, wide)]
+    return starts
 
 
 def stretches(sequence: LaunchSequence, starts: Int64Array) -> Stretches | None:
@@ -106,9 +107,12 @@ def stretches(sequence: LaunchSequence, starts: Int64Array) -> Stretches | None:
     after = starts[-1:] + length
     bounds = np.concatenate([before[np.isin(before, opening)], starts, after[after <= symbols.size]])
     lengths = np.diff(bounds)
+    longer = np.maximum(lengths, length)
+    if lengths[np.minimum(lengths, length) >= _ALIKE * longer].sum() < MOST * symbols.size:
+        return None
     reference = int(np.flatnonzero(bounds == starts[0])[0] + np.argmin(np.abs(np.diff(starts) - length)))
     shared = _shared(symbols, bounds, reference)
-    good = shared >= _ALIKE * np.maximum(lengths, length)
+    good = shared >= _ALIKE * longer
     which = np.flatnonzero(good)
     whole = bool(good[which[0] :].all())
     return Stretches(sequence, length, bounds[:-1][good], bounds[1:][good], int(shared[good].sum()), whole)
