@@ -180,8 +180,8 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     """The scope of a trace.
 
     With `window="steps"` (the default): first start to last end of the activities that were launched in the
-    steps; a trace that marks no steps takes a range that is repeated and named like one (`analyses._step_ranges`), else a
-    period in its sequence of launches (`analyses._launch_steps`), and without either falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
+    steps; a trace that marks no steps takes a range that is repeated and named like one, else a period in its
+    sequence of launches (`analyses.steps_inferred`), and without either falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
     file, and no steps but those that are marked or asked for. An activity without a recorded launch belongs to the step during which it starts.
 
     Raises UsageError for a step pattern that matches nothing.
@@ -193,7 +193,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     rows = rows.with_columns(
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
-    steps, found = _steps_of(trace, rows, step, infer=window == "steps")
+    steps, inferred = _steps_of(trace, rows, step, infer=window == "steps")
     rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
@@ -205,27 +205,29 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         # The host is the device here, and what it does in a step before its first operator is part of the step.
         start, end = _int(steps["start"].min()), _int(steps["end"].max())
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
-    found = found if by_step else None
-    source, told, periods = (found.source, found.told, found.periods) if found else (None, None, False)
-    label = _label(trace, steps, told, by_step=by_step, found=chosen.height > 0)
+    inferred = inferred if by_step else None
+    source, words, periods = (
+        (inferred.source, inferred.label, inferred.periods) if inferred else (None, None, False)
+    )
+    label = _label(trace, steps, words, by_step=by_step, found=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
-    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, told, periods)
+    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, words, periods)
 
 
 def _steps_of(
     trace: Trace, rows: pl.DataFrame, pattern: str | None, *, infer: bool
 ) -> tuple[pl.DataFrame, InferredSteps | None]:
-    """The steps, and what tells of them where they are inferred."""
+    """The steps, and what they are inferred from where they are."""
     if pattern is not None or not infer or (trace.host["kind"] == "step").any():
         return step_table(trace, pattern), None
     launched = launch_times(trace, rows)
-    found = inferred_steps(trace, rows, launched)
-    if found is None and trace.has_device:
-        found = launch_steps(trace, rows, launched)
-    if found is None:
+    inferred = inferred_steps(trace, rows, launched)
+    if inferred is None and trace.has_device:
+        inferred = launch_steps(trace, rows, launched)
+    if inferred is None:
         return step_table(trace, pattern), None
-    unnumbered = found.spans.select(pl.lit(None, pl.Int64).alias("step"), "name", "start", "duration")
-    return _numbered(trace, unnumbered), found
+    unnumbered = inferred.spans.select(pl.lit(None, pl.Int64).alias("step"), "name", "start", "duration")
+    return _numbered(trace, unnumbered), inferred
 
 
 def _without_stub(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:

@@ -19,47 +19,32 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.facts.stack_names import PHASE_MARKERS
+from tracekit.analyses.steps_inferred.sequence import passes
+from tracekit.analyses.steps_inferred.stretches import FEWEST
 from tracekit.facts.step_names import STEP_RANGE
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 
 __all__ = ["InferredSteps", "inferred_steps"]
 
-_FEWEST: Final = 3
-"""Two ranges may be one for the warm-up and one for the run."""
-
-_MOST_CANDIDATES: Final = 16
+_MOST_FAMILIES: Final = 16
 """The longest are looked at: what covers half of the work is among them."""
 
-_PASSES: Final = tuple(
-    pattern
-    for pattern, phase, layer in PHASE_MARKERS
-    if phase in ("forward", "backward") and layer != "<loss>"
-)
+_NEVER: Final = -(1 << 63)
 
-_GROUP: Final = ("process_id", "thread_id", "family")
+_FAMILY: Final = ("process_id", "thread_id", "family")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferredSteps:
     """What the steps are inferred from (`source`: of a range its name, runs of digits as #, where they differ), how that
-    is `told`, and their `spans`: `name`, `start`, `duration` in ns. `periods`: each ends where another one begins.
+    is said (`label`), and their `spans`: `name`, `start`, `duration` in ns. `periods`: each ends where another one begins.
     """
 
     source: str
-    told: str
+    label: str
     spans: pl.DataFrame
     periods: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """What the device did: when and on which thread (process, thread) it was launched, and for how long it ran."""
-
-    at: Int64Array
-    duration: Int64Array
-    thread: pl.DataFrame  # process_id, thread_id; null where the launch is unknown
 
 
 def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> InferredSteps | None:
@@ -67,84 +52,75 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
 
     `rows` are all activities, `launched` the time at which each was launched.
     """
-    ranges = _candidates(trace)
-    if ranges is None or not rows.height:
+    ranges = _families(trace)
+    if not ranges.height or not rows.height:
         return None
-    work = _Work(launched, rows["duration"].to_numpy(), _threads(trace, rows))
-    order = ranges.group_by(_GROUP).agg(pl.col("duration").sum().alias("total"))
-    order = order.sort("total", *_GROUP, descending=[True, False, False, False]).head(_MOST_CANDIDATES)
-    best: tuple[tuple[int, int, int], pl.DataFrame] | None = None
-    for group in order.select(_GROUP).rows():
-        spans = ranges.filter(
-            (pl.col("process_id") == group[0])
-            & (pl.col("thread_id") == group[1])
-            & (pl.col("family") == group[2])
-        )
-        covered = _covered(trace, spans, work)
-        if covered is None:
-            continue
-        merit = covered, -int(spans["depth"].sum()) // spans.height, int(spans["duration"].sum())
-        if best is None or merit > best[0]:
-            best = merit, spans
-    if best is None:
+    launch = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
+    work = rows.select("launch_id", "duration").join(
+        launch, on="launch_id", how="left", maintain_order="left"
+    )
+    work = work.with_columns(pl.Series("at", launched))
+    marked = passes(trace.host)
+    order = ranges.group_by(_FAMILY).agg(pl.sum("duration").alias("total"))
+    order = order.sort("total", *_FAMILY, descending=[True, False, False, False]).head(_MOST_FAMILIES)
+    merits: dict[tuple[int, ...], pl.DataFrame] = {}
+    for _, spans in order.join(ranges, on=_FAMILY, maintain_order="left_right").group_by(
+        _FAMILY, maintain_order=True
+    ):
+        covered = _covered(spans, work, marked)
+        if covered is not None:
+            merits[
+                covered,
+                -int(spans["depth"].sum()) // spans.height,
+                int(spans["duration"].sum()),
+                -len(merits),
+            ] = spans
+    if not merits:
         return None
-    spans = best[1].select(pl.col("name").cast(pl.String), "start", "duration")
-    name = _shown(spans["name"])
+    spans = merits[max(merits)].select(pl.col("name").cast(pl.String), "start", "duration")
+    names = spans["name"]
+    name = str(names[0] if names.n_unique() == 1 else names.head(1).str.replace_all(r"\d+", "#")[0])
     return InferredSteps(name, f'inferred from the range "{name}"', spans)
 
 
-def _candidates(trace: Trace) -> pl.DataFrame | None:
+def _families(trace: Trace) -> pl.DataFrame:
     """Ranges whose names say that they are steps, in order of time on each thread, less those inside another one.
 
-    Those that overlap partly, and those that are too few, are left out; None when none is left.
+    Those that overlap partly, and those that are too few, are left out.
     """
-    known = trace.host.select("kind", "name").filter(pl.col("kind") == "annotation").select("name").unique()
+    host = trace.host.lazy().select("kind", "name", "process_id", "thread_id", "depth", "start", "duration")
+    ranges = host.filter(pl.col("kind") == "annotation").collect()
     text = pl.col("name").cast(pl.String)
-    known = known.filter(text.str.contains(STEP_RANGE)).with_columns(
-        text.str.replace_all(r"[\W\d_]+", " ").str.strip_chars().str.to_lowercase().alias("family")
-    )
-    if not known.height:
-        return None
+    named = ranges.select("name").unique().filter(text.str.contains(STEP_RANGE))
+    family = text.str.replace_all(r"[\W\d_]+", " ").str.strip_chars().str.to_lowercase()
     ranges = (
-        trace.host.select("kind", "name", "process_id", "thread_id", "depth", "start", "duration")
-        .filter((pl.col("kind") == "annotation") & pl.col("name").is_in(known["name"].implode()))
-        .join(known, on="name", how="left", maintain_order="left")
+        ranges.join(named.with_columns(family.alias("family")), on="name")
         .with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+        .sort(*_FAMILY, "start", "end", descending=[False] * 4 + [True])
+        .with_columns(pl.col("end").cum_max().shift(1, fill_value=_NEVER).over(_FAMILY).alias("before"))
+        .filter(pl.col("end") > pl.col("before"))
     )
-    before = pl.col("end").cum_max().shift(1).over(_GROUP)
-    ranges = ranges.sort(*_GROUP, "start", "end", descending=[False] * 4 + [True])
-    ranges = ranges.with_columns(before.alias("before")).filter(
-        pl.col("before").is_null() | (pl.col("end") > pl.col("before"))
-    )
-    apart = (pl.col("before").is_null() | (pl.col("start") >= pl.col("before"))).all().over(_GROUP)
-    ranges = ranges.filter(apart & (pl.len().over(_GROUP) >= _FEWEST))
-    return ranges if ranges.height else None
+    apart = (pl.col("start") >= pl.col("before")).all().over(_FAMILY)
+    return ranges.filter(apart & (pl.len().over(_FAMILY) >= FEWEST))
 
 
-def _threads(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    launch = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
-    joined = rows.select("launch_id").join(launch, on="launch_id", how="left", maintain_order="left")
-    return joined.select("process_id", "thread_id")
-
-
-def _covered(trace: Trace, spans: pl.DataFrame, work: _Work) -> int | None:
+def _covered(spans: pl.DataFrame, work: pl.DataFrame, passes: Int64Array) -> int | None:
     """The time of the work that was launched in these ranges, in ns; None when they are no steps."""
     starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
-    inside, which = _inside(starts, ends, work.at)
-    covered = int(work.duration[inside].sum())
-    if 2 * covered < int(work.duration.sum()):
-        return None
+    inside, which = _inside(starts, ends, work["at"].to_numpy())
+    duration = work["duration"].to_numpy()
+    covered = int(duration[inside].sum())
     own = (pl.col("process_id") == spans["process_id"][0]) & (pl.col("thread_id") == spans["thread_id"][0])
-    by_them = (
-        work.thread.select((own | pl.col("thread_id").is_null()).fill_null(value=False))
-        .to_series()
-        .to_numpy()
-    )
-    if np.unique(which[inside & by_them]).size < _FEWEST:
+    theirs = work.select((own | pl.col("thread_id").is_null()).fill_null(value=False)).to_series().to_numpy()
+    between = passes[(passes >= starts[0]) & (passes < ends[-1])]
+    held, _ = _inside(starts, ends, between)
+    if (
+        2 * covered < int(duration.sum())
+        or np.unique(which[inside & theirs]).size < FEWEST
+        or 2 * int(held.sum()) < between.size
+    ):
         return None
-    passes = _passes(trace, int(starts[0]), int(ends[-1]))
-    held, _ = _inside(starts, ends, passes)
-    return None if 2 * int(held.sum()) < passes.size else covered
+    return covered
 
 
 def _inside(starts: Int64Array, ends: Int64Array, times: Int64Array) -> tuple[BoolArray, Int64Array]:
@@ -152,24 +128,3 @@ def _inside(starts: Int64Array, ends: Int64Array, times: Int64Array) -> tuple[Bo
     which = np.searchsorted(starts, times, side="right") - 1
     inside: BoolArray = (which >= 0) & (times < ends[np.maximum(which, 0)])
     return inside, which
-
-
-def _passes(trace: Trace, low: int, high: int) -> Int64Array:
-    """When what belongs to a forward or backward pass starts, in [low, high): numbered operators and marked ranges."""
-    host = trace.host.select("kind", "name", "start", "sequence").filter(
-        (pl.col("start") >= low) & (pl.col("start") < high)
-    )
-    numbered = host.filter((pl.col("kind") == "op") & (pl.col("sequence") >= 0))["start"]
-    ranges = host.filter(pl.col("kind") == "annotation")
-    names = ranges.select("name").unique()
-    text = pl.col("name").cast(pl.String)
-    marks = names.filter(pl.any_horizontal(text.str.contains(pattern) for pattern in _PASSES))
-    marked = ranges.filter(pl.col("name").is_in(marks["name"].implode()))["start"]
-    return np.concatenate([numbered.to_numpy(), marked.to_numpy()])
-
-
-def _shown(names: pl.Series) -> str:
-    """One name for all of them."""
-    if names.n_unique() == 1:
-        return str(names[0])
-    return str(names.head(1).str.replace_all(r"\d+", "#")[0])

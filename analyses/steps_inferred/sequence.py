@@ -1,23 +1,23 @@
-"""The launches of a process in the order of the host, and what lies between them: copies, data loading."""
+"""The launches of a process in the order of the host, and what lies between them: copies to the device, data loading."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses.program import program
-from tracekit.analyses.steps_inferred.repetitions import Symbols
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace, one_of
 
-__all__ = ["LaunchSequence", "sequences"]
+__all__ = ["FEW", "LaunchSequence", "launch_sequence", "passes"]
+
+FEW: Final = 0.1
+"""A share that may be left aside, or must at least be there."""
 
 _NETWORK: Final = (
     "gemm",
@@ -37,230 +37,146 @@ _DOUBLE: Final = r"(?i)\bdouble\b|float64|\bdgem|_d884|\bcudaDataType_t\)1\b"
 _NO_OPTIMIZER: Final = r"(?i)copy|norm|zero|fill"
 """Kernels over many tensors that are no optimizer's: FSDP copies the weights of each layer so, and norms clip gradients."""
 
-_OPTIMIZER_RANGES: Final = (OPTIMIZER_RANGE, *(p for p, phase, _ in PHASE_MARKERS if phase == "optimizer"))
-_LOADER_RANGES: Final = tuple(pattern for pattern, phase, _ in PHASE_MARKERS if phase == "data")
-_PASSES: Final = tuple(pattern for pattern, phase, _ in PHASE_MARKERS if phase in ("forward", "backward"))
 
-_LEAST_NETWORK: Final = 0.05
-"""Share of the launches from which on they are a network."""
+_STREAM: Final = ("device_id", "stream_id")
 
-_LEAST_SHARE: Final = 0.1
-"""Share of the launches from which on a thread takes part in every step."""
 
-_DEEPEST: Final = 1000
-"""Levels of spans that are looked through; what lies deeper counts as part of something."""
+def _markers(*phases: str) -> tuple[str, ...]:
+    return tuple(pattern for pattern, phase, layer in PHASE_MARKERS if phase in phases and layer != "<loss>")
 
-_LEAST_PART: Final = 0.5
-"""Share of the launches that a single thread or stream must hold to be looked at alone."""
+
+_PASSES: Final = _markers("forward", "backward")
+_OPTIMIZER: Final = (OPTIMIZER_RANGE, *_markers("optimizer"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchSequence:
     """One row per launch call that put kernels on the device, in the order of the calls.
 
-    `symbols` stand for the kernels' names, `at` is the start of the call in ns, `activities` and `duration` what it
-    launched, `span` its host span (−1 for none). `optimizer`: it belongs to an optimizer. Between the launch before and
-    it, `fed`: a copy to the device was launched; `loaded`: the data loader was asked. `pytorch`: the program uses it.
-    `neural`: the kernels are a network's. `whole`: these are all launches on the device.
+    `symbols` number the launches by what they launch, `at` is the start of the call in ns, `thread` its thread (−1 where it
+    was not recorded), `activities` and `duration` what it launched, `kernels` the names of all these activities, of which
+    `first` is each launch's first one. `optimizer`: it belongs to an optimizer. Between the launch before and it, `fed`: a
+    copy to the device was launched (all of them: `copies`, in ns); `loaded`: the data loader was at work. `pytorch`: the
+    program uses it. `neural`: the kernels are a network's.
     """
 
     trace: Trace
-    symbols: Symbols
-    kernels: Symbols  # of the activities, one by one
-    first: Int64Array  # of each launch, its first activity
+    symbols: Int64Array
     at: Int64Array
+    thread: Int64Array
     activities: Int64Array
     duration: Int64Array
-    span: Int64Array
+    kernels: Int64Array
+    first: Int64Array
     optimizer: BoolArray
     fed: BoolArray
     loaded: BoolArray
+    copies: Int64Array
     pytorch: bool
     neural: bool
-    whole: bool
-    copies: Int64Array  # when copies to the device were launched, in order
-    passes: pl.Series  # names of ranges around forward and backward passes
-    threads: tuple[Int64Array, ...]  # when each thread launches that makes a large share of all launches
 
     @property
-    def launched(self) -> bool:
-        """Whether most launches were recorded."""
-        return bool((self.span >= 0).mean() >= _LEAST_PART)
-
-    @property
-    def breaks(self) -> Int64Array:
-        """The time since the launch before, in ns; 0 for the first."""
-        return np.diff(self.at, prepend=self.at[:1])
+    def threads(self) -> list[Int64Array]:
+        """The launches of each thread that makes a large share of them."""
+        numbers, counts = np.unique(self.thread, return_counts=True)
+        return [np.flatnonzero(self.thread == number) for number in numbers[counts >= FEW * self.thread.size]]
 
     def enclosed(self, launches: Int64Array) -> BoolArray:
         """Which of these launches lie in an operator, module or forward or backward pass together with the launch before."""
-        host = self.trace.host
-        kind, name, parent, since = (host[column] for column in ("kind", "name", "parent_id", "start"))
-        before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
+        host = self.trace.host.select("kind", "name", "thread_id", "start", "duration")
+        ranges = host.filter(pl.col("kind") == "annotation")
+        wanted = one_of("kind", "op", "module") | ((pl.col("kind") == "annotation") & _named(ranges, _PASSES))
+        end = pl.col("start") + pl.col("duration")
+        larger = (
+            host.filter(wanted)
+            .sort("start")
+            .select(pl.col("thread_id").cast(pl.Int64), "start", end.cum_max().over("thread_id").alias("end"))
+        )
+        asked = pl.DataFrame(
+            {"start": self.at[launches - 1], "at": self.at[launches], "thread_id": self.thread[launches]}
+        )
+        asked = asked.with_row_index().filter(pl.Series(launches > 0)).sort("start")
+        joined = asked.join_asof(larger, on="start", by="thread_id", check_sortedness=False)
         inside = np.zeros(launches.size, np.bool_)
-        which = np.flatnonzero(self.span[launches] >= 0)
-        span = self.span[launches][which]
-        for _ in range(_DEEPEST):
-            larger = pl.DataFrame({"kind": kind.gather(span), "name": name.gather(span)}).select(
-                one_of("kind", "op", "module")
-                | ((pl.col("kind") == "annotation") & pl.col("name").is_in(self.passes.implode()))
-            )
-            inside[which] |= larger.to_series().to_numpy() & (since.gather(span).to_numpy() <= before[which])
-            span = parent.gather(span).fill_null(-1).to_numpy()
-            further = (span >= 0) & ~inside[which]
-            which, span = which[further], span[further]
-            if not span.size:
-                return inside
-        inside[which] = True
+        inside[joined.filter(pl.col("end") > pl.col("at"))["index"].to_numpy()] = True
         return inside
 
-    def names(self, begin: int, end: int) -> Symbols:
-        """A symbol for every single activity of these launches: a graph holds many."""
-        first, last = self.first[begin], self.first[end] if end < self.first.size else self.kernels.size
-        return self.kernels[first:last]
-
-    def times(self, begin: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Start and end on the host, in ns, of steps of the launches from `begin` to before `end`.
-
-        A step begins with its first launch, or with the first copy to the device since the launch before. It ends where
-        the next one begins, and what follows the last launch has no end.
-        """
-        until = self._begins(np.minimum(end, self.at.size - 1))
-        return self._begins(begin), np.where(end < self.at.size, until, np.iinfo(np.int64).max)
-
-    def _begins(self, at: Int64Array) -> Int64Array:
-        own = self.at[at]
-        if not self.copies.size:
-            return own
-        before = np.where(at > 0, self.at[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
-        first = np.searchsorted(self.copies, before, side="right")
-        copy = self.copies[np.minimum(first, self.copies.size - 1)]
-        return np.where((first < self.copies.size) & (copy > before) & (copy < own), copy, own)
+    def times(self, launches: Int64Array) -> Int64Array:
+        """When the host begins with each of these launches, in ns: with the first copy to the device since the launch before."""
+        own = self.at[launches]
+        before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
+        copies = np.append(self.copies, np.iinfo(np.int64).max)
+        times: Int64Array = np.minimum(own, copies[np.searchsorted(self.copies, before, side="right")])
+        return times
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
-    """What all sequences of a trace are made from: its activities, with the time and the thread of their launches."""
+def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> LaunchSequence | None:
+    """The sequence of the stream with the most kernels, less collectives; None without any.
 
-    trace: Trace
-    rows: pl.DataFrame
-    launched: Int64Array
-    ranges: pl.DataFrame  # annotations: name, start, duration
-    copies: Int64Array
-    pytorch: bool
-
-    def sequence(self, order: Int64Array, threads: tuple[Int64Array, ...], *, whole: bool) -> LaunchSequence:
-        """That of these rows, which are in the order of their launches."""
-        rows, ranges = self.rows, self.ranges
-        launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
-        first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
-        activities = np.diff(np.append(first, order.size))
-        kernels = _mixed(rows["name"].to_physical().fill_null(0).to_numpy()[order])
-        symbols = kernels
-        if first.size < order.size:
-            symbols = _mixed(np.add.reduceat(kernels, first) + activities.astype(np.uint64))
-        at = self.launched[order][first]
-        loading = ranges.filter(_named(ranges, _LOADER_RANGES))["start"].to_numpy()
-        return LaunchSequence(
-            trace=self.trace,
-            symbols=_symbols(symbols),
-            kernels=_symbols(kernels),
-            first=first,
-            at=at,
-            activities=activities,
-            duration=np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first),
-            span=launch[first],
-            optimizer=self._of_optimizer(order)[first],
-            fed=_between(at, self.copies),
-            loaded=_between(at, loading),
-            pytorch=self.pytorch,
-            neural=self.pytorch or _network(rows, order),
-            whole=whole,
-            copies=self.copies,
-            passes=_matching(ranges, _PASSES),
-            threads=threads,
-        )
-
-    def _of_optimizer(self, order: Int64Array) -> BoolArray:
-        """Whether an optimizer launched it: by the ranges around optimizers where there are any, else by category and name."""
-        ranges = self.ranges.filter(
-            _named(self.ranges, _OPTIMIZER_RANGES) & ~_named(self.ranges, ("zero_grad",))
-        )
-        if ranges.height:
-            ranges = ranges.sort("start")
-            start = ranges["start"].to_numpy()
-            end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
-            at = self.launched[order]
-            which = np.searchsorted(start, at, side="right") - 1
-            inside: BoolArray = (which >= 0) & (at < end[np.maximum(which, 0)])
-            return inside
-        chosen = self.rows.select((pl.col("category") == "optimizer") & ~_named(self.rows, (_NO_OPTIMIZER,)))
-        return chosen.to_series().fill_null(value=False).to_numpy()[order]
-
-
-def sequences(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Iterator[LaunchSequence]:
-    """The sequence of the busiest device; then, where they are not all, that of its busiest thread and stream."""
+    `rows` are all activities, `launched` the time at which each was launched.
+    """
     kernels = one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")
-    frame = rows.select("device_id", kernels.fill_null(value=False).alias("kernel"))
-    devices = (
-        frame.filter("kernel").group_by("device_id").len().sort("len", "device_id", descending=[True, False])
-    )
-    if not devices.height:
-        return
-    own = pl.col("kernel") & pl.col("device_id").eq_missing(devices["device_id"][0])
-    order = np.flatnonzero(frame.select(own).to_series().to_numpy())
+    frame = rows.select(*_STREAM, kernels.alias("kernel")).with_row_index().filter("kernel")
+    busiest = frame.group_by(_STREAM).len().sort("len", *_STREAM, descending=[True, False, False]).head(1)
+    if not busiest.height:
+        return None
+    order = frame.join(busiest, on=_STREAM, nulls_equal=True, maintain_order="left")["index"].to_numpy()
     order = order[np.argsort(launched[order], kind="stable")]
-    thread = take(
-        trace.host["thread_id"].fill_null(-1).to_numpy(), rows["launch_id"].fill_null(-1).to_numpy()
+    launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
+    first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
+    names = rows["name"].to_physical().fill_null(0).to_numpy()[order].astype(np.int64)
+    activities = np.diff(np.append(first, order.size))
+    own = names[first] * (int(activities.max()) + 1) + activities
+    at = launched[order][first]
+    ranges = trace.host.select("kind", "name", "start", "duration").filter(pl.col("kind") == "annotation")
+    copies = np.sort(launched[rows.select(_named(rows, (HOST_TO_DEVICE,))).to_series().to_numpy()])
+    loading = ranges.filter(_named(ranges, _markers("data")))["start"].to_numpy()
+    pytorch = program(trace).pytorch
+    return LaunchSequence(
+        trace=trace,
+        symbols=np.unique(own, return_inverse=True)[1].astype(np.int64),
+        at=at,
+        thread=take(trace.host["thread_id"].fill_null(-1).to_numpy(), launch[first]).astype(np.int64),
+        activities=activities,
+        duration=np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first),
+        kernels=names,
+        first=first,
+        optimizer=_of_optimizer(rows, launched, ranges)[order][first],
+        fed=_between(at, copies),
+        loaded=_between(at, loading),
+        copies=copies,
+        pytorch=pytorch,
+        neural=pytorch or _network(rows, order),
     )
-    stream = rows["stream_id"].fill_null(-1).to_numpy()
-    threads = _shares(launched[order], thread[order])
-    known = _Known(
-        trace,
-        rows,
-        launched,
-        trace.host.lazy()
-        .filter(pl.col("kind") == "annotation")
-        .select("name", "start", "duration")
-        .collect(),
-        np.sort(launched[rows.select(_named(rows, (HOST_TO_DEVICE,))).to_series().to_numpy()]),
-        program(trace).pytorch,
-    )
-    yield known.sequence(order, threads, whole=True)
-    for part in (thread, stream):
-        numbers, counts = np.unique(part[order], return_counts=True)
-        if numbers.size > 1 and counts.max() >= _LEAST_PART * order.size:
-            yield known.sequence(order[part[order] == numbers[np.argmax(counts)]], threads, whole=False)
 
 
-def _mixed(numbers: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
-    """Numbers spread over 64 bits, so that sums of them tell which they are sums of."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(32))
+def passes(host: pl.DataFrame) -> Int64Array:
+    """When what belongs to a forward or backward pass starts: operators with autograd's numbers, and ranges named so."""
+    ranges = host.filter(pl.col("kind") == "annotation")
+    numbered = (pl.col("kind") == "op") & (pl.col("sequence") >= 0)
+    wanted = numbered | ((pl.col("kind") == "annotation") & _named(ranges, _PASSES))
+    return np.sort(host.filter(wanted)["start"].to_numpy())
 
 
-def _symbols(mixed: npt.NDArray[np.uint64]) -> Symbols:
-    return (mixed >> np.uint64(32)).astype(np.uint32)
-
-
-def _shares(at: Int64Array, thread: Int64Array) -> tuple[Int64Array, ...]:
-    """When each of the threads launched that make a large share of the launches; `at` is in order."""
-    numbers, counts = np.unique(thread, return_counts=True)
-    return tuple(at[thread == number] for number in numbers[counts >= _LEAST_SHARE * at.size])
-
-
-def _matching(rows: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Series:
-    """The distinct names that match one of the patterns."""
-    names = rows["name"].drop_nulls().unique()
-    text = names.cast(pl.String)
-    wanted = pl.select(pl.any_horizontal(text.str.contains(pattern) for pattern in patterns)).to_series()
-    return names.filter(wanted)
+def _of_optimizer(rows: pl.DataFrame, launched: Int64Array, ranges: pl.DataFrame) -> BoolArray:
+    """Whether an optimizer launched each row: by the ranges around optimizers where there are any, else by category and name."""
+    ranges = ranges.filter(_named(ranges, _OPTIMIZER) & ~_named(ranges, ("zero_grad",))).sort("start")
+    if not ranges.height:
+        chosen = rows.select((pl.col("category") == "optimizer") & ~_named(rows, (_NO_OPTIMIZER,)))
+        return chosen.to_series().fill_null(value=False).to_numpy()
+    start = ranges["start"].to_numpy()
+    end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
+    which = np.searchsorted(start, launched, side="right") - 1
+    inside: BoolArray = (which >= 0) & (launched < end[np.maximum(which, 0)])
+    return inside
 
 
 def _named(rows: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
-    """Whether the name of a row of these matches one of the patterns."""
-    return pl.col("name").is_in(_matching(rows, patterns).implode()).fill_null(value=False)
+    """Whether a row's name is one of those in these rows that match one of the patterns."""
+    names = rows["name"].drop_nulls().unique()
+    text = names.cast(pl.String)
+    wanted = pl.select(pl.any_horizontal(text.str.contains(pattern) for pattern in patterns)).to_series()
+    return pl.col("name").is_in(names.filter(wanted).implode()).fill_null(value=False)
 
 
 def _between(at: Int64Array, times: Int64Array) -> BoolArray:
@@ -273,4 +189,4 @@ def _between(at: Int64Array, times: Int64Array) -> BoolArray:
 def _network(rows: pl.DataFrame, order: Int64Array) -> bool:
     """Whether enough of the kernels are those of a neural network, in single precision or less."""
     network = rows.select(one_of("category", *_NETWORK) & ~_named(rows, (_DOUBLE,))).to_series()
-    return float(network.fill_null(value=False).to_numpy()[order].mean()) >= _LEAST_NETWORK
+    return float(network.fill_null(value=False).to_numpy()[order].mean()) >= FEW
