@@ -9,8 +9,8 @@ import polars as pl
 
 from tracekit.analyses.result import AGGREGATES, Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.statistics import duration_aggregates
 from tracekit.facts.units import format_ns, format_share
+from tracekit.statistics import duration_aggregates
 from tracekit.trace import Trace
 
 __all__ = ["TABLES", "Overlap", "overlap"]

@@ -16,10 +16,10 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
-from tracekit.analyses.statistics import outliers, trimmed_mean
 from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
+from tracekit.statistics import outliers, trimmed_mean
 from tracekit.trace import Trace, one_of
 
 __all__ = ["PARTS", "TABLES", "Steps", "steps"]

@@ -18,11 +18,11 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
-from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.manifest import LEVELS, Manifest
+from tracekit.statistics import trimmed_mean
 from tracekit.trace import Trace
 
 __all__ = ["NO_PHASE", "TABLES", "Workload", "workload"]

@@ -11,7 +11,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 ROOMS = (
-    ("errors", "facts", "intervals", "spans", "trees", "limits", "names", "name_table"),
+    (
+        "errors",
+        "facts",
+        "files",
+        "intervals",
+        "limits",
+        "name_table",
+        "names",
+        "spans",
+        "statistics",
+        "trees",
+    ),
     ("findings", "range_filter", "manifest", "sweep_index"),
     ("trace",),
     ("health", "classify"),
@@ -27,7 +38,7 @@ ROOMS = (
 """From the ground up: a module imports from its own room, from those beside it and from those below."""
 
 BESIDE = "capture"
-MAY_OF_CAPTURE = ("errors", "facts", "manifest", "sweep_index", "capture", "")
+MAY_OF_CAPTURE = ("capture", "errors", "facts", "files", "manifest", "statistics", "sweep_index", "")
 
 
 class Import(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracekit.errors import UsageError
 
-__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "range_filter"]
+__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "not_a_pattern", "range_filter"]
 
 DEFAULT_DOMAIN: Final = "default"
 """What stands for the NVTX domain that has no name, in which every range of a PyTorch profile lies, too."""

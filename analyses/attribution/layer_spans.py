@@ -31,6 +31,7 @@ from tracekit.trace import Trace
 
 __all__ = [
     "LAYER_SCHEMA",
+    "ROOT",
     "SOURCES",
     "LayerSource",
     "Layers",

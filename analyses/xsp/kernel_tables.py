@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analyses.counters.join import NCU_SUFFIX
-from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp.kernels import kernel_calls, kernel_pieces
 from tracekit.analyses.xsp.result import XspTable, lacking, made
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.analyses.xsp.sums import grouped, union_by, with_roofline
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.statistics import trimmed
 
 __all__ = ["kernel_tables", "model_row"]
 

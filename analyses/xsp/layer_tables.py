@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp.kernels import UNATTRIBUTED, kernel_pieces
 from tracekit.analyses.xsp.layers import allocations, layer_calls, layer_table, module_table
 from tracekit.analyses.xsp.result import XspTable, lacking, made
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.analyses.xsp.sums import union_by
 from tracekit.facts.units import format_bytes, format_ns, format_share
+from tracekit.statistics import trimmed
 
 __all__ = ["layer_tables"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import METHODS
-from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp.runs import Recording
+from tracekit.statistics import trimmed
 
 __all__ = ["FORWARD_METHODS", "allocations", "layer_calls", "layer_table", "module_table"]
 

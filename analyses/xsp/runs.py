@@ -15,10 +15,10 @@ import polars as pl
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.counters.join import has_ranges
 from tracekit.analyses.scope import Scope, select
-from tracekit.analyses.statistics import trimmed_mean
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest
 from tracekit.spans import Int64Array
+from tracekit.statistics import trimmed_mean
 from tracekit.trace import DeviceInfo, Trace
 
 __all__ = ["Recording", "XspRun", "run_of"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analyses.statistics import trimmed
 from tracekit.analyses.xsp.runs import XspRun
+from tracekit.statistics import trimmed
 
 __all__ = ["grouped", "union_by", "with_roofline"]
 

@@ -18,7 +18,6 @@ import msgspec
 import polars as pl
 
 import tracekit
-from tracekit.analyses.statistics import trimmed_mean
 from tracekit.capture import workloads
 from tracekit.capture.output import prepare_folder
 from tracekit.capture.plan import DEFAULT_LEVELS, Plan
@@ -27,8 +26,9 @@ from tracekit.capture.sweep.grid import Grid, folder_of, label_of, run_key, seri
 from tracekit.capture.sweep.process import Outcome
 from tracekit.errors import MissingDependencyError, TracekitError, UsageError
 from tracekit.facts.units import NS_PER_S
+from tracekit.files import write_bytes
 from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings, read_manifest
-from tracekit.report.write import write_bytes
+from tracekit.statistics import trimmed_mean
 from tracekit.sweep_index import ASKED, DONE, INDEX_FILE, OUT_OF_MEMORY, SKIPPED, index_of, read_index
 
 __all__ = ["Grid", "Progress", "sweep"]

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from pretended_runs import pretend, python, refuse, saying, succeed, swept
 
-from tracekit.analyses.statistics import trimmed_mean
 from tracekit.capture.plan import Plan
 from tracekit.capture.ranks import start as ranks
 from tracekit.capture.sweep import Progress
 from tracekit.capture.sweep import process as sweep_process
 from tracekit.errors import OutOfMemoryError, TracekitError, UnreadableTraceError, UsageError
 from tracekit.manifest import Settings
+from tracekit.statistics import trimmed_mean
 from tracekit.sweep_index import index_of, read_index
 
 

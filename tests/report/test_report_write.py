@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.report.write import make_directory, write_bytes, write_text
+from tracekit.files import make_directory, write_bytes, write_text
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from planted import Planted
 from xsp_planted import H100, model
 
-from tracekit.analyses.statistics import trimmed_mean
 from tracekit.analyses.xsp.analysis import find_runs, xsp
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
@@ -23,6 +22,7 @@ from tracekit.capture.run import run as capture
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
+from tracekit.statistics import trimmed_mean
 from tracekit.trace import Trace
 
 LEVELS = ("M", "ML", "MLG", "metrics")

@@ -47,7 +47,7 @@ def emit(text: str, output: Path | None) -> None:
     """
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
-        from tracekit.report.write import write_text
+        from tracekit.files import write_text
 
         write_text(output, text)
         return
@@ -62,7 +62,7 @@ def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, pipe
     """
     data = encode_frame(chosen, frame)
     if output is not None:
-        from tracekit.report.write import write_bytes
+        from tracekit.files import write_bytes
 
         write_bytes(output, data)
     elif Can.BINARY not in chosen.can:

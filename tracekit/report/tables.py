@@ -13,9 +13,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import UsageError
+from tracekit.files import make_directory, write_bytes, write_text
 from tracekit.report.json.render import finding_dict, render_data, report_dict
 from tracekit.report.model import Report, Table
-from tracekit.report.write import make_directory, write_bytes, write_text
 from tracekit.trace import FRAMES, Trace
 
 __all__ = ["MANIFEST", "encode_frame", "write", "write_trace"]

@@ -13,12 +13,12 @@ from matplotlib.ticker import FuncFormatter
 
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.result import XspTable
+from tracekit.files import make_directory, write_bytes
 from tracekit.names import shorten_name
 from tracekit.report.figures import canvas_for, check_format, encode_canvas, plain
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FigureFormat
 from tracekit.report.model import Unit
-from tracekit.report.write import make_directory, write_bytes
 
 __all__ = ["DRAWN", "write_xsp"]
 

@@ -160,7 +160,7 @@ def _write_files(
     tables: Mapping[str, StatsTable], frames: Mapping[str, pl.DataFrame], chosen: Format, output: Path | None
 ) -> None:
     """One table to the output; several into its folder, and a line on stderr for each that was not captured."""
-    from tracekit.report.write import make_directory
+    from tracekit.files import make_directory
 
     if len(tables) == 1:
         ((name, table),) = tables.items()

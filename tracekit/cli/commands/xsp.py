@@ -130,7 +130,7 @@ def _write(tables: Mapping[str, XspTable], chosen: Format, output: Path | None, 
 
 
 def _write_folder(tables: Mapping[str, XspTable], chosen: Format, output: Path | None) -> None:
-    from tracekit.report.write import make_directory
+    from tracekit.files import make_directory
 
     folder = make_directory(output or Path())
     for key, table in tables.items():

@@ -14,11 +14,11 @@ from typing import Final
 from isal import isal_zlib
 
 from tracekit.errors import UsageError
+from tracekit.files import write_chunks
 from tracekit.limits import Limits
 from tracekit.readers.common.source import Source
 from tracekit.readers.kineto.events import EventStream
 from tracekit.report.chrome.tracks import FIRST_MARK, tracks
-from tracekit.report.write import write_chunks
 from tracekit.trace import Trace
 
 __all__ = ["write"]
