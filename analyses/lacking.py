@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tracekit.analyses.scope import Scope
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import LAUNCH
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["has_launch_calls", "no_launches"]

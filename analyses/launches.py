@@ -17,9 +17,9 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.statistics import duration_aggregates
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["SHORT_NS", "Launches", "launches"]

@@ -17,9 +17,9 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import evaluate
 from tracekit.analyses.scope import Scope, select, step_spans
 from tracekit.analyses.statistics import outliers, trimmed_mean
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
+from tracekit.readers import flag_for
 from tracekit.trace import Trace, one_of
 
 __all__ = ["PARTS", "Steps", "steps"]

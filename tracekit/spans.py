@@ -12,8 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-__all__ = ["BoolArray", "Int64Array", "Nesting", "nest", "take"]
+__all__ = [
+    "BoolArray",
+    "Int64Array",
+    "Nesting",
+    "kept_nesting",
+    "nest",
+    "nesting_of",
+    "take",
+    "thread_codes",
+]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -134,6 +144,28 @@ def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nes
     if ((thread_code[1:] < thread_code[:-1]) | (same & (starts[1:] < starts[:-1]))).any():
         raise ValueError("spans must be sorted by (thread, start, -end)")
     return Nesting(thread_code, starts, ends, _parents(thread_code, ends))
+
+
+def nesting_of(host: pl.DataFrame) -> Nesting:
+    """The nesting of a host frame that is sorted by process, thread and start; row numbers are span ids."""
+    start = host["start"].to_numpy()
+    return nest(thread_codes(host), start, start + host["duration"].to_numpy())
+
+
+def kept_nesting(host: pl.DataFrame) -> Nesting:
+    """The nesting that the whole host frame of a `Trace` holds as `parent_id`, without working it out again."""
+    start = host["start"].to_numpy()
+    parent = host["parent_id"].fill_null(-1).to_numpy()
+    return Nesting(thread_codes(host), start, start + host["duration"].to_numpy(), parent)
+
+
+def thread_codes(host: pl.DataFrame) -> Int64Array:
+    """A number per (process, thread), rising with the order of the sorted frame."""
+    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
+    change = np.ones(host.height, dtype=np.int64)
+    if host.height:
+        change[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    return np.cumsum(change)
 
 
 def take(values: Int64Array, rows: Int64Array) -> Int64Array:

@@ -19,8 +19,7 @@ from tracekit.analyses.attribution.layer_paths import nested_paths, path_tree, r
 from tracekit.analyses.attribution.named_ranges import fsdp_forwards, named_ranges, work_of
 from tracekit.analyses.attribution.spanning_layers import Spanning, spanning_ranges
 from tracekit.facts.capture_names import LAYER_PREFIX
-from tracekit.facts.kineto import MODULE_PREFIX
-from tracekit.facts.stack_names import COMPILED_REGION
+from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace

@@ -14,8 +14,7 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
 from tracekit.analyses.attribution.layer_ranges import counting
-from tracekit.facts.stack_names import NOT_A_LAYER
-from tracekit.readers.nsys.vocabulary import LIBRARY_DOMAINS
+from tracekit.facts.stack_names import LIBRARY_DOMAINS, NOT_A_LAYER
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 

@@ -13,10 +13,10 @@ import polars as pl
 
 from tracekit.analyses.rules.calls import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
 from tracekit.analyses.rules.severity import all_idle
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding, Severity
 from tracekit.intervals import IntervalSet
+from tracekit.readers import flag_for
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches

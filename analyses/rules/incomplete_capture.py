@@ -6,14 +6,14 @@ that takes runtime calls without device activity.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analyses.lacking import has_launch_calls
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.findings import Finding
+from tracekit.readers import flag_for, format_named
 from tracekit.trace import one_of
 
 if TYPE_CHECKING:
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_FORMAT: Final = "kineto"
-
 
 def check(trace: Trace, scope: Scope, _result: Breakdown) -> Finding | None:
     """Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only."""
-    if trace.meta.format != _FORMAT:
+    if not format_named(trace.meta.format).of_pytorch:
         return None
     lacking = _lacking(trace, scope)
     if not lacking:
@@ -77,7 +75,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
         ),
         (launched and "memory" not in captured, "allocator events", "memory timeline", "memory"),
     ]
-    return [(what, table, flag_for(key, _FORMAT)) for missing, what, table, key in rows if missing]
+    return [(what, table, flag_for(key, trace.meta.format)) for missing, what, table, key in rows if missing]
 
 
 def _has_ranges(trace: Trace) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracekit.analyses.rules.severity import by_share
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.intervals import IntervalSet
+from tracekit.readers import flag_for
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches

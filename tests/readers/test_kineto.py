@@ -11,8 +11,8 @@ from paths import PUBLIC, SAMPLES
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
-from tracekit.readers.common import source as _source
 from tracekit.readers.kineto import pool as _pool
+from tracekit.readers.kineto import source as _source
 from tracekit.trace import Trace
 
 

@@ -234,7 +234,7 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
 
 def _with_patterns(trace: Trace, patterns: Sequence[str]) -> Trace:
     """The same trace with the categories found again, with more names of collectives."""
-    from tracekit.readers.assemble import recategorise
+    from tracekit.classify import recategorise
 
     return recategorise(trace, patterns)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
-from tracekit.facts.capture_flags import flag_for
+from tracekit.readers import flag_for
 
 if TYPE_CHECKING:
     from tracekit.report.model import Section, Table
@@ -18,7 +18,7 @@ __all__ = ["Refine"]
 class Refine:
     """What to keep of a section.
 
-    `tables`: these only (None: all); `needs` is the key of `facts.capture_flags` for what they need. `depth`: so many levels
+    `tables`: these only (None: all); `needs` is the key of `tracekit.readers.RECORDABLE` for what they need. `depth`: so many levels
     of a tree. `phase`: rows with time in this phase, the most first. `in_order`: a tree in the order of its table.
     """
 

@@ -12,6 +12,7 @@ from typing import Final
 __all__ = [
     "BYTES",
     "BYTES_PER_SECOND",
+    "COUNTER_RANGE_CATEGORY",
     "DETAILS_NAMES",
     "DURATION",
     "DURATIONS",
@@ -99,6 +100,9 @@ KINETO_METRICS: Final = (
     WRITTEN_BYTES[0],
 )
 """What a capture asks the PyTorch profiler for; the first two are names of Kineto's own."""
+
+COUNTER_RANGE_CATEGORY: Final = "cuda_profiler_range"
+"""Kineto's category of the events that hold hardware counters, each measured over one kernel."""
 
 _PREFIXES: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SECONDS: Final = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}

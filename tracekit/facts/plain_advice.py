@@ -1,7 +1,7 @@
 """What to advise a program that shows no PyTorch, in place of advice that names PyTorch's flags and functions.
 
 Keys are ids of findings and bounds of the verdict; what is not here speaks of no framework, or only fires on PyTorch's
-operators. In braces stand flags of `facts.capture_flags`.
+operators. In braces stand flags of `tracekit.readers.RECORDABLE`.
 """
 
 from __future__ import annotations

@@ -5,22 +5,20 @@ Readers deliver unsorted rows with absolute times; what is done here is the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
-from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
 from tracekit.name_table import NameTable
-from tracekit.spans import Nesting, nest, take
-from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
+from tracekit.spans import Nesting, nesting_of, take
+from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
-__all__ = ["Assembled", "assemble", "conform", "kept_nesting", "nesting_of", "recategorise", "thread_codes"]
+__all__ = ["Assembled", "assemble", "conform"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
@@ -60,28 +58,6 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
         for name, dtype in schema.items()
     )
-
-
-def nesting_of(host: pl.DataFrame) -> Nesting:
-    """The nesting of a sorted host frame; rows are span ids."""
-    start = host["start"].to_numpy()
-    return nest(thread_codes(host), start, start + host["duration"].to_numpy())
-
-
-def kept_nesting(host: pl.DataFrame) -> Nesting:
-    """The nesting that an assembled host frame holds, without finding it again."""
-    start = host["start"].to_numpy()
-    parent = host["parent_id"].fill_null(-1).to_numpy()
-    return Nesting(thread_codes(host), start, start + host["duration"].to_numpy(), parent)
-
-
-def thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number per (process, thread), rising with the order of the sorted frame."""
-    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
-    change = np.ones(host.height, dtype=np.int64)
-    if host.height:
-        change[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
-    return np.cumsum(change)
 
 
 def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
@@ -336,27 +312,6 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
         device["kind"], device["name"], host["name"].gather(device["op_id"]), pl.Series(optimizer >= 0)
     )
     return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
-
-
-def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
-    """The same trace, with activities whose name matches one of the patterns counted as communication.
-
-    Raises UsageError when a pattern is no regular expression.
-    """
-    for pattern in comm_patterns:
-        try:
-            pl.select(pl.lit("").str.contains(pattern))
-            known = pl.col("name").cast(pl.String).str.contains(f"(?i){pattern}")
-            device = trace.device.with_columns(
-                pl.when(known)
-                .then(pl.lit("communication").cast(DEVICE_SCHEMA["category"]))
-                .otherwise("category")
-                .alias("category")
-            )
-        except pl.exceptions.PolarsError as error:
-            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
-        trace = replace(trace, device=device)
-    return trace
 
 
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:

@@ -14,8 +14,8 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.scope import Window as WindowKind
 from tracekit.errors import TracekitError, UsageError
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
+from tracekit.readers import how_to_record
 from tracekit.report.columns import column_of
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt

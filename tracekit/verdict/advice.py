@@ -10,10 +10,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.program import program
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.plain_advice import BOUNDS
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Finding
+from tracekit.readers import flag_for
 from tracekit.report.model import Advice, Bound
 from tracekit.report.text import shorten_name
 from tracekit.trace import Trace
@@ -83,7 +83,7 @@ _GENERAL: Final[dict[Bound, tuple[str, str]]] = {
 }
 
 _FLAGS_NAMED: Final = ("counters", "everything")
-"""What the texts above name in braces: keys of `facts.capture_flags`."""
+"""What the texts above name in braces: keys of `tracekit.readers.RECORDABLE`."""
 
 _ABOUT: Final[dict[Bound, frozenset[str]]] = {
     "input-bound": frozenset({"data_loading"}),

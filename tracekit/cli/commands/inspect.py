@@ -14,7 +14,7 @@ from tracekit.cli.asked import Reading, with_flags
 from tracekit.cli.options import Format
 from tracekit.cli.sources import read_each
 from tracekit.errors import UsageError
-from tracekit.facts.capture_flags import flag_for
+from tracekit.readers import flag_for
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace

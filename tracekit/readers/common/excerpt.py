@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.facts import kineto as facts
 from tracekit.facts.launch_apis import GRAPH_COPY
+from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.readers.common.store import FrameStore
 from tracekit.trace import Excerpt
 
@@ -68,7 +68,7 @@ def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]
 def _steps(store: FrameStore) -> tuple[Times, Times]:
     """Starts and ends of the profiler's steps in order."""
     found = [
-        part.filter(pl.col("name").cast(pl.String).str.starts_with(facts.STEP_PREFIX)).select(
+        part.filter(pl.col("name").cast(pl.String).str.starts_with(STEP_PREFIX)).select(
             "start", (pl.col("start") + pl.col("duration")).alias("end")
         )
         for part in store.parts("host", ["name", "start", "duration"])

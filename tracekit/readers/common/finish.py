@@ -10,7 +10,8 @@ from typing import Final
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.assemble import Assembled, assemble, conform, kept_nesting
+from tracekit.readers.assemble import Assembled, assemble, conform
+from tracekit.spans import kept_nesting
 from tracekit.trace import COLLECTIVE_SCHEMA, DEVICE_SCHEMA, HOST_SCHEMA, Schema, empty
 
 __all__ = [

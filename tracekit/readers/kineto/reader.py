@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts import kineto as facts
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.facts.stack_names import MODULE_PREFIX
+from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.assemble import conform
@@ -28,11 +28,14 @@ from tracekit.readers.common.finish import (
     rank_in_name,
     side_frame,
 )
-from tracekit.readers.common.source import Source
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.format import Progress
+from tracekit.readers.kineto import KINETO
 from tracekit.readers.kineto.events import EventStream
 from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
+from tracekit.readers.kineto.source import Source
+from tracekit.readers.kineto.vocabulary import ANNOTATION_PREFIXES
 from tracekit.trace import (
     COUNTER_SCHEMA,
     DEVICE_SCHEMA,
@@ -59,30 +62,22 @@ _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
 
 
-def read_kineto(
-    path: str | os.PathLike[str],
-    *,
-    limits: Limits | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Trace:
+def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) -> Trace:
     """Read one trace file, plain or gzip.
 
-    `progress` is called with (plain bytes decoded, bytes of the file). Raises UnreadableTraceError when the file
-    is missing, foreign or holds no event.
-
-    Times of the returned frames are ns from the earliest event of the file.
+    Raises UnreadableTraceError when the file is missing, foreign or holds no event. Times of the returned frames are ns from
+    the earliest event of the file.
     """
-    source = Source(path, limits)
-    stream = EventStream(source)
-    most = limits.max_events if limits is not None else None
-    raw = RawFrames(stream.defects, FrameStore(most))
-    with closing(raw.store):
+    most = limits.max_events
+    with closing(Source(path, limits)) as source, closing(FrameStore(most)) as store:
+        stream = EventStream(source)
+        raw = RawFrames(stream.defects, store)
         with decoder_pool(_plain_size(source)) as pool:
             for batch in stream.batches(pool):
                 raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
                 if progress is not None:
                     progress(source.plain_bytes, source.size)
-        excerpt = take_excerpt(raw.store, most, path) if most is not None and raw.store.overflowed else None
+        excerpt = take_excerpt(store, most, path) if most is not None and store.overflowed else None
     broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
     if broken and not raw.event_count:
         raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)
@@ -91,11 +86,7 @@ def read_kineto(
 
 def _plain_size(source: Source) -> int:
     """The size of the JSON in bytes; of a compressed file an estimate."""
-    try:
-        size = source.path.stat().st_size
-    except (OSError, ValueError):
-        return 0  # the reader says what is wrong with the file
-    return size * _USUAL_RATIO if source.path.suffix == ".gz" else size
+    return source.size * _USUAL_RATIO if source.compressed else source.size
 
 
 def _build(source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt | None) -> Trace:
@@ -147,15 +138,15 @@ def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
     """Refine the kind by name: steps, module calls, and what 2021 files list as operators although it is not."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
-    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in facts.ANNOTATION_PREFIXES])
+    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in ANNOTATION_PREFIXES])
     is_range = kind.is_in(["op", "annotation"])
     has_layer = pl.col("layer").is_not_null() if "layer" in host.columns else pl.lit(value=False)
     return host.with_columns(
-        pl.when(is_range & name.str.starts_with(facts.STEP_PREFIX))
+        pl.when(is_range & name.str.starts_with(STEP_PREFIX))
         .then(pl.lit("step"))
         .when((kind == "op") & annotation)
         .then(pl.lit("annotation"))
-        .when((kind == "python") & name.str.starts_with(facts.MODULE_PREFIX))
+        .when((kind == "python") & name.str.starts_with(MODULE_PREFIX))
         .then(pl.lit("module"))
         .when((kind == "annotation") & has_layer)
         .then(pl.lit("module"))
@@ -210,7 +201,7 @@ def _meta(
     processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
-        format="kineto",
+        format=KINETO.name,
         format_version=_text(header.get("schemaVersion", "")),
         size_bytes=source.size,
         event_count=raw.event_count,

@@ -15,10 +15,10 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.counted_work import WORK_SCHEMA, work_of
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.gpu_metrics import DETAILS_NAMES, DURATIONS, REGISTERS, base_unit
 from tracekit.health import HealthLog
-from tracekit.readers.ncu.counted_work import WORK_SCHEMA, work_of
 from tracekit.readers.ncu.csv_table import CsvTable, csv_tables, numbers, refuse_decimal_commas
 from tracekit.trace import Schema
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.readers.nsys import payload_names as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
 
@@ -53,7 +53,7 @@ class Payloads:
         self._told = _of_tables(tables, self._layouts)
         self.unread = 0
         self.columns: Mapping[str, ColumnKind] = {
-            **({"binaryData": "bytes"} if tables.columns(facts.SCHEMA_TABLE) else {}),
+            **({"binaryData": "bytes"} if tables.columns(words.PAYLOAD_SCHEMAS) else {}),
             **({"eventId": "int"} if self._told.height else {}),
         }
         """The columns of the events that are to be read for it."""
@@ -80,7 +80,7 @@ class Payloads:
                 .bin.reinterpret(dtype=pl.UInt64, endianness="little")
             )
 
-        longer = pl.col("binaryData").bin.size() > facts.HEAD_BYTES
+        longer = pl.col("binaryData").bin.size() > words.PAYLOAD_HEAD_BYTES
         parts = found.filter(longer).with_columns(
             head(0).alias("domain"), head(1).alias("schema"), head(2).alias("size")
         )
@@ -100,11 +100,11 @@ class Payloads:
 def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
     """The payloads whose head agrees with their row and their schema, with what they tell."""
     size = pl.col("binaryData").bin.size().cast(pl.Int64)
-    agrees = (pl.col("size") == layout.size) & (size == facts.HEAD_BYTES + layout.size)
+    agrees = (pl.col("size") == layout.size) & (size == words.PAYLOAD_HEAD_BYTES + layout.size)
     agrees &= (pl.col("domainId") == pl.col("domain").cast(pl.Int64, strict=False)).fill_null(value=True)
     fields = [
         pl.col("binaryData")
-        .bin.slice(facts.HEAD_BYTES + field.offset, field.width)
+        .bin.slice(words.PAYLOAD_HEAD_BYTES + field.offset, field.width)
         .bin.reinterpret(dtype=field.dtype, endianness="little")
         .alias(field.title)
         for field in layout.fields
@@ -124,12 +124,12 @@ def _layouts(tables: Tables) -> dict[_Key, _Layout]:
         "name": "text",
         "offset": "int",
     }
-    schemas = whole(tables, facts.SCHEMA_TABLE, of_schema, _MOST_ENTRIES).unique()
+    schemas = whole(tables, words.PAYLOAD_SCHEMAS, of_schema, _MOST_ENTRIES).unique()
     entries = (
-        whole(tables, facts.SCHEMA_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
+        whole(tables, words.PAYLOAD_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
     )
     # Processes number schemas for themselves.
-    plain = pl.struct(*key).is_unique() & (pl.col("type") == facts.STATIC) & (pl.col("payloadSize") > 0)
+    plain = pl.struct(*key).is_unique() & (pl.col("type") == words.FIXED_LAYOUT) & (pl.col("payloadSize") > 0)
     layouts: dict[_Key, _Layout] = {}
     for domain, schema, _, size in schemas.drop_nulls(list(key)).filter(plain).sort(*key).rows():
         own = entries.filter((pl.col("domainId") == domain) & (pl.col("schemaId") == schema))
@@ -143,7 +143,7 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
     fields: dict[str, _Field] = {}
     for row in entries.iter_rows(named=True):
         title = (row["name"] or "")[:_LONGEST_TITLE]
-        known = facts.TYPES.get(row["type"])
+        known = words.PAYLOAD_TYPES.get(row["type"])
         # The first entry lies at the beginning, whose 0 is written as null.
         offset = row["offset"] if row["offset"] is not None or row["idx"] else 0
         if (
@@ -151,7 +151,7 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
             or title in fields
             or known is None
             or offset is None
-            or (row["flags"] or 0) & facts.NOT_IN_PLACE
+            or (row["flags"] or 0) & words.NOT_IN_PLACE
         ):
             continue
         dtype, width = getattr(pl, known[0])(), known[1]
@@ -163,14 +163,14 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
 def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
     """`eventId` and `told` of payloads that have tables of their own."""
     names: dict[str, ColumnKind] = {"originalName": "text", "sanitizedName": "text"}
-    shown = whole(tables, facts.NAMES_TABLE, names, _MOST_ENTRIES).drop_nulls()
+    shown = whole(tables, words.PAYLOAD_COLUMNS, names, _MOST_ENTRIES).drop_nulls()
     sanitised = dict(shown.rows())
     found = [pl.DataFrame(schema={"eventId": pl.Int64, "told": pl.Categorical()})]
     room = _MOST_ROWS
     all_names = pl.Series("table", tables.names(), dtype=pl.String)
     matched = all_names.to_frame().with_columns(
         *(
-            pl.col("table").str.extract(facts.DATA_TABLE, place).cast(pl.Int64, strict=False).alias(name)
+            pl.col("table").str.extract(words.PAYLOAD_TABLE, place).cast(pl.Int64, strict=False).alias(name)
             for place, name in ((1, "domain"), (2, "schema"))
         )
     )

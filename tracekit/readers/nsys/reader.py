@@ -7,8 +7,7 @@ are the same numbers.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,14 +30,16 @@ from tracekit.readers.common.finish import (
     side_frame,
 )
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.format import Progress
+from tracekit.readers.nsys import NSYS
 from tracekit.readers.nsys import device as device_side
 from tracekit.readers.nsys import host as host_side
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import with_group_sizes
-from tracekit.readers.nsys.graphs import graph_nodes
-from tracekit.readers.nsys.meta import Machine, machine_of
+from tracekit.readers.nsys.graph_nodes import graph_nodes
+from tracekit.readers.nsys.machine import Machine, machine_of
 from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
-from tracekit.readers.nsys.stores import OF_MACHINE, ProcessStores
+from tracekit.readers.nsys.processes import OF_MACHINE, ProcessStores
 from tracekit.readers.nsys.tables import Tables, open_tables
 from tracekit.trace import (
     COUNTER_SCHEMA,
@@ -57,9 +58,8 @@ from tracekit.trace import (
     Trace,
 )
 
-__all__ = ["is_nsys", "read_nsys"]
+__all__ = ["read_nsys"]
 
-_SQLITE: Final = b"SQLite format 3\0"
 _MOST_DEVICES: Final = 128
 """Of one process; each is looked at with all that the host did meanwhile."""
 _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
@@ -73,30 +73,7 @@ _SIDE_SCHEMAS: Final[dict[str, Schema]] = {
 }
 
 
-def is_nsys(path: Path) -> bool:
-    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read.
-
-    So is what calls itself an export or a report: the reader says what is wrong with it.
-    """
-    try:
-        if path.is_dir():
-            return next(path.glob("*.parquet"), None) is not None
-        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
-            return path.exists()
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except (OSError, ValueError):
-        return False  # the reader of plain files says what is wrong with it
-
-
-def read_nsys(
-    path: str | os.PathLike[str],
-    *,
-    limits: Limits | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Trace]:
+def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
     """Read an export: one Trace per process that put work on a device, in order of the process id.
 
     Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), by
@@ -104,16 +81,15 @@ def read_nsys(
 
     Times of each returned trace are ns from its own earliest event.
     """
-    place = Path(path)
-    size = _size(place)
+    size = _size(path)
     health = HealthLog()
     with ExitStack() as stack:
-        tables = stack.enter_context(closing(open_tables(place)))
+        tables = stack.enter_context(closing(open_tables(path)))
         _refuse_foreign(tables)
-        most = limits.max_events if limits is not None else None
-        stores = ProcessStores(place, most, stack)
+        most = limits.max_events
+        stores = ProcessStores(path, most, stack)
         names = nvtx_names(tables)
-        total = sum(tables.count(table) for table in facts.EVENT_TABLES)
+        total = sum(tables.count(table) for table in words.EVENT_TABLES)
         for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
             if progress is not None and total:
@@ -128,7 +104,7 @@ def read_nsys(
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
             _build(
-                _Part(place, size, part, len(parts), process),
+                _Part(path, size, part, len(parts), process),
                 store,
                 shared,
                 machine,
@@ -228,7 +204,7 @@ def _meta(
     present = captured_kinds(made.host, made.device, frames)
     return Meta(
         path=str(part.path),
-        format="nsys",
+        format=NSYS.name,
         format_version=machine.version,
         size_bytes=part.size,
         producer=machine.producer,
@@ -322,7 +298,7 @@ def _rank(part: _Part, machine: Machine) -> int | None:
 
 def _refuse_foreign(tables: Tables) -> None:
     names = set(tables.names())
-    if names & {*facts.EVENT_TABLES, *facts.METADATA_TABLES, "StringIds"}:
+    if names & {*words.EVENT_TABLES, *words.METADATA_TABLES, "StringIds"}:
         return
     shown = ", ".join(sorted(names)[:3]) or "no table"
     raise UnreadableTraceError(
@@ -348,8 +324,8 @@ def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
 
 def _count_unread(tables: Tables, health: HealthLog) -> None:
     """Tables with events that are not read, and tables of any kind that cannot be."""
-    others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
-    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES))}
+    others = pl.Series([name for name in tables.names() if name not in words.EVENT_TABLES], dtype=pl.String)
+    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(words.DESCRIBING_TABLES))}
     told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
     health.count("unread_table", sum(rows.values()), told)
     unread = tables.without_row_ids()

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.host import Pages
 from tracekit.readers.nsys.ids import process_of, thread_of
 from tracekit.readers.nsys.pages import ColumnKind
@@ -27,7 +27,7 @@ _MOST_COPIES: Final = 32
 
 def graph_nodes(tables: Tables, health: HealthLog) -> Pages:
     """Every node with the thread and the time at which the node was made of which it is a copy."""
-    told = [table for table in facts.GRAPH_NODE_TABLES if "graphNodeId" in tables.columns(table)]
+    told = [table for table in words.GRAPH_NODE_TABLES if "graphNodeId" in tables.columns(table)]
     if not told:
         return
     count = tables.count(told[0])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from tracekit.readers.nsys.pages import PAGE_ROWS
-from tracekit.readers.nsys.schema import quoted
+from tracekit.readers.nsys.sqlite_schema import quoted
 
 __all__ = ["TableRows"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.ids import process_of
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
@@ -65,7 +65,7 @@ def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
 
 def _producer(tables: Tables) -> dict[str, str]:
     found: dict[str, str] = {}
-    for table in facts.METADATA_TABLES:
+    for table in words.METADATA_TABLES:
         for name, value in whole(tables, table, _METADATA, _FEW).rows():
             if name in _PRODUCER and isinstance(value, str) and _VERSION_TEXT.fullmatch(value):
                 found[_PRODUCER[name]] = value
@@ -74,8 +74,8 @@ def _producer(tables: Tables) -> dict[str, str]:
 
 def _began(tables: Tables) -> int | None:
     """When the recording began, from which all times count, unless the export made them times of the epoch."""
-    for table in facts.METADATA_TABLES:
-        if (facts.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
+    for table in words.METADATA_TABLES:
+        if (words.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
             return 0
     started = whole(tables, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "int"}, 1)
     value = started["utcEpochNs"][0] if started.height else None
