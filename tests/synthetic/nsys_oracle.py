@@ -58,7 +58,7 @@ def calls_by_name(path: Path, processes: Iterable[int]) -> dict[str, tuple[int, 
     """
     found: dict[str, tuple[int, int]] = {}
     for name, count, total in query(path, sql):
-        short = re.sub(r"_v\d+$", "", name)
+        short = re.sub(r"_v\d{4,5}$", "", name)
         before = found.get(short, (0, 0))
         found[short] = before[0] + count, before[1] + total
     return found
