@@ -35,13 +35,14 @@ def test_a_copy_is_equal(trace: Trace, tmp_path: Path) -> None:
     assert tracekit.read(copy).equals(trace)
 
 
+def another(value: str | int | None) -> str | int:
+    return f"{value}?" if isinstance(value, str) else (value or 0) + 1
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(Meta)])
 def test_a_trace_with_another_meta_is_another_one(trace: Trace, name: str) -> None:
     mine = getattr(trace.meta, name)
-    if name in OTHER:
-        other = OTHER[name]
-    else:
-        other = f"{mine}?" if isinstance(mine, str) else (mine or 0) + 1
+    other = OTHER.get(name) or another(mine)
     assert other != mine
     changed = replace(trace, meta=replace(trace.meta, **{name: other}))
     assert changed.equals(trace) is (name in OF_FILE)

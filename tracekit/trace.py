@@ -251,6 +251,10 @@ class Excerpt:
     steps: int  # whole steps in the window; 0: it cuts one, or there are none
     total_steps: int  # of the file
 
+    def since(self, origin: int) -> Excerpt:
+        """The same with the window counted from another origin."""
+        return replace(self, start=self.start - origin, end=self.end - origin)
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:

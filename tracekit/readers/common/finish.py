@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.assemble import Assembled, assemble, conform
+from tracekit.readers.assemble import assemble, conform
 from tracekit.spans import kept_nesting
-from tracekit.trace import COLLECTIVE_SCHEMA, DEVICE_SCHEMA, HOST_SCHEMA, Schema, empty
+from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
 
-__all__ = [
-    "assembled",
-    "captured_kinds",
-    "collectives_of",
-    "count_partial_overlaps",
-    "or_empty",
-    "rank_in_name",
-    "shifted",
-    "side_frame",
-]
+__all__ = ["Finished", "captured_kinds", "finished", "rank_of", "side_frame"]
 
 _RANK_IN_NAME: Final = (
     re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
@@ -32,55 +23,62 @@ _RANK_IN_NAME: Final = (
 )
 
 
-def assembled(
-    host: pl.DataFrame, device: pl.DataFrame, others: Sequence[pl.DataFrame | None], health: HealthLog
-) -> tuple[Assembled, int]:
-    """The sorted and linked frames, and the origin that was subtracted from their times: the earliest start of all.
+@dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """The frames of a trace."""
 
-    The frames are handed on without keeping a name for them, so that each is freed when the next one is made; a caller
-    should keep none either.
+    host: pl.DataFrame
+    device: pl.DataFrame
+    others: dict[str, pl.DataFrame | None]  # by the names of `trace.FRAMES`
+    origin: int  # what was subtracted from their times, in ns
+
+
+def finished(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Finished:
+    """The frames of a trace from raw ones (by the names of `trace.FRAMES`), which are unsorted and have absolute times.
+
+    The origin is the earliest start of what the process itself did. `raw` is emptied, and the caller should keep no name for
+    a frame, so that each is freed when the next one is made.
     """
-    frames = [conform(host, HOST_SCHEMA), conform(device, DEVICE_SCHEMA)]
-    del host, device
-    origin = _origin([*frames, *others])
-    frames = [shifted(frame, origin) for frame in frames]
-    return assemble(frames, health), origin
+    timed = ("host", "device", "syncs", "memory", "counters", "collectives", "ranges")
+    starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
+    origin = min((start for start in starts if isinstance(start, int)), default=0)
+    both = [_whole(raw, name, origin) for name in ("host", "device")]
+    made = assemble(both, health)
+    _count_partial_overlaps(made.host, health)
+    others = {"collectives": _collectives(raw.pop("collectives", None), made.host, origin)}
+    for name in list(raw):
+        others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
+    return Finished(made.host, made.device, others, origin)
 
 
-def or_empty(frame: pl.DataFrame | None, schema: Schema) -> pl.DataFrame:
-    """The frame, or one without rows."""
-    return empty(schema) if frame is None else frame
-
-
-def _origin(frames: Sequence[pl.DataFrame | None]) -> int:
-    starts = [frame["start"].min() for frame in frames if frame is not None and frame.height]
-    return min((int(start) for start in starts if isinstance(start, int)), default=0)
-
-
-def shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
-    """The frame with its starts counted from the origin."""
-    return frame.with_columns(pl.col("start") - origin)
+def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.DataFrame:
+    frame = raw.pop(name, None)
+    return empty(FRAMES[name]) if frame is None else _shifted(conform(frame, FRAMES[name]), origin)
 
 
 def side_frame(frame: pl.DataFrame | None, schema: Schema, origin: int) -> pl.DataFrame | None:
     """A frame beside host and device, by its schema and in order of time; None where there is none."""
     if frame is None:
         return None
-    rows = conform(shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
+    rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
     return rows.sort("start", maintain_order=True)
 
 
-def collectives_of(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
+def _shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
+    return frame.with_columns(pl.col("start") - origin)
+
+
+def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
     """The collectives, each with the operator's span that recorded it."""
     if frame is None:
         return None
     key = ["process_id", "thread_id", "start", "duration"]
     spans = host.filter(pl.col("kind") == "op").select(*key, "span_id").unique(key, keep="last")
-    joined = shifted(frame, origin).join(spans, on=key, how="left", maintain_order="left")
+    joined = _shifted(frame, origin).join(spans, on=key, how="left", maintain_order="left")
     return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True)
 
 
-def count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
+def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
     """Count spans that are open when another begins and end before it does."""
     nesting = kept_nesting(host)
     if not nesting.may_overlap():
@@ -96,10 +94,9 @@ def count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
         health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
 
 
-def captured_kinds(
-    host: pl.DataFrame, device: pl.DataFrame, frames: Mapping[str, pl.DataFrame | None]
-) -> dict[str, bool]:
+def captured_kinds(made: Finished) -> dict[str, bool]:
     """What the profile recorded, by the names of `Meta.captured`."""
+    host, device, frames = made.host, made.device, made.others
     kinds = set(host["kind"].cast(pl.String).unique().to_list())
     return {
         "steps": "step" in kinds,
@@ -118,9 +115,13 @@ def captured_kinds(
     }
 
 
-def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name tells; unknown is not 0."""
-    for pattern in _RANK_IN_NAME:
-        if match := pattern.search(path.name):
-            return int(match.group(1))
-    return None
+def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:
+    """The rank that the file holds, else the one that its name tells if it is the file of one process.
+
+    One that is not known is counted; it is not 0.
+    """
+    matches = (pattern.search(path.name) for pattern in _RANK_IN_NAME)
+    named = next((int(match.group(1)) for match in matches if match), None) if alone else None
+    rank = named if recorded is None else recorded
+    health.count("unknown_rank", int(rank is None), path.name)
+    return rank

@@ -30,10 +30,10 @@ def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame) -> pl.DataFrame | None:
+def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None) -> pl.DataFrame | None:
     """Collectives with the number of ranks that the making of their communicator tells; left out where two makings differ."""
-    if collectives is None:
-        return None
+    if collectives is None or host is None:
+        return collectives
     told = host.select("payload").unique().drop_nulls()
     made = told.select(
         _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),

@@ -7,7 +7,7 @@ are the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,17 +18,8 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
-from tracekit.readers.assemble import Assembled
 from tracekit.readers.common.excerpt import take_excerpt
-from tracekit.readers.common.finish import (
-    assembled,
-    captured_kinds,
-    collectives_of,
-    count_partial_overlaps,
-    or_empty,
-    rank_in_name,
-    side_frame,
-)
+from tracekit.readers.common.finish import Finished, captured_kinds, finished, rank_of, side_frame
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.format import Progress
 from tracekit.readers.nsys import NSYS
@@ -41,36 +32,15 @@ from tracekit.readers.nsys.machine import Machine, machine_of
 from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers.nsys.processes import OF_MACHINE, ProcessStores
 from tracekit.readers.nsys.tables import Tables, open_tables
-from tracekit.trace import (
-    COUNTER_SCHEMA,
-    DEVICE_SCHEMA,
-    GRAPH_NODE_SCHEMA,
-    HOST_SCHEMA,
-    MEMORY_SCHEMA,
-    OS_CALL_SCHEMA,
-    RANGE_SCHEMA,
-    SAMPLE_SCHEMA,
-    SYNC_SCHEMA,
-    DeviceInfo,
-    Excerpt,
-    Meta,
-    Schema,
-    Trace,
-)
+from tracekit.trace import COUNTER_SCHEMA, FRAMES, DeviceInfo, Meta, Trace
 
 __all__ = ["read_nsys"]
 
 _MOST_DEVICES: Final = 128
 """Of one process; each is looked at with all that the host did meanwhile."""
-_SIDE_SCHEMAS: Final[dict[str, Schema]] = {
-    "syncs": SYNC_SCHEMA,
-    "memory": MEMORY_SCHEMA,
-    "counters": COUNTER_SCHEMA,
-    "ranges": RANGE_SCHEMA,
-    "os_calls": OS_CALL_SCHEMA,
-    "samples": SAMPLE_SCHEMA,
-    "graph_nodes": GRAPH_NODE_SCHEMA,
-}
+_PROCESS_FRAMES: Final = tuple(
+    name for name in FRAMES if name not in ("threads", "health", "flows", *OF_MACHINE)
+)
 
 
 def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
@@ -86,8 +56,7 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
     with ExitStack() as stack:
         tables = stack.enter_context(closing(open_tables(path)))
         _refuse_foreign(tables)
-        most = limits.max_events
-        stores = ProcessStores(path, most, stack)
+        stores = ProcessStores(path, limits.max_events, stack)
         names = nvtx_names(tables)
         total = sum(tables.count(table) for table in words.EVENT_TABLES)
         for name, frame in _pages(tables, names, health):
@@ -110,7 +79,6 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
                 machine,
                 threads,
                 health.copy(),
-                most,
             )
             for part, (process, store) in enumerate(parts)
         ]
@@ -136,10 +104,10 @@ class _Part:
     """Which of a file's traces is built."""
 
     path: Path
-    size: int
+    size: int  # of the file, in bytes
     number: int
-    of: int
-    process: int | None
+    of: int  # how many traces the file holds
+    process: int | None  # None: all of them, since none works on a device
 
 
 def _build(
@@ -149,78 +117,61 @@ def _build(
     machine: Machine,
     threads: pl.DataFrame,
     health: HealthLog,
-    most: int | None,
 ) -> Trace:
     total = store.rows
-    excerpt = take_excerpt(store, most, part.path) if most is not None and store.overflowed else None
-    if excerpt is not None:
-        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
-    last = max((_last(store, name) for name in ("host", "device")), default=0)
-    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in OF_MACHINE}
-    side["ranges"] = _ended(side["ranges"], last, health)
-    side["memory"] = _summed(side["memory"])
-    collectives = store.take("collectives")
-    devices = [_on_gpus(or_empty(store.take("device"), DEVICE_SCHEMA), machine)]
-    if (count := devices[0]["device_id"].n_unique()) > _MOST_DEVICES:
-        raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
-    side["syncs"] = _on_devices(side["syncs"], devices[0])
-    made, origin = assembled(
-        or_empty(_ended(store.take("host"), last, health), HOST_SCHEMA),
-        devices.pop(),
-        [side["syncs"], side["memory"], side["ranges"]],
-        health,
-    )
-    side["counters"] = machine_rows
-    frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
-    collectives = with_group_sizes(collectives, made.host)
-    frames["collectives"] = collectives_of(collectives, made.host, origin)
-    rank = _rank(part, machine)
-    if rank is None:
-        health.count("unknown_rank", 1, part.path.name)
-    count_partial_overlaps(made.host, health)
-    meta = _meta(part, machine, made, frames, origin, rank)
-    since = None if excerpt is None else _since(excerpt, origin)
-    meta = replace(meta, event_count=total, excerpt=since)
-    mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
+    excerpt = take_excerpt(store, part.path, health)
+    rows = _process_rows(store, machine, part, health)
+    made = finished(rows, health)
+    made.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, made.origin)
+    of_mpi = None if part.process is None else machine.ranks.get(part.process)
+    rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
+    since = None if excerpt is None else excerpt.since(made.origin)
+    meta = replace(_meta(part, machine, made), rank=rank, event_count=total, excerpt=since)
     return Trace(
         meta=meta,
         host=made.host,
         device=made.device,
-        threads=mine,
+        threads=threads.filter(pl.col("process_id").is_in(list(meta.process_ids))),
         health=health.frame(),
-        **frames,  # type: ignore[arg-type]  # one of them is no frame
+        **made.others,  # type: ignore[arg-type]  # one of the fields is no frame
     )
 
 
-def _meta(
-    part: _Part,
-    machine: Machine,
-    made: Assembled,
-    frames: Mapping[str, pl.DataFrame | None],
-    origin: int,
-    rank: int | None,
-) -> Meta:
+def _process_rows(
+    store: FrameStore, machine: Machine, part: _Part, health: HealthLog
+) -> dict[str, pl.DataFrame | None]:
+    """The raw frames of a process, mended: ranges have ends, and devices the numbers of the machine's GPUs."""
+    last = max((_last(store, name) for name in ("host", "device")), default=0)
+    rows = {name: store.take(name) for name in _PROCESS_FRAMES}
+    rows["collectives"] = with_group_sizes(rows["collectives"], rows["host"])
+    rows["ranges"] = _ended(rows["ranges"], last, health)
+    rows["host"] = _ended(rows["host"], last, health)
+    rows["memory"] = _summed(rows["memory"])
+    if rows["device"] is not None:
+        rows["device"] = _on_gpus(rows["device"], machine)
+        if (count := rows["device"]["device_id"].n_unique()) > _MOST_DEVICES:
+            raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
+        rows["syncs"] = _on_devices(rows["syncs"], rows["device"])
+    return rows
+
+
+def _meta(part: _Part, machine: Machine, made: Finished) -> Meta:
     processes = made.host["process_id"].unique().sort().to_list()
-    present = captured_kinds(made.host, made.device, frames)
+    present = captured_kinds(made)
     return Meta(
         path=str(part.path),
         format=NSYS.name,
         format_version=machine.version,
         size_bytes=part.size,
         producer=machine.producer,
-        rank=rank,
         process_ids=tuple(processes) if part.process is None else (part.process,),
         devices=_devices(machine, made.device),
-        origin_ns=origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        origin_ns=made.origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + made.origin,
         captured=frozenset(name for name, is_there in present.items() if is_there),
         part=part.number,
         parts=part.of,
     )
-
-
-def _since(excerpt: Excerpt, origin: int) -> Excerpt:
-    return replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
 
 
 def _last(store: FrameStore, name: str) -> int:
@@ -287,13 +238,6 @@ def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
     if not used:
         return tuple(machine.gpus.values())
     return tuple(replace(machine.gpus.get(number, DeviceInfo(number)), device_id=number) for number in used)
-
-
-def _rank(part: _Part, machine: Machine) -> int | None:
-    """MPI's rank of the process, else what the name of a file of one process tells; unknown is not 0."""
-    if part.process is not None and part.process in machine.ranks:
-        return machine.ranks[part.process]
-    return rank_in_name(part.path) if part.of == 1 else None
 
 
 def _refuse_foreign(tables: Tables) -> None:
