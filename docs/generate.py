@@ -201,7 +201,7 @@ def flags_table() -> str:
     """What makes each profiler record what a trace may hold."""
     formats = FORMATS[::-1]
     rows = [[what, *(one.flag_for(what) for one in formats)] for what in RECORDABLE if what in SHOWN_FLAGS]
-    head = f"| for | {' | '.join(one.title for one in formats)} |\n|---{'|---' * len(formats)}|\n"
+    head = f"| for | {' | '.join(f'{one.title} ({one.files})' for one in formats)} |\n|---{'|---' * len(formats)}|\n"
     return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

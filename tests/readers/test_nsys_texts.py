@@ -20,7 +20,7 @@ from synthetic.nsys_odd import small
 import tracekit
 from tracekit.limits import LONGEST_NAME
 from tracekit.readers.nsys import ids as _nsys_ids
-from tracekit.readers.nsys.pages import asked_for
+from tracekit.readers.nsys.pages import conditions_on
 from tracekit.readers.nsys.sqlite import SqliteTables
 
 
@@ -125,6 +125,6 @@ def test_the_conditions_together_ask_for_each_id(ids: list[int], most: int) -> N
         base.execute("create table t (id integer primary key)")
         base.executemany("insert into t values (?)", [(one,) for one in set(ids)])
         found: list[int] = []
-        for condition in asked_for("id", pl.Series(ids, dtype=pl.Int64)):
+        for condition in conditions_on("id", pl.Series(ids, dtype=pl.Int64)):
             found += [row[0] for row in base.execute(f"select id from t where {condition}")]
     assert sorted(found) == sorted(set(ids))

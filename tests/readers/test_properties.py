@@ -156,11 +156,29 @@ def rows_of(trace: Trace) -> Counter[int]:
     return Counter(start + trace.meta.origin_ns for frame in frames for start in frame["start"].to_list())
 
 
-@pytest.mark.parametrize("pool", [False, True])
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(text=files(), block_bytes=st.sampled_from([64, 200, 1000, 5000, 8 << 20]))
+BLOCKS = st.sampled_from([64, 200, 1000, 5000, 8 << 20])
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=files(), block_bytes=BLOCKS, pool=st.booleans())
 def test_every_event_of_a_valid_file_is_read_or_counted(
     pool: bool, text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    read_and_check(text, block_bytes, tmp_path_factory, pool=pool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", [False, True])
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=files(), block_bytes=BLOCKS)
+def test_every_event_of_many_valid_files_is_read_or_counted(
+    pool: bool, text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    read_and_check(text, block_bytes, tmp_path_factory, pool=pool)
+
+
+def read_and_check(
+    text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory, *, pool: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "BLOCK_BYTES", block_bytes)

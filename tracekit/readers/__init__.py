@@ -61,7 +61,8 @@ def format_named(name: str) -> Format:
     >>> format_named("nsys").title
     'Nsight Systems'
     """
-    return next((one for one in installed_formats() if one.name == name), KINETO)
+    own = next((one for one in FORMATS if one.name == name), None)
+    return own or next((one for one in installed_formats() if one.name == name), KINETO)
 
 
 def flag_for(what: str, format_: str) -> str:

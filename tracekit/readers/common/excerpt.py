@@ -71,15 +71,15 @@ def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | 
 
 def _steps(store: FrameStore) -> tuple[Times, Times]:
     """Starts and ends of the profiler's steps in order."""
-    found = [
+    parts = [
         part.filter(pl.col("name").cast(pl.String).str.starts_with(STEP_PREFIX)).select(
             "start", (pl.col("start") + pl.col("duration")).alias("end")
         )
         for part in store.parts("host", ["name", "start", "duration"])
     ]
-    if not found:
+    if not parts:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    steps = pl.concat(found).drop_nulls().unique("start").sort("start")
+    steps = pl.concat(parts).drop_nulls().unique("start").sort("start")
     return steps["start"].to_numpy(), steps["end"].to_numpy()
 
 
@@ -170,12 +170,12 @@ def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: in
     rows = pl.concat(made).drop_nulls(["start", "thread_id"]) if made else pl.DataFrame()
     if not rows.height:
         return _NONE
-    found = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())
+    captures = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())
     spans = ["start", "duration", "thread_id", "kind", "name"]
     added = sum(
-        part.select((found.enclosing(part) & ~kept).sum()).item() for part in store.parts("host", spans)
+        part.select((captures.enclosing(part) & ~kept).sum()).item() for part in store.parts("host", spans)
     )
-    return found if added + rows.height <= most_rows // 2 else _NONE
+    return captures if added + rows.height <= most_rows // 2 else _NONE
 
 
 def _spanning(low: int, high: int) -> pl.Expr:

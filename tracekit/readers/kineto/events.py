@@ -201,12 +201,12 @@ class EventStream:
         reach = 1 << 14
         while True:
             low = max(0, high - reach)
-            found = None
+            cut = None
             for match in _BETWEEN.finditer(text, low, min(len(text), high + 1)):
                 if match.start() + 1 < high:
-                    found = match.start() + 1
-            if found is not None or low == 0:
-                return found
+                    cut = match.start() + 1
+            if cut is not None or low == 0:
+                return cut
             reach *= 8
 
     def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
@@ -297,8 +297,8 @@ def decode_array(array: bytes) -> list[AnyEvent]:
 
 def _loses_ns(times: list[Any], types: set[type]) -> bool:
     """Whether a number among the times is too large for a double to hold it to the ns."""
-    known = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
-    return max(known) >= EXACT_FLOAT_US or min(known) <= -EXACT_FLOAT_US
+    numbers = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
+    return max(numbers) >= EXACT_FLOAT_US or min(numbers) <= -EXACT_FLOAT_US
 
 
 def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:

@@ -311,11 +311,11 @@ class RawFrames:
                 self.threads[process, self._id(event.tid)] = _text(args.get("name", ""))
             else:
                 label = _text(args.get("name", args.get("labels", "")))
-                known = self.processes.get(process, "")
-                if not known:
+                labels = self.processes.get(process, "")
+                if not labels:
                     self.processes[process] = label
-                elif label not in known and len(known) < _LONGEST_LABEL:
-                    self.processes[process] = f"{known} ({label})"
+                elif label not in labels and len(labels) < _LONGEST_LABEL:
+                    self.processes[process] = f"{labels} ({label})"
 
     # -- small helpers ---------------------------------------------------------------------------------------
 
@@ -326,8 +326,8 @@ class RawFrames:
     def _ids(self, values: Sequence[Any]) -> pl.Series:
         if set(map(type, values)) == {int}:
             return columns.integers(values)
-        known = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
-        return pl.Series([self._id(v) if isinstance(v, int) else known[v] for v in values], dtype=pl.Int64)
+        of_text = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
+        return pl.Series([self._id(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
 
     def _id(self, value: int | str | float | None) -> int:
         """A process or thread number; text that is none ("Spans", "") gets a negative number of its own."""

@@ -19,8 +19,8 @@ from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.assemble import conform
 from tracekit.readers.common.excerpt import take_excerpt
-from tracekit.readers.common.finish import Finished, captured_kinds, finished, rank_of
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames
 from tracekit.readers.format import Progress
 from tracekit.readers.kineto import KINETO
 from tracekit.readers.kineto.events import EventStream
@@ -83,7 +83,7 @@ def _build(
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
     rows["host"] = _host_kinds(raw.frame("host"))
-    made = finished(rows, health)
+    made = trace_frames(rows, health)
     rank = rank_of(source.path, _rank(stream.header), health)
     meta = _meta(source, stream.header, raw.event_count, made)
     since = None if excerpt is None else excerpt.since(made.origin)
@@ -146,7 +146,7 @@ def _threads(raw: RawFrames) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=THREAD_SCHEMA, orient="row")
 
 
-def _meta(source: Source, header: dict[str, Any], events: int, made: Finished) -> Meta:
+def _meta(source: Source, header: dict[str, Any], events: int, made: TraceFrames) -> Meta:
     info, origin = _distributed(header), made.origin
     base_ns = _int(header.get("baseTimeNanoseconds"))
     if base_ns is None and origin >= _UTC_FROM_US * 1000:
@@ -172,7 +172,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, made: Finished) -
     )
 
 
-def _captured(header: dict[str, Any], made: Finished) -> frozenset[str]:
+def _captured(header: dict[str, Any], made: TraceFrames) -> frozenset[str]:
     present = captured_kinds(made)
     present["shapes"] |= bool(header.get("record_shapes"))
     present["layers"] |= header.get(LAYER_METADATA_KEY) is not None

@@ -34,8 +34,8 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
     """Collectives with the number of ranks that the making of their communicator tells; left out where two makings differ."""
     if collectives is None or host is None:
         return collectives
-    told = host.select("payload").unique().drop_nulls()
-    made = told.select(
+    payloads = host.select("payload").unique().drop_nulls()
+    made = payloads.select(
         _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),
         _number(words.RANKS).alias("ranks"),
     )
@@ -46,8 +46,8 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
 
 def _field(title: str, value: str) -> pl.Expr:
     """A value of the payload; some versions write it as text with commas between thousands."""
-    found = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
-    return found.str.replace_all(",", "", literal=True)
+    text = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
+    return text.str.replace_all(",", "", literal=True)
 
 
 def _number(title: str) -> pl.Expr:

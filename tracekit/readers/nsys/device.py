@@ -65,7 +65,7 @@ def _kernels(tables: Tables) -> Pages:
     wanted: dict[str, ColumnKind] = {**_ACTIVITY, **_KERNEL, **dict.fromkeys(name_columns, "int")}
     unnamed = pl.lit(UNNAMED).cast(pl.Categorical())
     for rows in tables.pages(words.KERNEL_TABLE, wanted):
-        names = _first_told(rows, texts)
+        names = _names(rows, texts)
         page = rows.with_columns(pl.coalesce(*names, unnamed).alias("name"))
         shared = pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory")
         frame = _common(page, "kernel", pl.col("name"))
@@ -88,22 +88,22 @@ def _kernels(tables: Tables) -> Pages:
         )
 
 
-def _first_told(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
+def _names(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
     """The names from the best column that has them all, else from every column."""
-    found: list[pl.Series] = []
-    for column, known in texts.items():
-        found.append(known.of(rows[column]))
-        if not found[-1].null_count():
+    names: list[pl.Series] = []
+    for column, strings in texts.items():
+        names.append(strings.of(rows[column]))
+        if not names[-1].null_count():
             break
-    return found
+    return names
 
 
 def _extent(page: pl.DataFrame, what: str) -> pl.Series:
     """`[x, y, z]`; the text is made once per distinct extent."""
     axes = [f"{what}{axis}" for axis in "XYZ"]
     text = pl.format("[{}, {}, {}]", *axes).cast(pl.Categorical())
-    known = page.select(axes).unique().with_columns(text.alias(what))
-    return page.select(axes).join(known, on=axes, how="left", maintain_order="left", nulls_equal=True)[what]
+    extents = page.select(axes).unique().with_columns(text.alias(what))
+    return page.select(axes).join(extents, on=axes, how="left", maintain_order="left", nulls_equal=True)[what]
 
 
 def _common(page: pl.DataFrame, kind: str, name: pl.Expr, size: pl.Expr | None = None) -> pl.DataFrame:
@@ -124,9 +124,9 @@ def _common(page: pl.DataFrame, kind: str, name: pl.Expr, size: pl.Expr | None =
 
 def _copy_kinds(tables: Tables) -> dict[int, str]:
     table, long, short = words.COPY_KIND_LABELS
-    told = labels_of(tables, table)
-    labels = pl.Series(list(told.values()), dtype=pl.String).str.replace(long, short)
-    return {**words.COPY_KINDS, **dict(zip(told, labels, strict=True))}
+    labels = labels_of(tables, table)
+    kinds = pl.Series(list(labels.values()), dtype=pl.String).str.replace(long, short)
+    return {**words.COPY_KINDS, **dict(zip(labels, kinds, strict=True))}
 
 
 def _named(column: str, kinds: dict[int, str]) -> pl.Expr:

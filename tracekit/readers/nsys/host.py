@@ -30,8 +30,8 @@ def named_threads(tables: Tables, own: pl.DataFrame) -> pl.DataFrame:
     listed = whole(tables, "ThreadNames", {"globalTid": "int", "nameId": "int"}, 1 << 20)
     named = Texts(tables, "ThreadNames", "nameId").of(listed["nameId"]).cast(pl.String).alias("name")
     rows = listed.select(process_of("globalTid"), thread_of("globalTid"), named).drop_nulls()
-    found = pl.concat([own, rows])
-    return found.unique(["process_id", "thread_id"], keep="first", maintain_order=True)
+    names = pl.concat([own, rows])
+    return names.unique(["process_id", "thread_id"], keep="first", maintain_order=True)
 
 
 def api_calls(tables: Tables, health: HealthLog) -> Pages:

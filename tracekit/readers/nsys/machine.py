@@ -31,14 +31,15 @@ _VERSION_TEXT: Final = re.compile(r"[\w .+-]{1,64}")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """`gpus` by their number, `ordinals` (process, CUDA device) → GPU, `ranks` by process."""
+    """The machine and the recording, as an export describes them."""
 
-    producer: dict[str, str]
-    began_utc_ns: int | None
-    """The UTC of time 0; null when the file does not tell, 0 when its times are UTC already."""
-    gpus: dict[int, DeviceInfo]
-    ordinals: dict[tuple[int, int], int]
-    ranks: dict[int, int]
+    producer: dict[str, str]  # versions of what wrote the file
+    began_utc_ns: (
+        int | None
+    )  # the UTC of time 0; None when the file does not tell, 0 when its times are UTC already
+    gpus: dict[int, DeviceInfo]  # by their number
+    ordinals: dict[tuple[int, int], int]  # (process, CUDA device) → number of the GPU
+    ranks: dict[int, int]  # of MPI, by process
 
     @property
     def version(self) -> str:
@@ -64,12 +65,12 @@ def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
 
 
 def _producer(tables: Tables) -> dict[str, str]:
-    found: dict[str, str] = {}
+    producer: dict[str, str] = {}
     for table in words.METADATA_TABLES:
         for name, value in whole(tables, table, _METADATA, _FEW).rows():
             if name in _PRODUCER and isinstance(value, str) and _VERSION_TEXT.fullmatch(value):
-                found[_PRODUCER[name]] = value
-    return found
+                producer[_PRODUCER[name]] = value
+    return producer
 
 
 def _began(tables: Tables) -> int | None:

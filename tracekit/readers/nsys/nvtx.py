@@ -45,13 +45,11 @@ _USED: Final = (*words.NESTED_RANGES, *words.SPANNING_RANGES, *words.MARKS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvtxNames:
-    """`domains` (`process_id`, `domainId`, `domain`), `threads` (`process_id`, `thread_id`, `name`), and the rank that the name of a
-    process's thread tells.
-    """
+    """What rows of NVTX name."""
 
-    domains: pl.DataFrame
-    threads: pl.DataFrame
-    ranks: dict[int, int]
+    domains: pl.DataFrame  # `process_id`, `domainId`, `domain`
+    threads: pl.DataFrame  # `process_id`, `thread_id`, `name`
+    ranks: dict[int, int]  # that the name of a process's thread tells, by process
 
 
 def nvtx_names(tables: Tables) -> NvtxNames:
@@ -113,8 +111,8 @@ def _ranges_of(
         nested = rows.filter(kind.is_in(words.NESTED_RANGES))
         if nested.height:
             place = ["process_id", "thread_id", "start", "duration", "domain", "payload"]
-            told = interpreted(nested.select("text", "domain"))
-            host = pl.concat([told, nested.select(place)], how="horizontal")
+            meaning = interpreted(nested.select("text", "domain"))
+            host = pl.concat([meaning, nested.select(place)], how="horizontal")
             yield "host", host
             talk = collectives_in(host)
             if talk.height:
@@ -130,19 +128,19 @@ def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
         return pl.Series("domain", [None], dtype=pl.Categorical()).new_from_index(0, rows.height)
     key = ["process_id", "domainId"]
     used = rows.select(process_of("globalTid"), "domainId")
-    known = used.unique().join(domains, on=key, how="left")
+    names = used.unique().join(domains, on=key, how="left")
     number = pl.when(pl.col("domainId") > 0).then(pl.format("#{}", "domainId")).cast(pl.Categorical())
-    known = known.with_columns(pl.coalesce("domain", number).alias("domain"))
-    return used.join(known, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
+    names = names.with_columns(pl.coalesce("domain", number).alias("domain"))
+    return used.join(names, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
 
 
 def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str], binary: Payloads) -> pl.Series:
     """What a range carries: text of JSON, else the numbers of its bytes, else its number."""
-    asked = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
-    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in asked]
-    json = written.pop(0) if "jsonText" in asked else pl.lit(None, pl.Categorical())
-    told = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
-    return rows.select(told.alias("payload")).to_series()
+    columns = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
+    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in columns]
+    json = written.pop(0) if "jsonText" in columns else pl.lit(None, pl.Categorical())
+    payload = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
+    return rows.select(payload.alias("payload")).to_series()
 
 
 def _spanning(rows: pl.DataFrame) -> pl.DataFrame:

@@ -48,8 +48,8 @@ def interpreted(ranges: pl.DataFrame) -> pl.DataFrame:
         }
     )
     key = ["name", "domain", "emitted", "numbered"]
-    told = _told(rows.select(key).unique())
-    joined = rows.join(told, on=key, how="left", maintain_order="left", nulls_equal=True)
+    meanings = _meanings(rows.select(key).unique())
+    joined = rows.join(meanings, on=key, how="left", maintain_order="left", nulls_equal=True)
     return joined.select(
         "kind",
         pl.coalesce("read_name", "name").alias("name"),
@@ -88,17 +88,17 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
     )
     # PyTorch 1.9 to 1.12 wrote no op_id, and an operator outside of autograd has no number.
     sized = pl.col("shapes").str.starts_with("[[") & pl.col("shapes").str.ends_with("]")
-    told = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
+    is_emitted = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
     sound = (pl.col("seq").is_null() | pl.col("sequence").is_not_null()) & (
         pl.col("op_id").is_null() | pl.col("external_id").is_not_null()
     )
     return rows.select(
-        pl.when(told & sound).then(column).alias(column)
+        pl.when(is_emitted & sound).then(column).alias(column)
         for column in ("stem", "sequence", "external_id", "shapes")
     )
 
 
-def _told(names: pl.DataFrame) -> pl.DataFrame:
+def _meanings(names: pl.DataFrame) -> pl.DataFrame:
     """What distinct names say."""
     text = pl.col("name").cast(pl.String)
     read = _read_literals(names.select(text.unique().alias("text"))["text"])
@@ -136,7 +136,7 @@ def _read_literals(texts: pl.Series) -> pl.DataFrame:
     candidates = texts.filter(
         texts.str.starts_with("{").fill_null(value=False) & (texts.str.len_bytes() <= _LONGEST_LITERAL)
     ).head(_MOST_LITERALS)
-    rows = [(text, *found) for text in candidates if (found := _from_literal(text)) is not None]
+    rows = [(text, *parts) for text in candidates if (parts := _from_literal(text)) is not None]
     return pl.DataFrame(rows, schema=_READ, orient="row")
 
 

@@ -19,8 +19,14 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.common.excerpt import take_excerpt
-from tracekit.readers.common.finish import Finished, captured_kinds, finished, rank_of, side_frame
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.common.trace_frames import (
+    TraceFrames,
+    captured_kinds,
+    rank_of,
+    side_frame,
+    trace_frames,
+)
 from tracekit.readers.format import Progress
 from tracekit.readers.nsys import NSYS
 from tracekit.readers.nsys import device as device_side
@@ -121,7 +127,7 @@ def _build(
     total = store.rows
     excerpt = take_excerpt(store, part.path, health)
     rows = _process_rows(store, machine, part, health)
-    made = finished(rows, health)
+    made = trace_frames(rows, health)
     made.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, made.origin)
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
@@ -155,7 +161,7 @@ def _process_rows(
     return rows
 
 
-def _meta(part: _Part, machine: Machine, made: Finished) -> Meta:
+def _meta(part: _Part, machine: Machine, made: TraceFrames) -> Meta:
     processes = made.host["process_id"].unique().sort().to_list()
     present = captured_kinds(made)
     return Meta(
@@ -178,8 +184,8 @@ def _last(store: FrameStore, name: str) -> int:
     """The latest time that rows of this name tell."""
     latest = 0
     for rows in store.parts(name, ["start", "duration"]):
-        found = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
-        latest = max(latest, found if isinstance(found, int) else 0)
+        end = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
+        latest = max(latest, end if isinstance(end, int) else 0)
     return latest
 
 
@@ -217,8 +223,8 @@ def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
         return device
     rows = [(process, cuda, gpu) for (process, cuda), gpu in machine.ordinals.items()]
     key = ["process_id", "device_id"]
-    known = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
-    joined = device.join(known, on=key, how="left", maintain_order="left")
+    gpus = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
+    joined = device.join(gpus, on=key, how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("gpu", "device_id").alias("device_id")).drop("gpu")
 
 
@@ -226,10 +232,10 @@ def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFram
     """Waits on the device of their context: the number that their own rows bear is not always that of the device."""
     if syncs is None or "context_id" not in device.columns:
         return syncs
-    of_context = device.select("context_id", pl.col("device_id").alias("found")).drop_nulls()
-    known = of_context.unique("context_id", keep="first", maintain_order=True)
-    joined = syncs.join(known, on="context_id", how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce("found", "device_id").alias("device_id")).drop("found")
+    of_context = device.select("context_id", pl.col("device_id").alias("of_context")).drop_nulls()
+    contexts = of_context.unique("context_id", keep="first", maintain_order=True)
+    joined = syncs.join(contexts, on="context_id", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("of_context", "device_id").alias("device_id")).drop("of_context")
 
 
 def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
@@ -270,8 +276,8 @@ def _count_unread(tables: Tables, health: HealthLog) -> None:
     """Tables with events that are not read, and tables of any kind that cannot be."""
     others = pl.Series([name for name in tables.names() if name not in words.EVENT_TABLES], dtype=pl.String)
     rows = {name: tables.count(name) for name in others.filter(~others.str.contains(words.DESCRIBING_TABLES))}
-    told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
-    health.count("unread_table", sum(rows.values()), told)
+    example = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
+    health.count("unread_table", sum(rows.values()), example)
     unread = tables.without_row_ids()
     health.count("table_without_row_ids", len(unread), ", ".join(unread))
 

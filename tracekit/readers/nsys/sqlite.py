@@ -25,8 +25,8 @@ from tracekit.readers.nsys.pages import (
     PAGE_ROWS,
     ColumnKind,
     Only,
-    asked_for,
     clocked,
+    conditions_on,
     decoded,
 )
 from tracekit.readers.nsys.sqlite_rows import TableRows
@@ -93,10 +93,10 @@ class SqliteTables:
 
         With `only` (a column and values) just the rows that have one of them there.
         """
-        known = self.columns(table)
-        if not self.count(table) or (only and only[0] not in known):
+        there = self.columns(table)
+        if not self.count(table) or (only and only[0] not in there):
             return
-        read_as = {name: self._read_as(kind, quoted(name)) for name, kind in wanted.items() if name in known}
+        read_as = {name: self._read_as(kind, quoted(name)) for name, kind in wanted.items() if name in there}
         where = f"{quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else "true"
         rows = TableRows(self._query, table, self._table(table).row_id, read_as, where)
         # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
@@ -126,17 +126,17 @@ class SqliteTables:
         """`id` and `text` of the strings that a column of a table refers to."""
         if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
             return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
-        for asked in (table, "StringIds"):
-            self.count(asked)
-        found = self._strings(f"id in (select {quoted(column)} from {quoted(table)})")  # noqa: S608 - names are quoted
-        return found.unique("id", keep="first", maintain_order=True)
+        for name in (table, "StringIds"):
+            self.count(name)
+        strings = self._strings(f"id in (select {quoted(column)} from {quoted(table)})")  # noqa: S608 - names are quoted
+        return strings.unique("id", keep="first", maintain_order=True)
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
         """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
         if not self._string_keys:
             return None
-        found = [self._strings(condition) for condition in asked_for("id", ids)]
-        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *found])
+        strings = [self._strings(condition) for condition in conditions_on("id", ids)]
+        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *strings])
 
     def _strings(self, where: str) -> pl.DataFrame:
         page = self._query(
@@ -159,8 +159,8 @@ class SqliteTables:
     def _table(self, name: str) -> SqliteTable:
         if name not in self._described:
             there = name in self._names
-            told = described(self._query, name, utf16=self._utf16) if there else SqliteTable()
-            self._described[name] = told
+            description = described(self._query, name, utf16=self._utf16) if there else SqliteTable()
+            self._described[name] = description
         return self._described[name]
 
     def close(self) -> None:

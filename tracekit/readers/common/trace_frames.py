@@ -14,7 +14,7 @@ from tracekit.readers.assemble import assemble, conform
 from tracekit.spans import kept_nesting
 from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
 
-__all__ = ["Finished", "captured_kinds", "finished", "rank_of", "side_frame"]
+__all__ = ["TraceFrames", "captured_kinds", "rank_of", "side_frame", "trace_frames"]
 
 _RANK_IN_NAME: Final = (
     re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
@@ -24,7 +24,7 @@ _RANK_IN_NAME: Final = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finished:
+class TraceFrames:
     """The frames of a trace."""
 
     host: pl.DataFrame
@@ -33,7 +33,7 @@ class Finished:
     origin: int  # what was subtracted from their times, in ns
 
 
-def finished(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Finished:
+def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> TraceFrames:
     """The frames of a trace from raw ones (by the names of `trace.FRAMES`), which are unsorted and have absolute times.
 
     The origin is the earliest start of what the process itself did. `raw` is emptied, and the caller should keep no name for
@@ -48,7 +48,7 @@ def finished(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Finished
     others = {"collectives": _collectives(raw.pop("collectives", None), made.host, origin)}
     for name in list(raw):
         others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
-    return Finished(made.host, made.device, others, origin)
+    return TraceFrames(made.host, made.device, others, origin)
 
 
 def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.DataFrame:
@@ -94,7 +94,7 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
         health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
 
 
-def captured_kinds(made: Finished) -> dict[str, bool]:
+def captured_kinds(made: TraceFrames) -> dict[str, bool]:
     """What the profile recorded, by the names of `Meta.captured`."""
     host, device, frames = made.host, made.device, made.others
     kinds = set(host["kind"].cast(pl.String).unique().to_list())
