@@ -87,9 +87,6 @@ def open_tables(path: Path) -> Tables:
 
 def _refuse_broken(path: Path, header: bytes, size: int) -> None:
     """Raises UnreadableTraceError for a database that is not whole."""
-    if path.suffix in words.REPORT_SUFFIXES and not header.startswith(words.SQLITE_MAGIC):
-        fault = "it is a report of Nsight Systems that has not been exported"
-        raise UnreadableTraceError(fault, path=path, remedy=f"nsys export --type sqlite {path.name}")
     if not header:
         raise UnreadableTraceError("the file is empty", path=path, remedy=EXPORT_AGAIN)
     if len(header) < _HEADER_BYTES or not header.startswith(words.SQLITE_MAGIC):
