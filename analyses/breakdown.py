@@ -16,9 +16,9 @@ import polars as pl
 
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import IntervalSet
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["TABLES", "Breakdown", "breakdown"]

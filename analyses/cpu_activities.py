@@ -7,7 +7,7 @@ import polars as pl
 
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.readers.assemble import nesting_of
+from tracekit.spans import nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
 __all__ = ["CPU_DEVICE", "cpu_activities"]

@@ -15,9 +15,9 @@ import polars as pl
 
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import Trace
 

@@ -13,8 +13,8 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_bytes, format_ns
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace, one_of
 
 __all__ = ["TABLES", "Memory", "memory"]

@@ -21,11 +21,10 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import PHASE_COLUMNS, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.readers.assemble import thread_codes
-from tracekit.spans import Int64Array, Nesting, nest
+from tracekit.readers import how_to_record
+from tracekit.spans import Int64Array, Nesting, nest, thread_codes
 from tracekit.trace import Trace
 from tracekit.trees import has_same_above, rolled_up
 

@@ -1,7 +1,7 @@
 """What kind of program a trace shows: one of PyTorch, another of Python, or neither.
 
-Advice that names PyTorch, and `Python` as what keeps the host, are for programs that show it. What the PyTorch
-profiler wrote is PyTorch; nsys records any program, so there the names tell: of ranges, kernels and sampled functions.
+Advice that names PyTorch, and `Python` as what keeps the host, are for programs that show it. What PyTorch's own
+profiler wrote is PyTorch (`Format.of_pytorch`); of other formats the names tell: of ranges, kernels and sampled functions.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
+from tracekit.readers import format_named
 from tracekit.trace import Trace
 
 __all__ = ["Program", "program"]
-
-_NSYS = "nsys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ def program(trace: Trace) -> Program:
     >>> program(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
     Program(pytorch=True, python=True)
     """
-    if trace.meta.format != _NSYS:
+    if format_named(trace.meta.format).of_pytorch:
         return Program(pytorch=True, python=True)
     if (
         _any(trace.host, "name", PYTORCH_RANGE)

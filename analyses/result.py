@@ -10,10 +10,10 @@ from typing import Any, Final, Literal, get_args
 import polars as pl
 
 from tracekit.analyses.scope import Scope
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.findings import Finding
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = [

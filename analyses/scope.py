@@ -20,7 +20,7 @@ from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
 from tracekit.classify import activity_class
 from tracekit.errors import UsageError
-from tracekit.facts.kineto import STEP_PREFIX
+from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of

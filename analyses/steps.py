@@ -16,9 +16,9 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
-from tracekit.facts.capture_flags import flag_for
 from tracekit.facts.units import format_ns, format_share
 from tracekit.intervals import EMPTY, IntervalSet
+from tracekit.readers import flag_for
 from tracekit.statistics import outliers, trimmed_mean
 from tracekit.trace import Trace, one_of
 

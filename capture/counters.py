@@ -17,8 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.device import synchronize
 from tracekit.capture.nsys import under_nsys
-from tracekit.facts.gpu_metrics import KINETO_METRICS
-from tracekit.facts.kineto import COUNTER_RANGE_CATEGORY
+from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY, KINETO_METRICS
 
 __all__ = ["METRICS", "has_counters", "measure", "profile_step"]
 

@@ -31,9 +31,9 @@ from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.info import CAPTURED as SHOWN_FLAGS
 from tracekit.cli.main import app
-from tracekit.facts.capture_flags import FLAGS
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
+from tracekit.readers import FORMATS, RECORDABLE
 from tracekit.report import terminal
 from tracekit.report.build import build_report
 from tracekit.report.formats import Page
@@ -219,9 +219,10 @@ def formats_page() -> str:
 
 def flags_table() -> str:
     """What makes each profiler record what a trace may hold."""
-    cell = "| {} | {} | {} |\n".format
-    rows = (cell(what, torch, nsys) for what, (torch, nsys) in FLAGS.items() if what in SHOWN_FLAGS)
-    return "| for | PyTorch's profiler | Nsight Systems |\n|---|---|---|\n" + "".join(rows)
+    formats = FORMATS[::-1]
+    rows = [[what, *(one.flag_for(what) for one in formats)] for what in RECORDABLE if what in SHOWN_FLAGS]
+    head = f"| for | {' | '.join(f'{one.title} ({one.files})' for one in formats)} |\n|---{'|---' * len(formats)}|\n"
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def health_table() -> str:

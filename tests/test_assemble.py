@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tracekit.health import HealthLog
 from tracekit.name_table import NameTable
 from tracekit.readers.assemble import assemble
-from tracekit.readers.common.finish import or_empty
-from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
+from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, empty
 
 INWARD = {"python": 0, "runtime": 2, "sync": 2}
 SPAN = st.tuples(
@@ -28,8 +27,9 @@ ACTIVITY = st.tuples(st.sampled_from([None, *range(12)]), st.integers(0, 30))
 def frames(host: pl.DataFrame, device: pl.DataFrame) -> list[pl.DataFrame]:
     whole = []
     for rows, schema in ((host, HOST_SCHEMA), (device, DEVICE_SCHEMA)):
-        empty = or_empty(None, schema)
-        whole.append(pl.concat([empty, rows.cast({c: schema[c] for c in rows.columns})], how="diagonal"))
+        whole.append(
+            pl.concat([empty(schema), rows.cast({c: schema[c] for c in rows.columns})], how="diagonal")
+        )
     return whole
 
 

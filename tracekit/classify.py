@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import polars as pl
 
+from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import AUTOGRAD_NODE, COMMUNICATION, KERNEL_RULES, OPERATOR_RULES
-from tracekit.trace import CATEGORIES
+from tracekit.trace import CATEGORIES, DEVICE_SCHEMA, Trace
 
-__all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise"]
+__all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise", "recategorise"]
 
 ACTIVITY_CLASSES = ("compute", "communication", "memory")
 
@@ -53,6 +55,27 @@ def categorise(
         maintain_order="left",
     )
     return joined["category"]
+
+
+def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
+    """The same trace, with activities whose name matches one of the patterns counted as communication.
+
+    Raises UsageError when a pattern is no regular expression.
+    """
+    for pattern in comm_patterns:
+        try:
+            pl.select(pl.lit("").str.contains(pattern))
+            communication = pl.col("name").cast(pl.String).str.contains(f"(?i){pattern}")
+            device = trace.device.with_columns(
+                pl.when(communication)
+                .then(pl.lit("communication").cast(DEVICE_SCHEMA["category"]))
+                .otherwise("category")
+                .alias("category")
+            )
+        except pl.exceptions.PolarsError as error:
+            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
+        trace = replace(trace, device=device)
+    return trace
 
 
 def _forward_operator(node: pl.Expr) -> pl.Expr:

@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["LONGEST_DEFAULT", "LONGEST_NAME", "SMALLEST_ROW", "Limits"]
 
 LONGEST_NAME: Final = 1024
-"""So many characters of a name are told where one name may stand in many rows: a layer's path, a frame, a span."""
+"""So many characters of a name are kept where one name may stand in many rows: a layer's path, a frame, a span."""
 
 LONGEST_DEFAULT: Final = 64
 """Characters of the default of a database's column, which rows that were written before the column show without holding it."""
@@ -21,13 +21,12 @@ SMALLEST_ROW: Final = 4
 class Limits:
     """How far a compressed file may grow before it is taken for an attack, and how many rows are held in memory.
 
-    Real traces compress 8 to 60 times; a file of zeros compresses 1,000 times. The ratio is looked at only
-    beyond `free_bytes`, since short files can be extreme. `max_events`: of a trace with more events only the steps
-    around its middle are read that hold about as many; None reads all, however large.
+    Real traces compress 8 to 60 times; a file of zeros compresses 1,000 times.
     """
 
-    max_ratio: int = 200
-    free_bytes: int = 256 << 20
+    max_ratio: int = 200  # plain bytes for each byte of the file
+    free_bytes: int = 256 << 20  # up to which the ratio is not looked at, since short files can be extreme
     max_bytes: int = 64 << 30
     enforced: bool = True
     max_events: int | None = None
+    """Of a trace with more events only the steps around its middle are read that hold about as many; None reads all."""

@@ -58,84 +58,69 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a training ran. None leaves the choice to the workload, or to torch.
-
-    `accumulate` batches make one step. `size` is what one sample measures, in the workload's own unit. `max_rows` caps
-    the rows of each embedding table. `threads` are torch's own on a CPU.
-    """
+    """How a training ran. None leaves the choice to the workload, or to torch."""
 
     device: str = "cpu"
-    batch: int | None = None
-    size: int | None = None
+    batch: int | None = None  # samples
+    size: int | None = None  # what one sample measures, in the workload's own unit
     precision: Precision = "fp32"
     compile: bool = False
     channels_last: bool = False
     workers: int = 0
     pin_memory: bool | None = None
-    accumulate: int = 1
+    accumulate: int = 1  # batches that make one step
     checkpoint_activations: bool = False
     tiny: bool = False
-    max_rows: int | None = None
-    threads: int | None = None
+    max_rows: int | None = None  # the most rows of each embedding table
+    threads: int | None = None  # torch's own on a CPU
     ranks: int = 1
     parallel: Parallel = "ddp"
     seed: int = 0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One recording: a level on a rank. Times are of single steps, in ns.
-
-    `trace` is None where the level writes none. `trace_defect` says why the trace is no valid JSON; None when it is.
-    `peak_memory_bytes` is the most that torch's allocator held on the device; None where it cannot tell.
-    """
+    """One recording: a level on a rank."""
 
     level: Level
     rank: int = 0
-    trace: str | None = None
-    step_times_ns: list[int]
+    trace: str | None = None  # the file's name; None where the level writes none
+    step_times_ns: list[int]  # of single steps
     losses: list[float] = msgspec.field(default_factory=list)
-    peak_memory_bytes: int | None = None
-    trace_defect: str | None = None
+    peak_memory_bytes: int | None = None  # the most that torch's allocator held; None where it cannot tell
+    trace_defect: str | None = None  # why the trace is no valid JSON; None when it is
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was run. `schema_version` rises when a field changes its meaning.
+    """What was run."""
 
-    `settings` is None when a loop of the user's own was recorded. `config` are the workload's own settings; `skipped_samples` counts how often a sample that was drawn was unusable, one drawn twice as two.
-    `parameters` counts every parameter of the model once. `samples_per_step` counts over all ranks.
-    `flops_per_step` are 2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one
-    rank; None when they were not counted. `versions` names python, torch and what else matters. `git_revision` is that
-    of the folder in which the capture ran. `layer_ranges` is `structured` when the ranges carry arguments, `plain`
-    when only names. `stopped` says why the capture ended before all its levels; None when it did not. `nsys` is the file
-    name of the Nsight Systems profile beside it; None when there is none. `counters_missing` says why the level
-    metrics of a GPU has no hardware counters; None where it has them, was not run, or ran on a CPU.
-    """
-
-    schema_version: int = MANIFEST_VERSION
+    schema_version: int = MANIFEST_VERSION  # rises when a field changes its meaning
     tracekit_version: str
     workload: str
     task: str = ""
-    settings: Settings | None = None
+    settings: Settings | None = None  # None: a loop of the user's own was recorded
     options: CaptureOptions
-    config: dict[str, Setting]
+    config: dict[str, Setting]  # the workload's own settings
     seed: int | None = None
-    synthetic: bool | None = None
-    skipped_samples: int = 0
-    parameters: int
+    synthetic: bool | None = None  # whether the data were
+    skipped_samples: int = 0  # how often a sample that was drawn was unusable, one drawn twice as two
+    parameters: int  # of the model, each once
     layers: int
-    samples_per_step: int | None = None
+    samples_per_step: int | None = None  # over all ranks
     flops_per_step: int | None = None
+    """2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one rank; None: not counted."""
+
     device: str
     device_name: str
     platform: str
     cpu_threads: int
-    versions: dict[str, str]
-    git_revision: str | None = None
-    layer_ranges: str
+    versions: dict[str, str]  # of python, torch and what else matters
+    git_revision: str | None = None  # of the folder in which the capture ran
+    layer_ranges: str  # `structured` when the ranges carry arguments, `plain` when only names
     runs: list[Run]
-    stopped: str | None = None
-    nsys: str | None = None
+    stopped: str | None = None  # why the capture ended before all its levels; None when it did not
+    nsys: str | None = None  # the file name of the Nsight Systems profile beside it; None when there is none
     counters_missing: str | None = None
+    """Why the level metrics of a GPU has no hardware counters; None where it has them, was not run, or ran on a CPU."""
 
     def to_json(self) -> bytes:
         """Return the manifest as indented UTF-8 JSON with a final newline."""
@@ -161,11 +146,13 @@ def manifest_beside(trace: Path) -> Manifest | None:
     Another program's `manifest.json`, or one of another version, says nothing of the trace.
     """
     try:
-        found = read_manifest(trace.parent / MANIFEST_FILE)
+        manifest = read_manifest(trace.parent / MANIFEST_FILE)
     except TracekitError:
         return None
-    own = {run.trace for run in found.runs} | {path.name for path in _nsys_profiles(trace.parent, found)}
-    return found if trace.name in own else None
+    own = {run.trace for run in manifest.runs} | {
+        path.name for path in _nsys_profiles(trace.parent, manifest)
+    }
+    return manifest if trace.name in own else None
 
 
 def _nsys_profiles(folder: Path, manifest: Manifest) -> list[Path]:
@@ -191,7 +178,7 @@ def traces_in(folder: Path) -> list[Path]:
         if profile.is_file() and (exported or not runs or shutil.which("nsys") is not None):
             return [profile]
     of_levels = ([run for run in runs if run.level == level] for level in ("MLG", "ML", "metrics"))
-    best: list[Run] = next((found for found in of_levels if found), [])
+    best: list[Run] = next((runs_of_level for runs_of_level in of_levels if runs_of_level), [])
     if not best:
         stopped = manifest.stopped
         fault = "the capture has no trace" + (f": it was stopped ({stopped})" if stopped else "")

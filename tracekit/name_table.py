@@ -32,5 +32,5 @@ class NameTable:
             return np.zeros(self._of_rows.size, dtype=bool)
         matches = np.zeros(self._size, dtype=bool)
         matches[wanted] = True
-        found: npt.NDArray[np.bool_] = matches.take(self._of_rows)
-        return found
+        of_rows: npt.NDArray[np.bool_] = matches.take(self._of_rows)
+        return of_rows

@@ -22,9 +22,7 @@ DEFAULT_DOMAIN: Final = "default"
 class RangeFilter:
     """Named ranges (NVTX push/pop, `record_function`) that count as layers of the source `range`.
 
-    A range counts when it lies in one of the `domains` (any, when none is named), its name matches one of `include`
-    (any name, when there is none) and none of `exclude`. Of those that count, ranges nested deeper than `depth` levels
-    are no layers of their own. A range that does not count is a host span like before: it still tells a phase, can be
+    A range that does not count is a host span like before: it still tells a phase, can be
     a step, and is drawn in the timeline.
 
     Raises UsageError for what is no regular expression, and for a depth below 1.
@@ -33,10 +31,10 @@ class RangeFilter:
     "--nvtx-depth 2 --nvtx-exclude '^sync$'"
     """
 
-    depth: int | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
+    depth: int | None = None  # of the ranges that count, those nested deeper are no layers of their own
+    include: tuple[str, ...] = ()  # regular expressions: the name matches one of them; none: any name
+    exclude: tuple[str, ...] = ()  # the name matches none of them
+    domains: tuple[str, ...] = ()  # the range lies in one of them; none: in any
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:

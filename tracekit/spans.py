@@ -12,8 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-__all__ = ["BoolArray", "Int64Array", "Nesting", "nest", "take"]
+__all__ = [
+    "BoolArray",
+    "Int64Array",
+    "Nesting",
+    "kept_nesting",
+    "nest",
+    "nesting_of",
+    "take",
+    "thread_codes",
+]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -68,21 +78,21 @@ class Nesting:
         """
         query_thread = np.asarray(thread, dtype=np.int64)
         query_time = np.asarray(time, dtype=np.int64)
-        found = _last_started(self.thread, self.start, query_thread, query_time)
+        row = _last_started(self.thread, self.start, query_thread, query_time)
         # Everything between a span and its parent ended before the span did, so walking up is exact.
-        pending = np.flatnonzero(found >= 0)
+        pending = np.flatnonzero(row >= 0)
         for _ in range(_PATIENCE):
-            at = found[pending]
+            at = row[pending]
             when = query_time[pending]
             closed = ~((self.end[at] > when) | (self.start[at] == when))
             pending = pending[closed]
-            found[pending] = self.parent[found[pending]]
-            pending = pending[found[pending] >= 0]
+            row[pending] = self.parent[row[pending]]
+            pending = pending[row[pending] >= 0]
             if not pending.size:
-                return found
-        last = _last_reaching(self.end, found[pending] + 1, query_time[pending] + 1)
-        found[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
-        return found
+                return row
+        last = _last_reaching(self.end, row[pending] + 1, query_time[pending] + 1)
+        row[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
+        return row
 
     def may_overlap(self) -> bool:
         """Whether a span may overlap one partly that began before it; False is certain.
@@ -136,6 +146,28 @@ def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nes
     return Nesting(thread_code, starts, ends, _parents(thread_code, ends))
 
 
+def nesting_of(host: pl.DataFrame) -> Nesting:
+    """The nesting of a host frame that is sorted by process, thread and start; row numbers are span ids."""
+    start = host["start"].to_numpy()
+    return nest(thread_codes(host), start, start + host["duration"].to_numpy())
+
+
+def kept_nesting(host: pl.DataFrame) -> Nesting:
+    """The nesting that the whole host frame of a `Trace` holds as `parent_id`, without working it out again."""
+    start = host["start"].to_numpy()
+    parent = host["parent_id"].fill_null(-1).to_numpy()
+    return Nesting(thread_codes(host), start, start + host["duration"].to_numpy(), parent)
+
+
+def thread_codes(host: pl.DataFrame) -> Int64Array:
+    """A number per (process, thread), rising with the order of the sorted frame."""
+    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
+    change = np.ones(host.height, dtype=np.int64)
+    if host.height:
+        change[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    return np.cumsum(change)
+
+
 def take(values: Int64Array, rows: Int64Array) -> Int64Array:
     """`values[rows]`, and −1 where the row is −1.
 
@@ -144,9 +176,9 @@ def take(values: Int64Array, rows: Int64Array) -> Int64Array:
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
-    found: Int64Array = values[rows]
-    found[rows < 0] = -1
-    return found
+    values_of_rows: Int64Array = values[rows]
+    values_of_rows[rows < 0] = -1
+    return values_of_rows
 
 
 def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
@@ -203,17 +235,17 @@ def _last_started(
     thread: Int64Array, start: Int64Array, query_thread: Int64Array, query_time: Int64Array
 ) -> Int64Array:
     """The last row of each query's thread whose start is not after the query's time, or −1."""
-    found = np.full(query_thread.size, -1, dtype=np.int64)
+    last = np.full(query_thread.size, -1, dtype=np.int64)
     codes, first = np.unique(thread, return_index=True)
     bounds = np.append(first, thread.size)
     which = np.searchsorted(codes, query_thread)
-    known = which < codes.size
-    known[known] &= codes[which[known]] == query_thread[known]
-    rows = np.flatnonzero(known)
+    has_spans = which < codes.size
+    has_spans[has_spans] &= codes[which[has_spans]] == query_thread[has_spans]
+    rows = np.flatnonzero(has_spans)
     rows = rows[np.argsort(which[rows], kind="stable")]
-    asked, begins = np.unique(which[rows], return_index=True)
-    for code, group in zip(asked.tolist(), np.split(rows, begins[1:]), strict=False):
+    groups, begins = np.unique(which[rows], return_index=True)
+    for code, group in zip(groups.tolist(), np.split(rows, begins[1:]), strict=False):
         low, high = int(bounds[code]), int(bounds[code + 1])
         at = low + np.searchsorted(start[low:high], query_time[group], side="right") - 1
-        found[group] = np.where(at >= low, at, -1)
-    return found
+        last[group] = np.where(at >= low, at, -1)
+    return last

@@ -7,7 +7,7 @@ never zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -245,47 +245,42 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What was read of a trace that holds more events than were wanted: the window and its size.
+    """What was read of a trace that holds more events than were wanted: a window in time, and how much lies in it."""
 
-    `start` and `end` are ns from the trace's origin. `rows` of `total_rows` were kept, and `steps` whole steps of
-    `total_steps`; with 0 steps the window cuts a step, or there are none.
-    """
-
-    start: int
+    start: int  # of the window, in ns from the trace's origin
     end: int
-    rows: int
-    total_rows: int
-    steps: int
-    total_steps: int
+    rows: int  # that were kept
+    total_rows: int  # of the file
+    steps: int  # whole steps in the window; 0: it cuts one, or there are none
+    total_steps: int  # of the file
+
+    def since(self, origin: int) -> Excerpt:
+        """The same with the window counted from another origin."""
+        return replace(self, start=self.start - origin, end=self.end - origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is known about the file and the run, beside the events.
-
-    `captured` names what the profile recorded: `steps`, `device`, `shapes`, `stacks`, `modules`, `memory`,
-    `launches`, `sync`, `layers`, `collectives`, `counters`. `origin_ns` is what was subtracted from every time
-    of the file; `origin_utc_ns` is the same instant in UTC, when the file tells.
-    """
+    """What is known about the file and the run, beside the events; what the file does not say is None or empty."""
 
     path: str
-    format: str
+    format: str  # `tracekit.readers.Format.name`
     format_version: str = ""
-    size_bytes: int = 0
+    size_bytes: int = 0  # of the file
     event_count: int = 0
-    producer: dict[str, str] = field(default_factory=dict)
+    producer: dict[str, str] = field(default_factory=dict)  # versions of what wrote the file
     rank: int | None = None
     world_size: int | None = None
-    backend: str | None = None
+    backend: str | None = None  # of the collectives
     process_ids: tuple[int, ...] = ()
-    devices: tuple[DeviceInfo, ...] = ()
-    origin_ns: int = 0
-    origin_utc_ns: int | None = None
-    captured: frozenset[str] = frozenset()
+    devices: tuple[DeviceInfo, ...] = ()  # those that worked; all when none did
+    origin_ns: int = 0  # what was subtracted from every time of the file
+    origin_utc_ns: int | None = None  # the same instant in UTC
+    captured: frozenset[str] = frozenset()  # what the profile recorded: keys of `tracekit.readers.RECORDABLE`
     excerpt: Excerpt | None = None  # None: the whole file was read
     layers: str | None = None  # JSON text of the layer table that a capture wrote
-    part: int = 0  # which of the file's processes this is, and of how many
-    parts: int = 1
+    part: int = 0  # which of the file's processes this is, from 0
+    parts: int = 1  # how many traces the file holds
 
     @property
     def name(self) -> str:
@@ -300,26 +295,27 @@ class Meta:
 class Trace:
     """One profiled process. Frames follow the `*_SCHEMA` of this module, row for row and type for type.
 
-    `manifest` says what was run, where `tracekit capture` recorded the trace and its manifest lies beside it.
-    `layer_ranges` says which named ranges count as layers (None: all); no reader sets it, and no cache keeps it.
+    A frame that is None was not recorded.
     """
 
     meta: Meta
-    host: pl.DataFrame
-    device: pl.DataFrame
-    threads: pl.DataFrame
-    health: pl.DataFrame
-    counters: pl.DataFrame | None = None
-    memory: pl.DataFrame | None = None
-    syncs: pl.DataFrame | None = None
+    host: pl.DataFrame  # what the host did, span by span
+    device: pl.DataFrame  # what the devices did
+    threads: pl.DataFrame  # names of threads
+    health: pl.DataFrame  # what the reader met
+    counters: pl.DataFrame | None = None  # hardware counters and other series
+    memory: pl.DataFrame | None = None  # allocator events
+    syncs: pl.DataFrame | None = None  # waits on the device
     collectives: pl.DataFrame | None = None
-    flows: pl.DataFrame | None = None
-    ranges: pl.DataFrame | None = None
+    flows: pl.DataFrame | None = None  # from the forward to the backward pass
+    ranges: pl.DataFrame | None = None  # that need not nest, and marks
     os_calls: pl.DataFrame | None = None
-    samples: pl.DataFrame | None = None
+    samples: pl.DataFrame | None = None  # of the processor
     graph_nodes: pl.DataFrame | None = None
-    manifest: Manifest | None = None
-    layer_ranges: RangeFilter | None = None
+    manifest: Manifest | None = None  # what was run, where a capture's manifest lies beside the trace
+    layer_ranges: RangeFilter | None = (
+        None  # which named ranges count as layers (None: all); no reader sets it
+    )
 
     def __post_init__(self) -> None:
         for name, schema in FRAMES.items():
@@ -336,14 +332,14 @@ class Trace:
         return self.device.height > 0
 
     def equals(self, other: Trace) -> bool:
-        """Whether all frames and all of `meta` but the path are equal."""
-        for name in FRAMES:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if (mine is None) != (theirs is None):
-                return False
-            if mine is not None and not mine.equals(theirs):
-                return False
-        return True
+        """Whether all frames and all of `meta` are equal, but for the file's path and size: a copy may be compressed."""
+        if replace(self.meta, path="", size_bytes=0) != replace(other.meta, path="", size_bytes=0):
+            return False
+        frames = ((getattr(self, name), getattr(other, name)) for name in FRAMES)
+        return all(
+            theirs is None if mine is None else theirs is not None and mine.equals(theirs)
+            for mine, theirs in frames
+        )
 
 
 FRAMES: Final[dict[str, Schema]] = {

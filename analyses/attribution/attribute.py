@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution.fused_names import fused_operators
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import (
     METHOD,
@@ -36,8 +37,6 @@ from tracekit.analyses.attribution.span_places import (
 )
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.capture_flags import flag_for
-from tracekit.facts.fused_names import fused_operators
 from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import (
     COMMUNICATION_LAYER,
@@ -47,6 +46,7 @@ from tracekit.facts.stack_names import (
     HOST_TO_DEVICE,
     PHASES,
 )
+from tracekit.readers import flag_for
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 

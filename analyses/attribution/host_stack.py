@@ -9,8 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.name_table import NameTable
-from tracekit.readers.assemble import kept_nesting
-from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
+from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "ancestor_of", "host_stack", "one_begins_in", "texts"]

@@ -10,9 +10,8 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
 from tracekit.errors import UsageError
-from tracekit.facts.stack_names import FSDP_FORWARD, NOT_A_LAYER, WRAPPER_PART
+from tracekit.facts.stack_names import FSDP_FORWARD, LIBRARY_DOMAINS, NOT_A_LAYER, WRAPPER_PART
 from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter, not_a_pattern
-from tracekit.readers.nsys.vocabulary import LIBRARY_DOMAINS
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 

@@ -23,8 +23,7 @@ from tracekit.analyses.attribution.layer_ranges import (
     work_of,
 )
 from tracekit.facts.capture_names import LAYER_PREFIX
-from tracekit.facts.kineto import MODULE_PREFIX
-from tracekit.facts.stack_names import COMPILED_REGION
+from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace

@@ -9,8 +9,8 @@ import polars as pl
 
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.facts.units import format_count
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["TABLES", "Counters", "counters"]

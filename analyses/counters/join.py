@@ -7,7 +7,7 @@ only the calls that launched them, ranges and calls of the whole file are joined
 
 Counters that another recording measured for single activities (Nsight Compute's, `analyses.ncu_join`) name the activity
 in `counters.activity_id`; nothing is left to be joined, and they say nothing of how the trace itself was recorded.
-What the counters tell is said in `tracekit.readers.ncu.counted_work`.
+What the counters tell is said in `tracekit.counted_work`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.scope import Scope
+from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.readers.ncu.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.trace import Trace
 
 __all__ = [

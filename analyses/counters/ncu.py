@@ -25,10 +25,10 @@ import polars as pl
 
 from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.analyses.scope import launch_times, select
+from tracekit.counted_work import WORK_SCHEMA
 from tracekit.facts.gpu_metrics import DURATIONS, REGISTERS, WORK
 from tracekit.health import HealthLog
 from tracekit.readers.ncu import NcuReport, values_as_counters
-from tracekit.readers.ncu.counted_work import WORK_SCHEMA
 from tracekit.trace import COUNTER_SCHEMA, HEALTH_SCHEMA, Trace
 
 __all__ = ["TOLERANCE", "NcuMatch", "join_ncu", "with_ncu"]

@@ -123,33 +123,12 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
 """Every column of the tables: its type and what it means."""
 
 MISSING: Final[dict[str, tuple[str, str]]] = {
-    "device": (
-        "work of a device: nsys profile --trace=cuda",
-        "work of a device: torch.profiler with ProfilerActivity.CUDA",
-    ),
-    "kernels": (
-        "single kernels: nsys profile --trace=cuda --cuda-graph-trace=node",
-        "kernels: torch.profiler with ProfilerActivity.CUDA",
-    ),
-    "calls": (
-        "calls of the CUDA API: nsys profile --trace=cuda",
-        "calls of the CUDA API: ProfilerActivity.CUDA",
-    ),
-    "links": (
-        "the calls that launched the work: nsys profile --trace=cuda",
-        "the calls that launched the work: ProfilerActivity.CPU beside CUDA",
-    ),
-    "ranges": (
-        "NVTX ranges: nsys profile --trace=nvtx, and ranges in the program (torch.cuda.nvtx.range)",
-        "ranges: ProfilerActivity.CPU, and torch.profiler.record_function in the program",
-    ),
-    "startend": (
-        "NVTX start/end ranges: nsys profile --trace=nvtx, and torch.cuda.nvtx.range_start in the program",
-        "NVTX start/end ranges, which torch's profiler has not: nsys profile --trace=nvtx",
-    ),
-    "os_calls": (
-        "calls of the operating system: nsys profile --trace=osrt",
-        "calls of the operating system, which torch's profiler has not: nsys profile --trace=osrt",
-    ),
+    "device": ("work of a device", "device"),
+    "kernels": ("single kernels", "kernels"),
+    "calls": ("calls of the CUDA API", "calls"),
+    "links": ("the calls that launched the work", "launches"),
+    "ranges": ("ranges", "ranges"),
+    "startend": ("start/end ranges", "start_end_ranges"),
+    "os_calls": ("calls of the operating system", "os_calls"),
 }
-"""What a table lacks, and how it is recorded: by Nsight Systems, and by other profilers."""
+"""What a profile may lack, and the key of `tracekit.readers.RECORDABLE` that says how it is recorded."""

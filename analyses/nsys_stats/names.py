@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COPIES", "FILL", "LIBRARY_CALL", "PUSH_POP", "START_END", "STYLES"]
+__all__ = ["COPIES", "FILL", "PUSH_POP", "START_END", "STYLES"]
 
 COPIES: Final = {
     "HtoD": "[CUDA memcpy Host-to-Device]",
@@ -28,5 +28,3 @@ PUSH_POP: Final = "PushPop"
 START_END: Final = "StartEnd"
 STYLES: Final = (PUSH_POP, START_END)
 """The styles of NVTX ranges."""
-LIBRARY_CALL: Final = r"^(cublas(Lt|Xt)?[A-Z]|cudnn[A-Z]|MPI_)"
-"""Calls of libraries that Nsight Systems traces without NVTX (`--trace=cublas,cudnn,mpi`)."""

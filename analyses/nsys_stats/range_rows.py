@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats.names import LIBRARY_CALL, PUSH_POP, START_END
-from tracekit.analyses.nsys_stats.rows import NSYS, clock_shift
-from tracekit.readers.assemble import nesting_of
-from tracekit.spans import Int64Array, Nesting, take
+from tracekit.analyses.nsys_stats.names import PUSH_POP, START_END
+from tracekit.analyses.nsys_stats.rows import clock_shift
+from tracekit.readers import format_named
+from tracekit.spans import Int64Array, Nesting, nesting_of, take
 from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of
 
 __all__ = [
@@ -68,14 +68,13 @@ class Ranges:
 
 
 def is_range(trace: Trace) -> pl.Series:
-    """Which host spans are push/pop ranges. Calls of libraries that Nsight Systems itself traced are none."""
+    """Which host spans are push/pop ranges. Calls of libraries that the profiler itself traced are none."""
     wanted = trace.host.select(one_of("kind", *RANGE_KINDS)).to_series()
-    if trace.meta.format != NSYS:
+    pattern = format_named(trace.meta.format).call_names
+    if pattern is None:
         return wanted
     known = trace.host.select("name", "domain").unique()
-    calls = known.filter(
-        pl.col("domain").is_null() & pl.col("name").cast(pl.String).str.contains(LIBRARY_CALL)
-    )
+    calls = known.filter(pl.col("domain").is_null() & pl.col("name").cast(pl.String).str.contains(pattern))
     if not calls.height:
         return wanted
     found = trace.host.select("name", "domain").join(

@@ -17,10 +17,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.nsys_stats.names import COPIES, FILL
+from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
 __all__ = [
-    "NSYS",
     "api_names",
     "clock_shift",
     "copy_kinds",
@@ -33,9 +33,6 @@ __all__ = [
     "stacked",
 ]
 
-NSYS: Final = "nsys"
-"""`Meta.format` of an export of Nsight Systems."""
-
 _DIRECTION: Final = rf"({'|'.join(sorted(COPIES, key=len, reverse=True))})"
 _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 
@@ -43,12 +40,11 @@ _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 def clock_shift(traces: Sequence[Trace], part: int) -> int:
     """What is added to the times of one of the traces, in ns."""
     meta = traces[part].meta
-    if meta.format == NSYS:
+    if format_named(meta.format).has_own_clock:
         return meta.origin_ns
-    known = [
-        t.meta.origin_utc_ns for t in traces if t.meta.format != NSYS and t.meta.origin_utc_ns is not None
-    ]
-    if meta.origin_utc_ns is None or len(known) < sum(t.meta.format != NSYS for t in traces):
+    others = [t.meta.origin_utc_ns for t in traces if not format_named(t.meta.format).has_own_clock]
+    known = [origin for origin in others if origin is not None]
+    if meta.origin_utc_ns is None or len(known) < len(others):
         return 0
     return meta.origin_utc_ns - min(known)
 

@@ -14,10 +14,10 @@ import polars as pl
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
 from tracekit.analyses.nsys_stats.columns import MISSING
 from tracekit.analyses.nsys_stats.range_rows import is_range
-from tracekit.analyses.nsys_stats.rows import NSYS
 from tracekit.analyses.nsys_stats.table import Options, Rows, StatsTable
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
+from tracekit.readers import format_named
 from tracekit.trace import Trace
 
 __all__ = ["Options", "StatsTable", "in_unit", "report", "table"]
@@ -49,7 +49,7 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
 
     >>> import tracekit
     >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "cuda_gpu_sum").not_captured
-    'work of a device: torch.profiler with ProfilerActivity.CUDA'
+    'work of a device: ProfilerActivity.CUDA'
     """
     entry = CATALOGUE.get(name)
     if entry is None:
@@ -57,8 +57,10 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
     given = [traces] if isinstance(traces, Trace) else list(traces)
     lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
     if lacking is not None:
-        of_nsys = any(trace.meta.format == NSYS for trace in given)
-        missing = MISSING[lacking][0 if of_nsys else 1]
+        what, key = MISSING[lacking]
+        formats = [format_named(trace.meta.format) for trace in given]
+        able = next((one for one in formats if key in one.flags), formats[0])
+        missing = f"{what}: {able.flag_for(key)}"
         return StatsTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
     return _ordered(entry, entry.load()(given, options or Options()))
 
@@ -95,9 +97,8 @@ def _holds_some(trace: Trace, need: str) -> bool:
         return _holds(trace, "device") and not only_graphs
     if trace.ranges is not None:
         return True
-    # Nsight Systems records both styles or none; other profilers have no start/end ranges.
     nesting = bool(is_range(trace).any())
-    return nesting and (need == "ranges" or trace.meta.format == NSYS)
+    return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
 
 
 def _ordered(entry: Entry, found: Rows) -> StatsTable:

@@ -13,8 +13,8 @@ from tracekit.analyses.program import program
 from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, steps
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope
-from tracekit.facts.capture_flags import FLAGS, flag_for
 from tracekit.findings import Finding, rank
+from tracekit.readers import RECORDABLE, flag_for
 
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result
@@ -77,7 +77,7 @@ def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
         text = advice.processor
     if not program(scope.trace).pytorch:
         text = advice.plain or plain or text
-    for what in FLAGS:
+    for what in RECORDABLE:
         if f"{{{what}}}" in text:
             text = text.replace(f"{{{what}}}", flag_for(what, scope.trace.meta.format))
     return with_flags(text, advice.flags, scope.trace.manifest)

@@ -13,6 +13,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
 __all__ = ["DAMAGED_CAPTURE", "EXPOSED_COMMUNICATION", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
@@ -141,7 +142,6 @@ EXPOSED_COMMUNICATION = Rule(
 
 # -- incomplete_capture -----------------------------------------------------------------------------
 
-_FORMAT: Final = "kineto"
 _FLAGS: Final = {"shapes": "--shapes", "memory": "--memory", "modules": "--stack"}
 """What records them in a capture."""
 
@@ -155,7 +155,7 @@ def incomplete_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only.
     """
     trace = scope.trace
-    if trace.meta.format != _FORMAT:
+    if not format_named(trace.meta.format).of_pytorch:
         return None
     lacking = _lacking(trace, scope)
     if not lacking:

@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import texts
 from tracekit.facts.units import NS_PER_MS
-from tracekit.readers.assemble import nesting_of
+from tracekit.spans import nesting_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches

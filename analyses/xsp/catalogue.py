@@ -92,7 +92,7 @@ MISSING: Final = {
     ),
     "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }
-"""What a table lacks, and how it is recorded; in braces keys of `facts.capture_flags`."""
+"""What a table lacks, and how it is recorded; in braces keys of `tracekit.readers.RECORDABLE`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, empty_table
-from tracekit.facts.capture_flags import FLAGS, flag_for
+from tracekit.readers import KINETO, format_named
 
 __all__ = ["XspTable", "lacking", "made", "worded"]
 
@@ -37,13 +37,13 @@ def made(key: str, frame: pl.DataFrame, answer: str, *missing: str | None) -> Xs
     # A frame of literals alone has one row, whatever the height.
     ordered = frame.select(columns) if frame.height else empty_table(key)
     lacks = tuple(one for one in dict.fromkeys(missing) if one is not None)
-    return worded(XspTable(key, ordered, answer, missing=lacks), "kineto")
+    return worded(XspTable(key, ordered, answer, missing=lacks), KINETO.name)
 
 
 def worded(table: XspTable, format_: str) -> XspTable:
     """The table with the flags that record what it lacks, for a trace of this format."""
-    flags = {what: flag_for(what, format_) for what in FLAGS}
-    notes = [MISSING[one].format(**flags) for one in table.missing]
+    flags = format_named(format_).flags
+    notes = [MISSING[one].format_map(flags) for one in table.missing]
     return replace(table, not_captured="; ".join(notes) or None)
 
 

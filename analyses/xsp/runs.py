@@ -17,6 +17,7 @@ from tracekit.analyses.counters.join import has_ranges
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest
+from tracekit.readers import KINETO
 from tracekit.spans import Int64Array
 from tracekit.statistics import trimmed_mean
 from tracekit.trace import DeviceInfo, Trace
@@ -113,7 +114,7 @@ class XspRun:
     def format(self) -> str:
         """The format of its traces (`Meta.format`)."""
         known = (each for each in (self.kernels, self.layers, self.counters) if each is not None)
-        return next((recording.trace.meta.format for recording in known), "kineto")
+        return next((recording.trace.meta.format for recording in known), KINETO.name)
 
     @property
     def device(self) -> DeviceInfo | None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias, get_args
 
 from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
-from tracekit.facts.kineto import STEP_PREFIX
+from tracekit.facts.step_names import STEP_PREFIX
 
 __all__ = [
     "PHASES",

@@ -17,7 +17,7 @@ from tracekit.analyses.scope import select
 from tracekit.analyses.xsp.catalogue import MISSING
 from tracekit.analyses.xsp.result import lacking, worded
 from tracekit.cli.commands.info import facts_of
-from tracekit.facts.capture_flags import FLAGS, flag_for, how_to_record
+from tracekit.readers import KINETO, NSYS, RECORDABLE, flag_for, how_to_record
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
 
@@ -30,7 +30,7 @@ TORCH = (
     "profiler_metrics",
 )
 TORCH_ALONE = (*TORCH[:2], *TORCH[3:], "schedule(", "record_function")
-NSYS = ("--trace=", "--cuda-memory-usage", "--pytorch=", "--gpu-metrics", "--python-", "nsys")
+NSYS_ALONE = ("--trace=", "--cuda-memory-usage", "--pytorch=", "--gpu-metrics", "--python-", "nsys")
 
 
 def planted(*, calls: bool, linked: bool) -> Planted:
@@ -71,7 +71,7 @@ def test_launches_that_were_recorded_but_lost_their_numbers(format_: str) -> Non
     for text in texts(trace):
         assert text.startswith("launch calls were recorded, but no activity could be linked")
         assert "use the file as the profiler wrote it" in text
-        assert not any(word in text for word in (*TORCH, *NSYS))
+        assert not any(word in text for word in (*TORCH, *NSYS_ALONE))
     notes = build_report(trace).verdict.notes
     assert any(note.startswith("No launch call could be linked") for note in notes)
     found = finding(of_format(trace, "kineto"), "breakdown", "incomplete_capture")
@@ -94,9 +94,11 @@ def test_nothing_is_said_where_launches_are_known_or_nothing_ran() -> None:
 
 
 def test_every_flag_is_of_its_profiler() -> None:
-    for what, (torch, nsys) in FLAGS.items():
+    assert set(KINETO.flags) == set(NSYS.flags) == set(RECORDABLE)
+    for what in RECORDABLE:
+        torch, nsys = KINETO.flags[what], NSYS.flags[what]
         assert flag_for(what, "kineto") == flag_for(what, "chrome") == torch
-        assert not any(word in torch for word in NSYS), what
+        assert not any(word in torch for word in NSYS_ALONE), what
         assert not any(word in nsys for word in TORCH_ALONE), what
         assert how_to_record(what, "nsys") == f"record with {nsys}"
 
@@ -112,7 +114,7 @@ def bare(format_: str) -> list[Trace]:
     return [of_format(one, format_) for one in (*made, on_cpu.trace(captured=frozenset(), devices=()))]
 
 
-@pytest.mark.parametrize(("format_", "foreign"), [("nsys", TORCH_ALONE), ("kineto", NSYS)])
+@pytest.mark.parametrize(("format_", "foreign"), [("nsys", TORCH_ALONE), ("kineto", NSYS_ALONE)])
 def test_no_text_of_a_report_names_the_flag_of_another_profiler(
     format_: str, foreign: tuple[str, ...]
 ) -> None:

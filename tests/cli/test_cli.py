@@ -246,7 +246,7 @@ def test_second_look_uses_the_cache(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the source was read again")
 
-    monkeypatch.setattr("tracekit.readers.kineto.read_kineto", refuse)
+    monkeypatch.setattr("tracekit.readers.kineto.reader.read_kineto", refuse)
     assert run(capsys, "report", gpu_trace, "-f", "json")[1] == expected
 
 

@@ -17,6 +17,7 @@ from slow import rest_is_slow
 import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.cli.main import app, main
+from tracekit.readers import installed_formats
 from tracekit.report.build import build_report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -98,16 +99,22 @@ def test_workload(package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "layers" in trace.meta.captured
 
 
-def test_reader(tmp_path: Path) -> None:
-    (tmp_path / "kernels.csv").write_text(
+def test_reader(package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kernels.csv"
+    path.write_text(
         "name,device_id,stream_id,start,duration\ngemm_kernel,0,7,1000,50\nncclDevKernel_AllReduce,0,20,1040,30\n"
     )
-    names: dict[str, Any] = {}
-    exec(compile(titled(EXTENDING, "my_reader.py"), "my_reader.py", "exec"), names)  # noqa: S102
-    trace = names["read_kernels"](str(tmp_path / "kernels.csv"))
-    (row,) = breakdown(trace).devices.to_dicts()
-    assert (row["window_ns"], row["compute_ns"], row["exposed_communication_ns"]) == (70, 50, 20)
-    assert build_report(trace).verdict.bound == "compute-bound"
+    package("reader")
+    installed_formats.cache_clear()
+    try:
+        trace = tracekit.read(path)
+        (row,) = breakdown(trace).devices.to_dicts()
+        assert (row["window_ns"], row["compute_ns"], row["exposed_communication_ns"]) == (70, 50, 20)
+        assert build_report(trace).verdict.bound == "compute-bound"
+        assert run("launches", path) == 0
+        assert "record with --with-calls" in capsys.readouterr().out
+    finally:
+        installed_formats.cache_clear()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracekit.readers.common import columns
+from tracekit.readers.kineto import columns
 
 
 def text_of(ns: int) -> str:

@@ -53,13 +53,14 @@ def test_a_truncated_file_keeps_every_event_that_is_whole(
     assert kinds(trace)["truncated_file"] == 1
 
 
-def test_every_cut_of_a_small_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cuts", [15, pytest.param(150, marks=pytest.mark.slow)])
+def test_every_cut_of_a_small_file(cuts: int, tmp_path: Path) -> None:
     small = generate(
         seed=1, steps=1, layers=0, warmup_ops=0, orphans=0, incidents=(), optimizer=False, graph=False
     )
     data, ends = dump_with_ends(small, "kineto")
     first = data.index(b'"traceEvents"')
-    for at in range(0, len(data), max(1, len(data) // 150)):
+    for at in range(0, len(data), max(1, len(data) // cuts)):
         path = tmp_path / "t.json"
         path.write_bytes(data[:at])
         if at < first + 20:
@@ -197,6 +198,7 @@ def test_a_gzip_bomb_is_refused_and_the_flag_overrides(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
+@pytest.mark.slow
 def test_an_endless_string_does_not_fill_the_memory(tmp_path: Path) -> None:
     """A name of 256 MB once took 1.1 GB."""
     path = tmp_path / "t.json"
@@ -243,7 +245,10 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
     assert kinds(trace)["event_without_time"] >= 2
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC[:9]], ids=lambda p: f"{p.parent.name}-{p.name}")
+REAL = [*SAMPLES[:2], *(pytest.param(path, marks=pytest.mark.slow) for path in (*SAMPLES[2:], *PUBLIC[:9]))]
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
     """Bytes flipped, cut out, doubled and inserted: a report or one clear error, nothing else."""
     original = gzip.decompress(path.read_bytes())

@@ -11,8 +11,8 @@ from paths import PUBLIC, SAMPLES
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
-from tracekit.readers.common import source as _source
 from tracekit.readers.kineto import pool as _pool
+from tracekit.readers.kineto import source as _source
 from tracekit.trace import Trace
 
 
@@ -227,8 +227,13 @@ def test_memory_counters_and_flows_are_the_planted_ones(tmp_path: Path) -> None:
     assert trace.flows.height > 0
 
 
+SIZED = [
+    pytest.param(path, marks=pytest.mark.slow) if path.stat().st_size > 1_000_000 else path for path in PUBLIC
+]
+
+
 @pytest.mark.skipif(not PUBLIC, reason="the public traces are not beside this checkout")
-@pytest.mark.parametrize("path", PUBLIC, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", SIZED, ids=lambda p: p.name)
 def test_public_traces_event_for_event(path: Path) -> None:
     naive, trace = derive(path, host=False), tracekit.read(path)
     assert trace.meta.event_count == len(naive.events)

@@ -16,9 +16,9 @@ from paths import ROOT
 
 from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts.gpu_metrics import base_unit
 from tracekit.readers.ncu import KERNEL_SCHEMA, METRIC_SCHEMA, NcuReport, read_ncu
 from tracekit.readers.ncu.csv_table import numbers
+from tracekit.readers.ncu.units import base_unit
 
 PUBLIC = ROOT.parent / "shared" / "traces" / "ncu" / "copy_blocked_t4.csv"
 

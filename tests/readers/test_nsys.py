@@ -185,10 +185,14 @@ def sums_of(traces: list[Trace], frame: str, kind: str) -> dict[str, tuple[int, 
     return {name: (count, total) for name, count, total in found.rows()}
 
 
+def processes_of(traces: list[Trace]) -> list[int]:
+    return [process for trace in traces for process in trace.meta.process_ids]
+
+
 def check_against_sql(path: Path, traces: list[Trace]) -> None:
     """Counts and sums by name are those of direct SQL."""
     assert sums_of(traces, "device", "kernel") == nsys_oracle.kernels_by_name(path)
-    assert sums_of(traces, "host", "runtime") == nsys_oracle.calls_by_name(path)
+    assert sums_of(traces, "host", "runtime") == nsys_oracle.calls_by_name(path, processes_of(traces))
     for kind in nsys_oracle.ACTIVITIES:
         name = {"GRAPH_TRACE": "graph"}.get(kind, kind.lower())
         rows = sums_of(traces, "device", name).values()
@@ -318,7 +322,7 @@ def test_public_files_against_sql(path: Path) -> None:
     traces = tracekit.read_all(path)
     check_against_sql(path, traces)
     os_calls = sum(trace.os_calls.height for trace in traces if trace.os_calls is not None)
-    assert os_calls == nsys_oracle.totals(path, "OSRT_API")[0]
+    assert os_calls == nsys_oracle.totals(path, "OSRT_API", processes_of(traces))[0]
     syncs = sum(trace.syncs.height for trace in traces if trace.syncs is not None)
     assert syncs == nsys_oracle.totals(path, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")[0]
 

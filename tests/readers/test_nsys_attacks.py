@@ -57,7 +57,7 @@ def reported(path: Path) -> tuple[int, str]:
 # -- databases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["'9'", "7"])
+@pytest.mark.parametrize("value", [pytest.param("'9'", marks=pytest.mark.slow), "7"])
 def test_a_column_that_is_called_like_the_row_id_is_none(value: str, tmp_path: Path) -> None:
     path = edited(tmp_path, "ALTER TABLE NVTX_EVENTS ADD COLUMN _rowid_;" + filled(", _rowid_", f", {value}"))
     assert reported(path) == (0, "")
@@ -87,6 +87,7 @@ def test_views_of_views_are_not_resolved(tmp_path: Path) -> None:
     assert reported(edited(tmp_path, ";".join(views))) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
     text = "x" * 16_000
     columns = "; ".join(
@@ -168,6 +169,7 @@ def parquet(folder: Path, **tables: pl.DataFrame) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_correlation_id_that_many_processes_use_makes_no_pairs(tmp_path: Path) -> None:
     calls = many_processes(named=False)
     kernels = calls.select("start", "end", "correlationId").with_columns(deviceId=0, streamId=7)
@@ -266,6 +268,7 @@ def test_rows_that_take_no_space_are_refused(tmp_path: Path) -> None:
     assert (code, "5,000,000 rows" in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_text_that_parquet_holds_once_is_not_held_for_every_row(tmp_path: Path) -> None:
     ranges = many_processes(named=True).drop("nameId").with_columns(eventType=59, text=pl.lit("x" * 16_000))
     path = parquet(tmp_path, NVTX_EVENTS=ranges)
@@ -273,6 +276,7 @@ def test_a_text_that_parquet_holds_once_is_not_held_for_every_row(tmp_path: Path
     assert reported(path) == (0, "")
 
 
+@pytest.mark.slow
 def test_long_names_of_metrics_are_not_held_for_every_sample(tmp_path: Path) -> None:
     program = small()
     for number in range(9):
@@ -288,6 +292,7 @@ def test_long_names_of_metrics_are_not_held_for_every_sample(tmp_path: Path) -> 
 # -- names -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_long_name_of_very_many_rows_is_cut(tmp_path: Path) -> None:
     ranges = many_processes(named=True).with_columns(eventType=59, textId=1 + pl.int_range(pl.len()) % 2)
     strings = pl.DataFrame({"id": [1, 2], "value": ["x" * 16_000, "x" * 15_999]})
@@ -305,7 +310,7 @@ def test_a_long_name_of_few_rows_is_not_cut(tmp_path: Path) -> None:
     assert "x" * 16_000 in trace.host["name"].cast(pl.String)
 
 
-@pytest.mark.parametrize("chains", [1, 200_000])
+@pytest.mark.parametrize("chains", [1, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_stacks_are_no_longer_than_their_rows(chains: int, tmp_path: Path) -> None:
     row = pl.int_range(1_000_000, eager=True)
     frames = pl.DataFrame({"id": row % chains, "symbol": row % 2 + 1, "stackDepth": row // chains})

@@ -18,7 +18,7 @@ import pytest
 import tracekit
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers.nsys.rep import export_report
+from tracekit.readers.nsys.report import export_report
 
 STAND_IN = """#!{python}
 import json, os, pathlib, shutil, sys, time

@@ -9,10 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracekit.readers.nsys import rows as _nsys_rows
-from tracekit.readers.nsys import tables as _nsys_tables
+from tracekit.readers.nsys import sqlite as _nsys_tables
+from tracekit.readers.nsys import sqlite_rows as _nsys_rows
 from tracekit.readers.nsys.pages import ColumnKind
-from tracekit.readers.nsys.tables import SqliteTables
+from tracekit.readers.nsys.sqlite import SqliteTables
 
 PAGE = 16
 ROWS = 9 * PAGE + 5

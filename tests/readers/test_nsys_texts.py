@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from synthetic.nsys_odd import small
 import tracekit
 from tracekit.limits import LONGEST_NAME
 from tracekit.readers.nsys import ids as _nsys_ids
-from tracekit.readers.nsys.pages import asked_for
-from tracekit.readers.nsys.tables import SqliteTables
+from tracekit.readers.nsys.pages import conditions_on
+from tracekit.readers.nsys.sqlite import SqliteTables
 
 
 def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tracekit.Trace], list[tracekit.Trace]]:
-    """The traces as they are read with few strings and with very many; and that they were read so."""
+    """The traces as they are read with few strings and with very many."""
     few = tracekit.read_all(path)
     monkeypatch.setattr(_nsys_ids, "_MANY_STRINGS", 0)
     return few, tracekit.read_all(path)
@@ -51,7 +52,7 @@ def program() -> Program:
 @pytest.mark.parametrize("write", [write_sqlite, write_parquetdir])
 def test_names_are_the_same(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(program(), tmp_path / "t.sqlite")
-    monkeypatch.setattr("tracekit.readers.nsys.tables.SqliteTables.texts", _not_asked)
+    monkeypatch.setattr("tracekit.readers.nsys.sqlite.SqliteTables.texts", _not_asked)
     monkeypatch.setattr("tracekit.readers.nsys.parquet.ParquetTables.texts", _not_asked)
     with pytest.raises(AssertionError, match="all strings"):
         tracekit.read_all(path)
@@ -67,7 +68,17 @@ def _not_asked(*_arguments: object) -> pl.DataFrame:
 
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_names_of_public_exports_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same(*both(path, monkeypatch))
+    few, many = both(path, monkeypatch)
+    same(
+        [replace(trace, device=_cut(trace.device)) for trace in few],
+        [replace(trace, device=_cut(trace.device)) for trace in many],
+    )
+
+
+def _cut(frame: pl.DataFrame) -> pl.DataFrame:
+    """Of very many strings the long ones are cut."""
+    short = pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME // 2).cast(pl.Categorical())
+    return frame.with_columns(short)
 
 
 @pytest.mark.parametrize("key", ["INTEGER", "INT PRIMARY KEY", "INTEGER, PRIMARY KEY (id, value)"])
@@ -114,6 +125,6 @@ def test_the_conditions_together_ask_for_each_id(ids: list[int], most: int) -> N
         base.execute("create table t (id integer primary key)")
         base.executemany("insert into t values (?)", [(one,) for one in set(ids)])
         found: list[int] = []
-        for condition in asked_for("id", pl.Series(ids, dtype=pl.Int64)):
+        for condition in conditions_on("id", pl.Series(ids, dtype=pl.Int64)):
             found += [row[0] for row in base.execute(f"select id from t where {condition}")]
     assert sorted(found) == sorted(set(ids))

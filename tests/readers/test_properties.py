@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts import kineto as facts
-from tracekit.readers import kineto
-from tracekit.readers.common import source as _source
+from tracekit.readers.kineto import reader, source
+from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.worker import decode_block
 from tracekit.trace import Trace
 
@@ -157,16 +156,34 @@ def rows_of(trace: Trace) -> Counter[int]:
     return Counter(start + trace.meta.origin_ns for frame in frames for start in frame["start"].to_list())
 
 
-@pytest.mark.parametrize("pool", [False, True])
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(text=files(), block_bytes=st.sampled_from([64, 200, 1000, 5000, 8 << 20]))
+BLOCKS = st.sampled_from([64, 200, 1000, 5000, 8 << 20])
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=files(), block_bytes=BLOCKS, pool=st.booleans())
 def test_every_event_of_a_valid_file_is_read_or_counted(
     pool: bool, text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    read_and_check(text, block_bytes, tmp_path_factory, pool=pool)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", [False, True])
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=files(), block_bytes=BLOCKS)
+def test_every_event_of_many_valid_files_is_read_or_counted(
+    pool: bool, text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    read_and_check(text, block_bytes, tmp_path_factory, pool=pool)
+
+
+def read_and_check(
+    text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory, *, pool: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_source, "BLOCK_BYTES", block_bytes)
+        patch.setattr(source, "BLOCK_BYTES", block_bytes)
         if pool:
-            patch.setattr(kineto, "decoder_pool", fake_pool)
+            patch.setattr(reader, "decoder_pool", fake_pool)
         path = tmp_path_factory.mktemp("t") / "t.json"
         # A half of a surrogate pair is legal only as an escape.
         path.write_bytes(text.encode("utf-8", "replace"))
@@ -183,7 +200,7 @@ def check(path: Path, text: str) -> None:
         return
     trace = tracekit.read(path)
     found = dict(trace.health.select("kind", "count").iter_rows())
-    kept = [e for e in complete if e.get("cat") not in facts.DROPPED_CATEGORIES]
+    kept = [e for e in complete if e.get("cat") not in words.DROPPED_CATEGORIES]
     starts = Counter(ns for e in kept if (ns := expected_ns(e["ts"])) is not None)
     assert "truncated_file" not in found, text
     lost = starts - rows_of(trace)

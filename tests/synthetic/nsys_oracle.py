@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,16 @@ def columns(path: Path, table: str) -> set[str]:
     return {row[1] for row in query(path, f'PRAGMA table_info("{table}")')}
 
 
-def totals(path: Path, table: str) -> tuple[int, int]:
-    """How many rows a table has, and the sum of their durations; zeros without the table."""
+def totals(path: Path, table: str, processes: Iterable[int] | None = None) -> tuple[int, int]:
+    """How many rows a table has (of these processes), and the sum of their durations; zeros without the table."""
     if not columns(path, table):
         return 0, 0
-    return query(path, f'SELECT count(*), coalesce(sum("end" - start), 0) FROM "{table}"')[0]
+    only = "" if processes is None else f"WHERE {_of(processes)}"
+    return query(path, f'SELECT count(*), coalesce(sum("end" - start), 0) FROM "{table}" {only}')[0]
+
+
+def _of(processes: Iterable[int]) -> str:
+    return f"(globalTid / 16777216) % 16777216 IN ({', '.join(map(str, processes))})"
 
 
 def kernels_by_name(path: Path) -> dict[str, tuple[int, int]]:
@@ -41,18 +47,18 @@ def kernels_by_name(path: Path) -> dict[str, tuple[int, int]]:
     return {name: (count, total) for name, count, total in query(path, sql)}
 
 
-def calls_by_name(path: Path) -> dict[str, tuple[int, int]]:
-    """Count and summed duration of the CUDA calls of each name, without the version that ends it and backtraces."""
-    classes = (
-        "WHERE r.eventClass != 67" if "eventClass" in columns(path, "CUPTI_ACTIVITY_KIND_RUNTIME") else ""
-    )
+def calls_by_name(path: Path, processes: Iterable[int]) -> dict[str, tuple[int, int]]:
+    """Count and summed duration of the processes' CUDA calls by name, without the version that ends it and backtraces."""
+    classes = f"WHERE {_of(processes)}"
+    if "eventClass" in columns(path, "CUPTI_ACTIVITY_KIND_RUNTIME"):
+        classes += " AND r.eventClass != 67"
     sql = f"""
         SELECT s.value, count(*), sum(r."end" - r.start) FROM CUPTI_ACTIVITY_KIND_RUNTIME r
         JOIN StringIds s ON s.id = r.nameId {classes} GROUP BY s.value
     """
     found: dict[str, tuple[int, int]] = {}
     for name, count, total in query(path, sql):
-        short = re.sub(r"_v\d+$", "", name)
+        short = re.sub(r"_v\d{4,5}$", "", name)
         before = found.get(short, (0, 0))
         found[short] = before[0] + count, before[1] + total
     return found

@@ -91,7 +91,7 @@ class Sources:
                 progress(-1, 0)
         if not patterns:
             return traces
-        from tracekit.readers.assemble import recategorise
+        from tracekit.classify import recategorise
 
         return [recategorise(trace, patterns) for trace in traces]
 

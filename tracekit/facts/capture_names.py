@@ -1,4 +1,4 @@
-"""The names by which a capture marks a trace: what `tracekit.capture` writes and the analysis looks for.
+"""The names by which tracekit marks a trace: what its capture and its export write, and what its readers look for.
 
 * A phase of a training step is a range named `PHASE_PREFIX` + phase, such as `tracekit.phase/forward`.
 * A call of a module is a range named `LAYER_PREFIX` + qualified name, such as
@@ -6,15 +6,17 @@
   Characters that the profiler cannot write are replaced in the range name. Where the profile recorded shapes,
   the range's arguments also hold `layer_id`, the layer's `id` in the table below.
 * The layer table stands at the top level of the trace file, under `LAYER_METADATA_KEY`.
+* Tracks that `tracekit export --to chrome` adds to a trace are of the category `ENRICHED_CATEGORY`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LAYER_METADATA_KEY", "LAYER_PREFIX", "MANIFEST_FILE", "PHASE_PREFIX"]
+__all__ = ["ENRICHED_CATEGORY", "LAYER_METADATA_KEY", "LAYER_PREFIX", "MANIFEST_FILE", "PHASE_PREFIX"]
 
 PHASE_PREFIX = "tracekit.phase/"
 LAYER_PREFIX = "tracekit.layer/"
 LAYER_METADATA_KEY = "tracekit_layers"
+ENRICHED_CATEGORY: Final = "tracekit"
 MANIFEST_FILE: Final = "manifest.json"

@@ -21,6 +21,8 @@ __all__ = [
     "GRADIENT_REDUCTION_LAYER",
     "GRAPH_LAYER",
     "HOST_TO_DEVICE",
+    "LIBRARY_DOMAINS",
+    "MODULE_PREFIX",
     "NOT_A_LAYER",
     "PHASES",
     "PHASE_MARKERS",
@@ -79,6 +81,15 @@ WRAPPER_PART: Final = r"\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig
 
 COLLECTIVE_RANGE: Final = r"^(nccl|rccl|gloo|mpi|ucc):"
 """Ranges of PyTorch's backends for collectives; some run on threads of their own."""
+
+MODULE_PREFIX: Final = "nn.Module: "
+"""How PyTorch's profiler begins the name of a Python frame that is a module's call."""
+
+LIBRARY_DOMAINS: Final = (
+    r"(?i)^(NCCL|MPI|NVSHMEM|UCX|CCCL|CUB|Thrust|cuBLAS|cuBLASLt|cuDNN|cuSPARSE|cuSOLVER|cuFFT|cuRAND|cuTENSOR"
+    r"|cuTensorNet|CUTLASS|NVTX_NCCL|DALI|NPP|nvJPEG|RAFT|libcudf|libcuml|TensorRT)$"
+)
+"""Domains in which libraries mark their own calls: what lies in such a range is an operator, not a layer."""
 
 NOT_A_LAYER: Final = (
     rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"

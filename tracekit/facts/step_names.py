@@ -1,4 +1,4 @@
-"""Names of ranges that people put around a training or inference step.
+"""Names of ranges around a training or inference step: those of PyTorch's profiler, and those that people write.
 
 A name is its words: letters between digits, punctuation and underscores. It names a step when one of its words means
 a step and every other one only says of which kind or number. So `train_step`, `Iteration 12`, `iter_0005`, `[step]`,
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["STEP_RANGE"]
+__all__ = ["STEP_PREFIX", "STEP_RANGE"]
+
+STEP_PREFIX: Final = "ProfilerStep#"
+"""How the name of a step begins that PyTorch's profiler marks."""
 
 _BETWEEN: Final = r"[\W\d_]*"
 _STEP: Final = r"(?:steps?|iterations?|iters?|batch|batches)"

@@ -5,22 +5,20 @@ Readers deliver unsorted rows with absolute times; what is done here is the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
-from tracekit.errors import UsageError
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
 from tracekit.name_table import NameTable
-from tracekit.spans import Nesting, nest, take
-from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, one_of
+from tracekit.spans import Nesting, nesting_of, take
+from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
-__all__ = ["Assembled", "assemble", "conform", "kept_nesting", "nesting_of", "recategorise", "thread_codes"]
+__all__ = ["LinkedFrames", "assemble", "conform"]
 
 _MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
@@ -28,14 +26,14 @@ _KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class LinkedFrames:
     """Sorted, nested, linked and categorised frames."""
 
     host: pl.DataFrame
     device: pl.DataFrame
 
 
-def assemble(raw: list[pl.DataFrame], health: HealthLog) -> Assembled:
+def assemble(raw: list[pl.DataFrame], health: HealthLog) -> LinkedFrames:
     """Frames that follow HOST_SCHEMA and DEVICE_SCHEMA, from raw host and device rows.
 
     `raw` holds the two in this order, with these schemas and with times that start at the origin. It is emptied, so
@@ -51,7 +49,7 @@ def assemble(raw: list[pl.DataFrame], health: HealthLog) -> Assembled:
     )
     device = _link(device, host, health)
     device = _operators(device, host, nesting)
-    return Assembled(host, device)
+    return LinkedFrames(host, device)
 
 
 def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
@@ -60,28 +58,6 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
         for name, dtype in schema.items()
     )
-
-
-def nesting_of(host: pl.DataFrame) -> Nesting:
-    """The nesting of a sorted host frame; rows are span ids."""
-    start = host["start"].to_numpy()
-    return nest(thread_codes(host), start, start + host["duration"].to_numpy())
-
-
-def kept_nesting(host: pl.DataFrame) -> Nesting:
-    """The nesting that an assembled host frame holds, without finding it again."""
-    start = host["start"].to_numpy()
-    parent = host["parent_id"].fill_null(-1).to_numpy()
-    return Nesting(thread_codes(host), start, start + host["duration"].to_numpy(), parent)
-
-
-def thread_codes(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A number per (process, thread), rising with the order of the sorted frame."""
-    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
-    change = np.ones(host.height, dtype=np.int64)
-    if host.height:
-        change[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
-    return np.cumsum(change)
 
 
 def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
@@ -219,7 +195,7 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
         pairs["launch_id"].to_numpy(),
         pairs["launch_process"].to_numpy(),
     )
-    found = pl.Series(launch >= 0)
+    has_launch = pl.Series(launch >= 0)
     late = device["start"].to_numpy()[activities] < pairs["launch_start"].to_numpy()
     health.count(
         "activity_before_launch", int(late.sum()), "a device activity starts before its launch call does"
@@ -231,27 +207,27 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
     )
     only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
     linked = device.with_columns(
-        pl.when(found).then(pl.Series(launch)).alias("launch_id"),
-        pl.when(found).then(pl.Series(process)).otherwise(only).alias("process_id"),
+        pl.when(has_launch).then(pl.Series(launch)).alias("launch_id"),
+        pl.when(has_launch).then(pl.Series(process)).otherwise(only).alias("process_id"),
     )
-    if host.height and not found.all():
-        unlinked = linked.filter(~found)
+    if host.height and not has_launch.all():
+        unlinked = linked.filter(~has_launch)
         health.count("unlinked_activity", unlinked.height, _example(unlinked))
     return linked.select(DEVICE_SCHEMA.keys())
 
 
 def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | None:
     """Each activity with the call of its correlation id, where every id is that of one call, as mostly; else None."""
-    known = calls["correlation"].to_numpy()
-    order = np.argsort(known, kind="stable")  # mostly they rise already
-    known = known[order]
-    if (known[1:] == known[:-1]).any():
+    ids = calls["correlation"].to_numpy()
+    order = np.argsort(ids, kind="stable")  # mostly they rise already
+    ids = ids[order]
+    if (ids[1:] == ids[:-1]).any():
         return None
-    asked = device["correlation"].fill_null(0).to_numpy()
-    at = np.minimum(np.searchsorted(known, asked), max(known.size - 1, 0))
-    same = np.flatnonzero((known[at] == asked) & (asked != 0)) if known.size else at[:0]
-    told = calls.select("launch_id", "launch_process", "launch_start")[order[at[same]]]
-    return told.with_columns(pl.Series("activity_id", same, dtype=pl.Int64))
+    wanted = device["correlation"].fill_null(0).to_numpy()
+    at = np.minimum(np.searchsorted(ids, wanted), max(ids.size - 1, 0))
+    same = np.flatnonzero((ids[at] == wanted) & (wanted != 0)) if ids.size else at[:0]
+    pairs = calls.select("launch_id", "launch_process", "launch_start")[order[at[same]]]
+    return pairs.with_columns(pl.Series("activity_id", same, dtype=pl.Int64))
 
 
 def _settled_pairs(device: pl.DataFrame, calls: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -278,12 +254,12 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
     """For each activity the latest call of its key that began before it, else the latest of all; rows without any
     are left out.
     """
-    told = ["launch_id", "launch_process", "launch_start"]
-    known = calls.rename({"launch_external_id": "external_id"}) if "external_id" in key else calls
-    known = known.select(*key, *told).drop_nulls(key).sort("launch_start", maintain_order=True)
-    asked = numbered.select("activity_id", "start", *key).drop_nulls(key).sort("start")
-    early = asked.join_asof(
-        known,
+    call = ["launch_id", "launch_process", "launch_start"]
+    offers = calls.rename({"launch_external_id": "external_id"}) if "external_id" in key else calls
+    offers = offers.select(*key, *call).drop_nulls(key).sort("launch_start", maintain_order=True)
+    seekers = numbered.select("activity_id", "start", *key).drop_nulls(key).sort("start")
+    early = seekers.join_asof(
+        offers,
         left_on="start",
         right_on="launch_start",
         by=key,
@@ -291,16 +267,16 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
         coalesce=False,
     )
     late = early.filter(pl.col("launch_id").is_null()).select("activity_id", "start", *key)
-    late = late.join(known.unique(key, keep="last", maintain_order=True), on=key, how="inner")
-    found = ["activity_id", "start", *told]
-    return pl.concat([early.drop_nulls("launch_id").select(found), late.select(found)])
+    late = late.join(offers.unique(key, keep="last", maintain_order=True), on=key, how="inner")
+    columns = ["activity_id", "start", *call]
+    return pl.concat([early.drop_nulls("launch_id").select(columns), late.select(columns)])
 
 
 def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
     """The API calls with a correlation id."""
     runtime = (pl.col("kind") == "runtime") & pl.col("correlation").is_not_null()
-    told = host.select("kind", "correlation", "span_id", "process_id", "external_id", "start", "name")
-    return told.filter(runtime).select(
+    spans = host.select("kind", "correlation", "span_id", "process_id", "external_id", "start", "name")
+    return spans.filter(runtime).select(
         "correlation",
         pl.col("span_id").alias("launch_id"),
         pl.col("process_id").alias("launch_process"),
@@ -338,36 +314,13 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
 
 
-def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
-    """The same trace, with activities whose name matches one of the patterns counted as communication.
-
-    Raises UsageError when a pattern is no regular expression.
-    """
-    for pattern in comm_patterns:
-        try:
-            pl.select(pl.lit("").str.contains(pattern))
-            known = pl.col("name").cast(pl.String).str.contains(f"(?i){pattern}")
-            device = trace.device.with_columns(
-                pl.when(known)
-                .then(pl.lit("communication").cast(DEVICE_SCHEMA["category"]))
-                .otherwise("category")
-                .alias("category")
-            )
-        except pl.exceptions.PolarsError as error:
-            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
-        trace = replace(trace, device=device)
-    return trace
-
-
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
     """The operator that the profiler itself names, for activities whose launch was not recorded."""
     ops = (
         host.filter(
             (pl.col("kind") == "op") & pl.col("external_id").is_not_null() & (pl.col("external_id") != 0)
         )
-        .select("external_id", pl.col("span_id").alias("found"))
+        .select("external_id", pl.col("span_id").alias("op"))
         .unique("external_id", keep="first", maintain_order=True)
     )
-    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")[
-        "found"
-    ]
+    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")["op"]

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -42,13 +42,21 @@ _FAILURES: Final = (
 )
 
 
-def load(
-    digest: str, path: str | os.PathLike[str], *, max_events: int | None = None, part: int = 0
-) -> Trace | None:
-    """The cached trace with this digest, as if it had just been read from `path`; None when there is none.
+def load(digest: str, path: str | os.PathLike[str], *, max_events: int | None = None) -> list[Trace] | None:
+    """All traces of the file with this digest, as if they had just been read from `path`; None when one is missing.
 
-    `part` is the number of the trace in a file that holds several. With `max_events` it is the whole trace if it has no more rows, else the excerpt made for this number.
+    With `max_events` each is the whole trace if it has no more rows, else the excerpt made for this number.
     """
+    first = _part(digest, 0, path, max_events)
+    if first is None:
+        return None
+    others = (_part(digest, part, path, max_events) for part in range(1, first.meta.parts))
+    traces = [first, *(trace for trace in others if trace is not None)]
+    return traces if len(traces) == first.meta.parts else None
+
+
+def _part(digest: str, part: int, path: str | os.PathLike[str], max_events: int | None) -> Trace | None:
+    """The trace of this number in the file."""
     key = _key(digest, part)
     whole = _load(key, path, max_events)
     return whole or (None if max_events is None else _load(f"{key}-{max_events}", path, None))
@@ -62,10 +70,10 @@ def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trac
     try:
         entry = cache_root() / key
         sums = json.loads((entry / _SUMS).read_text("utf-8"))
-        known = json.loads(_verified(entry, "meta.json", sums))
-        if known.pop("rows") > (most_rows or math.inf):
+        fields = json.loads(_verified(entry, "meta.json", sums))
+        if fields.pop("rows") > (most_rows or math.inf):
             return None
-        meta = _meta_from(known)
+        meta = _meta_from(fields)
         frames = {name: _frame(entry, f"{name}.parquet", sums) for name in FRAMES}
         trace = Trace(meta=replace(meta, path=os.fspath(path)), **frames)  # type: ignore[arg-type]
     except _FAILURES:
@@ -75,11 +83,15 @@ def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trac
     return trace
 
 
-def store(digest: str, trace: Trace, *, max_events: int | None = None) -> bool:
-    """Keep a trace; False when the disk does not allow it, which costs nothing but the next run's time.
+def store(digest: str, traces: Sequence[Trace], *, max_events: int | None = None) -> bool:
+    """Keep the traces of a file; False when the disk does not allow it, which costs nothing but the next run's time.
 
-    `max_events` is the number with which it was read, if that made it an excerpt.
+    `max_events` is the number with which they were read, if that made them excerpts.
     """
+    return all(_store(digest, trace, max_events) for trace in traces)
+
+
+def _store(digest: str, trace: Trace, max_events: int | None) -> bool:
     key = _key(digest, trace.meta.part)
     key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
     temporary: Path | None = None

@@ -11,8 +11,8 @@ import polars as pl
 from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
-from tracekit.facts.capture_flags import how_to_record
 from tracekit.findings import Finding
+from tracekit.readers import how_to_record
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import format_excerpt
 from tracekit.report.model import Column, HealthItem, Section, Step, Table, TraceInfo, Tree, Window

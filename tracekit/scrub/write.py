@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from tracekit.readers.nsys.schema import quoted
+from tracekit.readers.nsys.sqlite_schema import quoted
 
 __all__ = ["FolderWriter", "SqliteWriter", "Writer"]
 

@@ -14,7 +14,7 @@ from tracekit.cli import output as out
 from tracekit.cli.options import Request, Selection, with_flags
 from tracekit.cli.sources import Sources, expanded
 from tracekit.errors import UsageError
-from tracekit.facts.capture_flags import flag_for
+from tracekit.readers import flag_for
 from tracekit.report import formats
 from tracekit.report.formats import Can, Format
 

@@ -11,7 +11,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
 from tracekit.cli.sources import Sources
-from tracekit.facts.capture_flags import flag_for
+from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
 
 if TYPE_CHECKING:

@@ -82,11 +82,12 @@ def _serve(server: Server, *, browser: bool, once: bool) -> None:
 
 def _for_perfetto(path: Path) -> None:
     """Raises UsageError for what Perfetto cannot load, before anything waits for it."""
-    from tracekit.readers.nsys import is_nsys
+    from tracekit.readers import format_of
 
-    if is_nsys(path):
+    wrote = format_of(path)
+    if not wrote.is_chrome:
         raise UsageError(
-            "Perfetto reads no exports of Nsight Systems", path=path, remedy="see its report with --html"
+            f"Perfetto reads no files of {wrote.title}", path=path, remedy="see its report with --html"
         )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.facts import kineto as facts
 from tracekit.facts.launch_apis import GRAPH_COPY
+from tracekit.facts.step_names import STEP_PREFIX
+from tracekit.health import HealthLog
 from tracekit.readers.common.store import FrameStore
 from tracekit.trace import Excerpt
 
@@ -23,8 +24,8 @@ _TOLERANCE: Final = 3
 Times = npt.NDArray[np.int64]
 
 
-def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]) -> Excerpt:
-    """Narrow an overflowed store to a window in time that holds about `most_rows` rows, and say which.
+def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | None:
+    """Narrow a store that overflowed to a window in time that holds about `most_rows` of it, and say which; None for another one.
 
     Kept are host spans that touch the window, device activities that were launched in it or run before the last of
     those ends, and the launches of all of them; of graphs that these activities replay also the nodes, and the host spans
@@ -32,7 +33,9 @@ def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]
     when no window is small enough.
     """
     starts, ends = _steps(store)
-    total = store.rows
+    most_rows, total = store.most_rows, store.rows
+    if most_rows is None or not store.overflowed:
+        return None
     low, high, steps = _window(starts, ends, store.sample.sorted(), most_rows / total)
     launched = _launched_in(store, low, high)
     last = _last_end(store, launched, high)
@@ -60,6 +63,7 @@ def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]
         _TOLERANCE * most_rows,
         path,
     )
+    health.count("excerpt", total - kept, f"{kept} rows were kept")
     return Excerpt(
         start=low, end=high, rows=kept, total_rows=total, steps=steps, total_steps=len(np.unique(starts))
     )
@@ -67,15 +71,15 @@ def take_excerpt(store: FrameStore, most_rows: int, path: str | os.PathLike[str]
 
 def _steps(store: FrameStore) -> tuple[Times, Times]:
     """Starts and ends of the profiler's steps in order."""
-    found = [
-        part.filter(pl.col("name").cast(pl.String).str.starts_with(facts.STEP_PREFIX)).select(
+    parts = [
+        part.filter(pl.col("name").cast(pl.String).str.starts_with(STEP_PREFIX)).select(
             "start", (pl.col("start") + pl.col("duration")).alias("end")
         )
         for part in store.parts("host", ["name", "start", "duration"])
     ]
-    if not found:
+    if not parts:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    steps = pl.concat(found).drop_nulls().unique("start").sort("start")
+    steps = pl.concat(parts).drop_nulls().unique("start").sort("start")
     return steps["start"].to_numpy(), steps["end"].to_numpy()
 
 
@@ -166,12 +170,12 @@ def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: in
     rows = pl.concat(made).drop_nulls(["start", "thread_id"]) if made else pl.DataFrame()
     if not rows.height:
         return _NONE
-    found = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())
+    captures = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())
     spans = ["start", "duration", "thread_id", "kind", "name"]
     added = sum(
-        part.select((found.enclosing(part) & ~kept).sum()).item() for part in store.parts("host", spans)
+        part.select((captures.enclosing(part) & ~kept).sum()).item() for part in store.parts("host", spans)
     )
-    return found if added + rows.height <= most_rows // 2 else _NONE
+    return captures if added + rows.height <= most_rows // 2 else _NONE
 
 
 def _spanning(low: int, high: int) -> pl.Expr:

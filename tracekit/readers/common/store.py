@@ -94,8 +94,8 @@ class FrameStore:
     def parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The rows of this name piece by piece, from disk as well; only these columns, where they exist."""
         for file in self._files.get(name, []):
-            known = pl.read_ipc_schema(file)
-            wanted = None if columns is None else [column for column in columns if column in known]
+            there = pl.read_ipc_schema(file)
+            wanted = None if columns is None else [column for column in columns if column in there]
             with file.open("rb") as stream:
                 yield pl.read_ipc(stream, columns=wanted)
         for frame in self._held.get(name, []):

@@ -2,7 +2,7 @@
 
 The file is cut into blocks of whole events, and each block is decoded at once into typed records. A cut is a
 guess (the last `},{`-like place of a block), and decoding proves it: a prefix of the array that decodes is
-balanced, so the guess was right. What does not decode is salvaged event by event in `_salvage`.
+balanced, so the guess was right. What does not decode is salvaged event by event (`salvage`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers.common.columns import EXACT_FLOAT_US
-from tracekit.readers.common.source import Source
+from tracekit.limits import Limits
+from tracekit.readers.kineto.columns import EXACT_FLOAT_US
 from tracekit.readers.kineto.salvage import Defects, decode_object, depth_of, end_of_value, salvage
+from tracekit.readers.kineto.source import Source
 
 if TYPE_CHECKING:
     from tracekit.readers.kineto.pool import Pool
 
-__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array"]
+__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array", "plain_bytes"]
 
 _EVENTS_KEY: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -80,24 +83,17 @@ _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 @dataclass(slots=True)
 class EventStream:
-    """Iterates over lists of events; `header` holds the file's other top-level keys once it is exhausted."""
+    """The events of a file; `header` holds the file's other top-level keys once `batches` is exhausted."""
 
     source: Source
     header: dict[str, Any] = field(default_factory=dict)
     defects: Defects = field(default_factory=Defects)
 
-    def __iter__(self) -> Iterator[list[AnyEvent]]:
-        """Lists of events, one a block, decoded in this process.
-
-        Raises UnreadableTraceError when the file is not a trace at all.
-        """
-        blocks = self.source.blocks()
-        yield from self._one_by_one(self._open_array(blocks), blocks)
-
     def batches(self, pool: Pool | None) -> Iterator[list[AnyEvent] | bytes]:
-        """The same, with blocks decoded by the processes of `pool`, if there is one: their answers are bytes.
+        """Lists of events, one a block; what the processes of `pool` decoded, if there is one, is bytes.
 
-        Cuts are guesses here as well. When one does not decode, it and all that follows is read in this process.
+        Cuts are guesses there as well. When one does not decode, it and all that follows is read in this process. Raises
+        UnreadableTraceError when the file is not a trace at all.
         """
         blocks = self.source.blocks()
         pending = self._open_array(blocks)
@@ -127,9 +123,8 @@ class EventStream:
         rest = b",".join([*[text for text, _ in under_way], pending])
         yield from self._one_by_one(rest, blocks)
 
-    def opened(self) -> tuple[bytes, bytes, Iterator[bytes]]:
-        """The plain bytes of the file: those up to the bracket that opens the event array, with it, what was read
-        beyond it, and all blocks after that.
+    def opened(self) -> tuple[bytes, Iterator[bytes]]:
+        """The plain bytes of the file: those up to the bracket that opens the event array, with it, and the blocks after it.
 
         Raises UnreadableTraceError when the file is not a trace at all.
         """
@@ -137,7 +132,7 @@ class EventStream:
         blocks = self.source.blocks()
         beyond = self._open_array(_kept_in(read, blocks))
         head = b"".join(read)
-        return head[: len(head) - len(beyond)], beyond, blocks
+        return head[: len(head) - len(beyond)], chain((beyond,), blocks)
 
     def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[list[AnyEvent]]:
         ended = False
@@ -206,12 +201,12 @@ class EventStream:
         reach = 1 << 14
         while True:
             low = max(0, high - reach)
-            found = None
+            cut = None
             for match in _BETWEEN.finditer(text, low, min(len(text), high + 1)):
                 if match.start() + 1 < high:
-                    found = match.start() + 1
-            if found is not None or low == 0:
-                return found
+                    cut = match.start() + 1
+            if cut is not None or low == 0:
+                return cut
             reach *= 8
 
     def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
@@ -270,6 +265,13 @@ class EventStream:
         self.header.update(parsed)
 
 
+@contextmanager
+def plain_bytes(path: Path, limits: Limits | None) -> Iterator[tuple[bytes, Iterator[bytes]]]:
+    """`EventStream.opened` of a file, which is closed afterwards."""
+    with closing(Source(path, limits)) as source:
+        yield EventStream(source).opened()
+
+
 def _kept_in(read: list[bytes], blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in blocks:
         read.append(block)
@@ -295,8 +297,8 @@ def decode_array(array: bytes) -> list[AnyEvent]:
 
 def _loses_ns(times: list[Any], types: set[type]) -> bool:
     """Whether a number among the times is too large for a double to hold it to the ns."""
-    known = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
-    return max(known) >= EXACT_FLOAT_US or min(known) <= -EXACT_FLOAT_US
+    numbers = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
+    return max(numbers) >= EXACT_FLOAT_US or min(numbers) <= -EXACT_FLOAT_US
 
 
 def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:

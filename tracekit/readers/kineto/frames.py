@@ -14,10 +14,11 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from tracekit.facts import kineto as facts
-from tracekit.readers.common import columns
+from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.kineto import args as records
+from tracekit.readers.kineto import columns
+from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.events import AnyEvent
 from tracekit.readers.kineto.salvage import Defects
 
@@ -28,12 +29,12 @@ _LONGEST_LABEL: Final = 200
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
     {
-        *facts.DEVICE_CATEGORIES,
-        *facts.HOST_CATEGORIES,
-        *facts.DEVICE_SYNC_CATEGORIES,
-        *facts.DROPPED_CATEGORIES,
-        *facts.FORWARD_BACKWARD_FLOW,
-        facts.COUNTER_RANGE_CATEGORY,
+        *words.DEVICE_CATEGORIES,
+        *words.HOST_CATEGORIES,
+        *words.DEVICE_SYNC_CATEGORIES,
+        *words.DROPPED_CATEGORIES,
+        *words.FORWARD_BACKWARD_FLOW,
+        COUNTER_RANGE_CATEGORY,
     }
 )
 _ANONYMOUS_BASE: Final = -1_000
@@ -103,21 +104,21 @@ class RawFrames:
         if phase == "X":
             self._add_complete(category, group)
         elif phase in ("i", "I") and group:
-            memory = [event for event in group if event.name == facts.MEMORY_EVENT]
+            memory = [event for event in group if event.name == words.MEMORY_EVENT]
             if memory:
                 self._add_memory(memory)
             others = len(group) - len(memory)
             self.defects.add(
                 "unread_instant",
-                next((str(e.name) for e in group if e.name != facts.MEMORY_EVENT), ""),
+                next((str(e.name) for e in group if e.name != words.MEMORY_EVENT), ""),
                 others,
             )
         elif phase == "M":
-            if category not in facts.DROPPED_CATEGORIES:
+            if category not in words.DROPPED_CATEGORIES:
                 self._add_metadata(group)
         elif phase == "C":
             self._add_counters(group)
-        elif phase in ("s", "f") and category in facts.FORWARD_BACKWARD_FLOW:
+        elif phase in ("s", "f") and category in words.FORWARD_BACKWARD_FLOW:
             self._add_flows(phase, group)
         elif phase in ("s", "t", "f"):
             self.defects.add(f"derived:{category} flows", str(group[0].name), len(group))
@@ -126,15 +127,15 @@ class RawFrames:
 
     def _add_complete(self, category: str | None, group: list[AnyEvent]) -> None:
         name = category or ""
-        if name in facts.DEVICE_CATEGORIES:
-            self._add_activities(facts.DEVICE_CATEGORIES[name], group)
-        elif name in facts.HOST_CATEGORIES:
-            self._add_host(facts.HOST_CATEGORIES[name], group)
-        elif name in facts.DEVICE_SYNC_CATEGORIES:
+        if name in words.DEVICE_CATEGORIES:
+            self._add_activities(words.DEVICE_CATEGORIES[name], group)
+        elif name in words.HOST_CATEGORIES:
+            self._add_host(words.HOST_CATEGORIES[name], group)
+        elif name in words.DEVICE_SYNC_CATEGORIES:
             self._add_syncs(group)
-        elif name == facts.COUNTER_RANGE_CATEGORY:
+        elif name == COUNTER_RANGE_CATEGORY:
             self._add_counter_ranges(group)
-        elif name in facts.DROPPED_CATEGORIES:
+        elif name in words.DROPPED_CATEGORIES:
             self.defects.add(f"derived:{name}", str(group[0].name), len(group))
         else:
             self._add_host("annotation", group)
@@ -310,11 +311,11 @@ class RawFrames:
                 self.threads[process, self._id(event.tid)] = _text(args.get("name", ""))
             else:
                 label = _text(args.get("name", args.get("labels", "")))
-                known = self.processes.get(process, "")
-                if not known:
+                labels = self.processes.get(process, "")
+                if not labels:
                     self.processes[process] = label
-                elif label not in known and len(known) < _LONGEST_LABEL:
-                    self.processes[process] = f"{known} ({label})"
+                elif label not in labels and len(labels) < _LONGEST_LABEL:
+                    self.processes[process] = f"{labels} ({label})"
 
     # -- small helpers ---------------------------------------------------------------------------------------
 
@@ -325,8 +326,8 @@ class RawFrames:
     def _ids(self, values: Sequence[Any]) -> pl.Series:
         if set(map(type, values)) == {int}:
             return columns.integers(values)
-        known = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
-        return pl.Series([self._id(v) if isinstance(v, int) else known[v] for v in values], dtype=pl.Int64)
+        of_text = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
+        return pl.Series([self._id(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
 
     def _id(self, value: int | str | float | None) -> int:
         """A process or thread number; text that is none ("Spans", "") gets a negative number of its own."""

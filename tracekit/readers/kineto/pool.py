@@ -1,6 +1,6 @@
 """Helper processes that decode blocks of a large file, one a core.
 
-They are plain subprocesses running `_worker`, spoken to over pipes: unlike multiprocessing's, they never run the
+They are plain subprocesses running `worker`, spoken to over pipes: unlike multiprocessing's, they never run the
 caller's main module again, so that `tracekit.read` works in a script without an `if __name__ == "__main__"`.
 """
 

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts import kineto as facts
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.facts.stack_names import MODULE_PREFIX
+from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.assemble import conform
 from tracekit.readers.common.excerpt import take_excerpt
-from tracekit.readers.common.finish import (
-    assembled,
-    captured_kinds,
-    collectives_of,
-    count_partial_overlaps,
-    or_empty,
-    rank_in_name,
-    side_frame,
-)
-from tracekit.readers.common.source import Source
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames
+from tracekit.readers.format import Progress
+from tracekit.readers.kineto import KINETO
 from tracekit.readers.kineto.events import EventStream
 from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
+from tracekit.readers.kineto.source import Source
+from tracekit.readers.kineto.vocabulary import ANNOTATION_PREFIXES
 from tracekit.trace import (
-    COUNTER_SCHEMA,
-    DEVICE_SCHEMA,
     FLOW_SCHEMA,
-    HOST_SCHEMA,
-    MEMORY_SCHEMA,
-    SYNC_SCHEMA,
     THREAD_SCHEMA,
     DeviceInfo,
     Excerpt,
@@ -59,103 +49,70 @@ _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
 
 
-def read_kineto(
-    path: str | os.PathLike[str],
-    *,
-    limits: Limits | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Trace:
+def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) -> Trace:
     """Read one trace file, plain or gzip.
 
-    `progress` is called with (plain bytes decoded, bytes of the file). Raises UnreadableTraceError when the file
-    is missing, foreign or holds no event.
-
-    Times of the returned frames are ns from the earliest event of the file.
+    Raises UnreadableTraceError when the file is missing, foreign or holds no event. Times of the returned frames are ns from
+    the earliest event of the file.
     """
-    source = Source(path, limits)
-    stream = EventStream(source)
-    most = limits.max_events if limits is not None else None
-    raw = RawFrames(stream.defects, FrameStore(most))
-    with closing(raw.store):
+    health = HealthLog()
+    with closing(Source(path, limits)) as source, closing(FrameStore(limits.max_events)) as store:
+        stream = EventStream(source)
+        raw = RawFrames(stream.defects, store)
         with decoder_pool(_plain_size(source)) as pool:
             for batch in stream.batches(pool):
                 raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
                 if progress is not None:
                     progress(source.plain_bytes, source.size)
-        excerpt = take_excerpt(raw.store, most, path) if most is not None and raw.store.overflowed else None
+        excerpt = take_excerpt(store, path, health)
     broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
     if broken and not raw.event_count:
         raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)
-    return _build(source, stream, raw, excerpt)
+    return _build(source, stream, raw, excerpt, health)
 
 
 def _plain_size(source: Source) -> int:
     """The size of the JSON in bytes; of a compressed file an estimate."""
-    try:
-        size = source.path.stat().st_size
-    except (OSError, ValueError):
-        return 0  # the reader says what is wrong with the file
-    return size * _USUAL_RATIO if source.path.suffix == ".gz" else size
+    return source.size * _USUAL_RATIO if source.compressed else source.size
 
 
-def _build(source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt | None) -> Trace:
-    health = HealthLog()
-    if excerpt is not None:
-        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
+def _build(
+    source: Source, stream: EventStream, raw: RawFrames, excerpt: Excerpt | None, health: HealthLog
+) -> Trace:
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
-    side = {
-        name: raw.frame(name)
-        for name in ("syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
-    }
-    made, origin = assembled(
-        _host_kinds(or_empty(raw.frame("host"), HOST_SCHEMA)),
-        or_empty(raw.frame("device"), DEVICE_SCHEMA),
-        [side[n] for n in ("syncs", "memory", "counters", "collectives")],
-        health,
-    )
-    rank = _rank(stream.header, source)
-    if rank is None:
-        health.count("unknown_rank", 1, source.path.name)
-    count_partial_overlaps(made.host, health)
-    frames: dict[str, pl.DataFrame | None] = {
-        "syncs": side_frame(side["syncs"], SYNC_SCHEMA, origin),
-        "memory": side_frame(side["memory"], MEMORY_SCHEMA, origin),
-        "counters": side_frame(side["counters"], COUNTER_SCHEMA, origin),
-        "collectives": collectives_of(side["collectives"], made.host, origin),
-        "flows": _flows(side["flow_starts"], side["flow_ends"], origin),
-    }
-    meta = _meta(source, stream.header, raw, made.host, made.device, frames, origin, rank)
-    if excerpt is not None:
-        since = replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
-        meta = replace(meta, excerpt=since)
+    rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
+    rows["host"] = _host_kinds(raw.frame("host"))
+    made = trace_frames(rows, health)
+    rank = rank_of(source.path, _rank(stream.header), health)
+    meta = _meta(source, stream.header, raw.event_count, made)
+    since = None if excerpt is None else excerpt.since(made.origin)
     return Trace(
-        meta=meta,
+        meta=replace(meta, rank=rank, excerpt=since),
         host=made.host,
         device=made.device,
         threads=_threads(raw),
         health=health.frame(),
-        counters=frames["counters"],
-        memory=frames["memory"],
-        syncs=frames["syncs"],
-        collectives=frames["collectives"],
-        flows=frames["flows"],
+        flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), made.origin),
+        **made.others,  # type: ignore[arg-type]  # one of the fields is no frame
     )
 
 
-def _host_kinds(host: pl.DataFrame) -> pl.DataFrame:
+def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:
     """Refine the kind by name: steps, module calls, and what 2021 files list as operators although it is not."""
+    if host is None:
+        return None
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
-    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in facts.ANNOTATION_PREFIXES])
+    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in ANNOTATION_PREFIXES])
     is_range = kind.is_in(["op", "annotation"])
     has_layer = pl.col("layer").is_not_null() if "layer" in host.columns else pl.lit(value=False)
     return host.with_columns(
-        pl.when(is_range & name.str.starts_with(facts.STEP_PREFIX))
+        pl.when(is_range & name.str.starts_with(STEP_PREFIX))
         .then(pl.lit("step"))
         .when((kind == "op") & annotation)
         .then(pl.lit("annotation"))
-        .when((kind == "python") & name.str.starts_with(facts.MODULE_PREFIX))
+        .when((kind == "python") & name.str.starts_with(MODULE_PREFIX))
         .then(pl.lit("module"))
         .when((kind == "annotation") & has_layer)
         .then(pl.lit("module"))
@@ -189,55 +146,36 @@ def _threads(raw: RawFrames) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=THREAD_SCHEMA, orient="row")
 
 
-def _meta(
-    source: Source,
-    header: dict[str, Any],
-    raw: RawFrames,
-    host: pl.DataFrame,
-    device: pl.DataFrame,
-    frames: dict[str, pl.DataFrame | None],
-    origin: int,
-    rank: int | None,
-) -> Meta:
-    distributed = header.get("distributedInfo")
-    info = distributed if isinstance(distributed, dict) else {}
-    base = header.get("baseTimeNanoseconds")
-    base_ns = _int(base)
+def _meta(source: Source, header: dict[str, Any], events: int, made: TraceFrames) -> Meta:
+    info, origin = _distributed(header), made.origin
+    base_ns = _int(header.get("baseTimeNanoseconds"))
     if base_ns is None and origin >= _UTC_FROM_US * 1000:
         base_ns = 0
     producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
+    processes = made.host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
-        format="kineto",
+        format=KINETO.name,
         format_version=_text(header.get("schemaVersion", "")),
         size_bytes=source.size,
-        event_count=raw.event_count,
+        event_count=events,
         producer=producer,
-        rank=rank,
         world_size=_int(info.get("world_size")),
         backend=_text(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
-        devices=_devices(header.get("deviceProperties"), device),
+        devices=_devices(header.get("deviceProperties"), made.device),
         origin_ns=origin,
         origin_utc_ns=None if base_ns is None else base_ns + origin,
-        captured=_captured(header, host, device, frames, has_layers=layers is not None),
+        captured=_captured(header, made),
         layers=None if layers is None else _text(layers),
     )
 
 
-def _captured(
-    header: dict[str, Any],
-    host: pl.DataFrame,
-    device: pl.DataFrame,
-    frames: dict[str, pl.DataFrame | None],
-    *,
-    has_layers: bool,
-) -> frozenset[str]:
-    present = captured_kinds(host, device, frames)
+def _captured(header: dict[str, Any], made: TraceFrames) -> frozenset[str]:
+    present = captured_kinds(made)
     present["shapes"] |= bool(header.get("record_shapes"))
-    present["layers"] |= has_layers
+    present["layers"] |= header.get(LAYER_METADATA_KEY) is not None
     return frozenset(name for name, is_there in present.items() if is_there)
 
 
@@ -266,12 +204,13 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
     return tuple(infos.get(number, replace(common, device_id=number)) for number in used)
 
 
-def _rank(header: dict[str, Any], source: Source) -> int | None:
-    """From the file's distributedInfo, else from its name; unknown is not 0."""
+def _rank(header: dict[str, Any]) -> int | None:
+    return _int(_distributed(header).get("rank"))
+
+
+def _distributed(header: dict[str, Any]) -> dict[str, Any]:
     info = header.get("distributedInfo")
-    if isinstance(info, dict) and (rank := _int(info.get("rank"))) is not None:
-        return rank
-    return rank_in_name(source.path)
+    return info if isinstance(info, dict) else {}
 
 
 def _text(value: Any) -> str:

@@ -195,8 +195,8 @@ class _Pieces(Generic[_Record]):
         """The end of a bare number or text, else of what is no value at all."""
         if scalar := _SCALAR.match(self.text, begin):
             return scalar.end()
-        found = self.text.find(b"{", begin)
-        return found if found > 0 else len(self.text)
+        brace = self.text.find(b"{", begin)
+        return brace if brace > 0 else len(self.text)
 
     def _repair(self, begin: int) -> tuple[_Record | None, int]:
         """The event after ever stronger repairs; a `},{` inside its arguments or name may have cut it in pieces."""

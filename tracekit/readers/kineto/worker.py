@@ -1,4 +1,4 @@
-"""The helper process of `_pool`: blocks of events come in on stdin, packed frames go out on stdout."""
+"""The helper process of `pool`: blocks of events come in on stdin, packed frames go out on stdout."""
 
 from __future__ import annotations
 

@@ -63,14 +63,14 @@ def csv_tables(path: Path, log: HealthLog) -> list[CsvTable]:
         raise UnreadableTraceError(f"it holds {len(heads):,} tables", path=path, remedy="split the file")
     log.count("ncu_other_lines", data.count(b"\n", 0, heads[0].start()))
     ends = [*(head.start() for head in heads[1:]), len(data)]
-    found = []
+    tables = []
     for head, end in zip(heads, ends, strict=True):
         body = data[head.start() : end].removeprefix(_BOM)
-        found.append(_parsed(_rows(body, log), path))
-    if not data.endswith(b"\n") and _ends_early(found[-1]):
+        tables.append(_parsed(_rows(body, log), path))
+    if not data.endswith(b"\n") and _ends_early(tables[-1]):
         log.count("truncated_file", 1, "the last row")
-        found[-1] = replace(found[-1], frame=found[-1].frame.head(-1))
-    return found
+        tables[-1] = replace(tables[-1], frame=tables[-1].frame.head(-1))
+    return tables
 
 
 def _ends_early(table: CsvTable) -> bool:

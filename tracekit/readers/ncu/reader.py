@@ -2,7 +2,7 @@
 
 The details page has one row per kernel and metric with labels ("Achieved Occupancy"), or with the names that were asked
 for by --metrics; the raw page has one row per kernel, a column per metric, and below the header a row of units. Units are
-converted to bytes, nanoseconds, fractions and hertz by one table (`tracekit.facts.gpu_metrics`). Names of programs and
+converted to bytes, nanoseconds, fractions and hertz by one table (`tracekit.readers.ncu.units`). Names of programs and
 machines are never read.
 """
 
@@ -15,11 +15,12 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.counted_work import WORK_SCHEMA, work_of
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts.gpu_metrics import DETAILS_NAMES, DURATIONS, REGISTERS, base_unit
+from tracekit.facts.gpu_metrics import DURATIONS, REGISTERS
 from tracekit.health import HealthLog
-from tracekit.readers.ncu.counted_work import WORK_SCHEMA, work_of
 from tracekit.readers.ncu.csv_table import CsvTable, csv_tables, numbers, refuse_decimal_commas
+from tracekit.readers.ncu.units import DETAILS_NAMES, base_unit
 from tracekit.trace import Schema
 
 __all__ = ["KERNEL_SCHEMA", "METRIC_SCHEMA", "NcuReport", "read_ncu", "values_as_counters"]
@@ -63,18 +64,13 @@ _SIZES: Final = r"(\d+)\D+(\d+)\D+(\d+)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NcuReport:
-    """What Nsight Compute measured, kernel by kernel.
-
-    `kernels` has one row per launch that was measured, with the columns of KERNEL_SCHEMA; `metrics` has all its numbers
-    in long form (METRIC_SCHEMA); `health` says what was left out (HEALTH_SCHEMA); `page` is `details` or `raw`, that
-    of the first table.
-    """
+    """What Nsight Compute measured, kernel by kernel."""
 
     path: str
-    page: str
-    kernels: pl.DataFrame
-    metrics: pl.DataFrame
-    health: pl.DataFrame
+    page: str  # `details` or `raw`, that of the first table
+    kernels: pl.DataFrame  # one row per launch that was measured (KERNEL_SCHEMA)
+    metrics: pl.DataFrame  # all its numbers in long form (METRIC_SCHEMA)
+    health: pl.DataFrame  # what was left out (HEALTH_SCHEMA)
 
 
 def read_ncu(path: str | os.PathLike[str]) -> NcuReport:
@@ -125,11 +121,11 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
     refuse_decimal_commas(rows["Metric Value"], path)
     units = _units(rows["Metric Unit"].unique().drop_nulls().to_list())
     labels = [(label, unit, name) for (label, unit), name in DETAILS_NAMES.items()]
-    known = pl.DataFrame(labels, schema=["Metric Name", "unit", "metric"], orient="row")
+    names = pl.DataFrame(labels, schema=["Metric Name", "unit", "metric"], orient="row")
     section = pl.col("Section Name") if "Section Name" in rows.columns else pl.lit(None, dtype=pl.String)
-    found = (
+    values = (
         rows.join(units, left_on="Metric Unit", right_on="printed", how="left", maintain_order="left")
-        .join(known, on=["Metric Name", "unit"], how="left", maintain_order="left")
+        .join(names, on=["Metric Name", "unit"], how="left", maintain_order="left")
         .join(kernels.select("profile_id", *same), on=same, nulls_equal=True, maintain_order="left")
         .select(
             "profile_id",
@@ -139,7 +135,7 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
             (numbers(pl.col("Metric Value")) * pl.col("factor").fill_null(1.0)).alias("value"),
         )
     )
-    return kernels, _told(found)
+    return kernels, _numbers_only(values)
 
 
 def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -159,23 +155,23 @@ def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.
         {"metric": names, "unit": [units[name][0] for name in names]},
         schema_overrides={"metric": pl.String, "unit": pl.String},
     )
-    found = long.join(of, on="metric", how="left", maintain_order="left").select(
+    metrics = long.join(of, on="metric", how="left", maintain_order="left").select(
         "profile_id",
         pl.lit(None, dtype=pl.String).alias("section"),
         "metric",
         "unit",
         pl.col("value").cast(pl.Float64),
     )
-    return _with_sizes(rows.select("profile_id", *_IDENTITY.values())), _told(found)
+    return _with_sizes(rows.select("profile_id", *_IDENTITY.values())), _numbers_only(metrics)
 
 
 def _with_ids(frame: pl.DataFrame, log: HealthLog) -> pl.DataFrame:
     """The rows of kernels, with the columns of `_IDENTITY` beside those of the table; other rows are counted."""
-    known = [
+    identity = [
         (pl.col(column) if column in frame.columns else pl.lit(None, dtype=pl.String)).alias(name)
         for column, name in _IDENTITY.items()
     ]
-    rows = frame.with_columns(known).with_columns(
+    rows = frame.with_columns(identity).with_columns(
         pl.col("id", "process_id", "device_id", "stream_id").cast(pl.Int64, strict=False)
     )
     kernels = rows.filter(pl.col("id").is_not_null() & pl.col("name").is_not_null())
@@ -193,15 +189,15 @@ def _with_sizes(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _units(printed: list[str]) -> pl.DataFrame:
-    found = [(unit, *base_unit(unit)) for unit in printed]
+    rows = [(unit, *base_unit(unit)) for unit in printed]
     schema = {"printed": pl.String, "unit": pl.String, "factor": pl.Float64}
-    return pl.DataFrame(found, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _told(found: pl.DataFrame) -> pl.DataFrame:
+def _numbers_only(values: pl.DataFrame) -> pl.DataFrame:
     """The rows with a number, each metric of a kernel once."""
-    told = found.drop_nulls("value").with_columns(pl.col("unit").fill_null(""))
-    return told.unique(["profile_id", "metric", "unit"], keep="first", maintain_order=True)
+    kept = values.drop_nulls("value").with_columns(pl.col("unit").fill_null(""))
+    return kept.unique(["profile_id", "metric", "unit"], keep="first", maintain_order=True)
 
 
 def _with_work(kernels: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:

@@ -7,8 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.readers.nsys import payload_names as nsys_payloads
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 
 __all__ = ["collectives_in", "with_group_sizes"]
 
@@ -19,26 +18,26 @@ _COMMUNICATOR: Final = r"[\w,]*\w"
 def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
     """The ranges that are collectives or point-to-point, with what their payloads tell; ns as in `host`."""
     name = pl.col("name").cast(pl.String)
-    chosen = host.select("name").unique().filter(name.str.contains(facts.NCCL_COLLECTIVE))
+    chosen = host.select("name").unique().filter(name.str.contains(words.NCCL_COLLECTIVE))
     rows = host.join(chosen, on="name", how="semi", maintain_order="left")
     return rows.select(
         name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
-        _field(nsys_payloads.COMMUNICATOR, _COMMUNICATOR).alias("group"),
-        _number(nsys_payloads.RANKS).alias("group_size"),
-        _number(nsys_payloads.MESSAGE_SIZE).alias("elements_in"),
+        _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),
+        _number(words.RANKS).alias("group_size"),
+        _number(words.MESSAGE_SIZE).alias("elements_in"),
         pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
         *("process_id", "thread_id", "start", "duration"),
     )
 
 
-def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame) -> pl.DataFrame | None:
+def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None) -> pl.DataFrame | None:
     """Collectives with the number of ranks that the making of their communicator tells; left out where two makings differ."""
-    if collectives is None:
-        return None
-    told = host.select("payload").unique().drop_nulls()
-    made = told.select(
-        _field(nsys_payloads.COMMUNICATOR, _COMMUNICATOR).alias("group"),
-        _number(nsys_payloads.RANKS).alias("ranks"),
+    if collectives is None or host is None:
+        return collectives
+    payloads = host.select("payload").unique().drop_nulls()
+    made = payloads.select(
+        _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),
+        _number(words.RANKS).alias("ranks"),
     )
     made = made.drop_nulls().unique().filter(pl.col("group").is_unique())
     joined = collectives.join(made, on="group", how="left", maintain_order="left")
@@ -47,8 +46,8 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame) -> pl
 
 def _field(title: str, value: str) -> pl.Expr:
     """A value of the payload; some versions write it as text with commas between thousands."""
-    found = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
-    return found.str.replace_all(",", "", literal=True)
+    text = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
+    return text.str.replace_all(",", "", literal=True)
 
 
 def _number(title: str) -> pl.Expr:

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.host import Pages
 from tracekit.readers.nsys.ids import UNNAMED, Texts, labels_of, process_of
 from tracekit.readers.nsys.pages import ColumnKind
@@ -43,9 +43,9 @@ _NO_STREAM: Final = 0xFFFFFFFF
 def activities(tables: Tables) -> Pages:
     """Device activities of all kinds."""
     yield from _kernels(tables)
-    memory_kinds = {**facts.MEMORY_KINDS, **labels_of(tables, facts.MEMORY_KIND_LABELS)}
+    memory_kinds = {**words.MEMORY_KINDS, **labels_of(tables, words.MEMORY_KIND_LABELS)}
     copy_kinds = _copy_kinds(tables)
-    for table, kind in ((facts.MEMCPY_TABLE, "memcpy"), (facts.MEMSET_TABLE, "memset")):
+    for table, kind in ((words.MEMCPY_TABLE, "memcpy"), (words.MEMSET_TABLE, "memset")):
         extra: dict[str, ColumnKind] = {"bytes": "int", "copyKind": "int", "srcKind": "int", "dstKind": "int"}
         if kind == "memset":
             extra = {"bytes": "int", "memKind": "int"}
@@ -53,19 +53,19 @@ def activities(tables: Tables) -> Pages:
             name = _copy_name(copy_kinds, memory_kinds) if kind == "memcpy" else _memset_name(memory_kinds)
             yield "device", _common(page, kind, name, pl.col("bytes"))
     graph: dict[str, ColumnKind] = {**_ACTIVITY, "graphId": "int"}
-    for page in tables.pages(facts.GRAPH_TABLE, graph):
+    for page in tables.pages(words.GRAPH_TABLE, graph):
         name = pl.format("CUDA graph {}", pl.col("graphId").cast(pl.String).fill_null("?"))
         yield "device", _common(page, "graph", name)
 
 
 def _kernels(tables: Tables) -> Pages:
-    there = tables.columns(facts.KERNEL_TABLE)
+    there = tables.columns(words.KERNEL_TABLE)
     name_columns = [column for column in _NAME_COLUMNS if column in there]
-    texts: dict[str, Texts] = {column: Texts(tables, facts.KERNEL_TABLE, column) for column in name_columns}
+    texts: dict[str, Texts] = {column: Texts(tables, words.KERNEL_TABLE, column) for column in name_columns}
     wanted: dict[str, ColumnKind] = {**_ACTIVITY, **_KERNEL, **dict.fromkeys(name_columns, "int")}
     unnamed = pl.lit(UNNAMED).cast(pl.Categorical())
-    for rows in tables.pages(facts.KERNEL_TABLE, wanted):
-        names = _first_told(rows, texts)
+    for rows in tables.pages(words.KERNEL_TABLE, wanted):
+        names = _names(rows, texts)
         page = rows.with_columns(pl.coalesce(*names, unnamed).alias("name"))
         shared = pl.col("staticSharedMemory") + pl.col("dynamicSharedMemory")
         frame = _common(page, "kernel", pl.col("name"))
@@ -88,22 +88,22 @@ def _kernels(tables: Tables) -> Pages:
         )
 
 
-def _first_told(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
+def _names(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
     """The names from the best column that has them all, else from every column."""
-    found: list[pl.Series] = []
-    for column, known in texts.items():
-        found.append(known.of(rows[column]))
-        if not found[-1].null_count():
+    names: list[pl.Series] = []
+    for column, strings in texts.items():
+        names.append(strings.of(rows[column]))
+        if not names[-1].null_count():
             break
-    return found
+    return names
 
 
 def _extent(page: pl.DataFrame, what: str) -> pl.Series:
     """`[x, y, z]`; the text is made once per distinct extent."""
     axes = [f"{what}{axis}" for axis in "XYZ"]
     text = pl.format("[{}, {}, {}]", *axes).cast(pl.Categorical())
-    known = page.select(axes).unique().with_columns(text.alias(what))
-    return page.select(axes).join(known, on=axes, how="left", maintain_order="left", nulls_equal=True)[what]
+    extents = page.select(axes).unique().with_columns(text.alias(what))
+    return page.select(axes).join(extents, on=axes, how="left", maintain_order="left", nulls_equal=True)[what]
 
 
 def _common(page: pl.DataFrame, kind: str, name: pl.Expr, size: pl.Expr | None = None) -> pl.DataFrame:
@@ -123,10 +123,10 @@ def _common(page: pl.DataFrame, kind: str, name: pl.Expr, size: pl.Expr | None =
 
 
 def _copy_kinds(tables: Tables) -> dict[int, str]:
-    table, long, short = facts.COPY_KIND_LABELS
-    told = labels_of(tables, table)
-    labels = pl.Series(list(told.values()), dtype=pl.String).str.replace(long, short)
-    return {**facts.COPY_KINDS, **dict(zip(told, labels, strict=True))}
+    table, long, short = words.COPY_KIND_LABELS
+    labels = labels_of(tables, table)
+    kinds = pl.Series(list(labels.values()), dtype=pl.String).str.replace(long, short)
+    return {**words.COPY_KINDS, **dict(zip(labels, kinds, strict=True))}
 
 
 def _named(column: str, kinds: dict[int, str]) -> pl.Expr:
@@ -154,7 +154,7 @@ def waits(tables: Tables) -> Pages:
     }
     key = ["globalPid", "eventId", "eventSyncId"]
     recorded = _recorded_events(tables).unique(key, keep="last", maintain_order=True)
-    for page in tables.pages(facts.SYNC_TABLE, wanted):
+    for page in tables.pages(words.SYNC_TABLE, wanted):
         rows = page.join(recorded, on=key, how="left", maintain_order="left")
         stream = pl.col("streamId")
         yield (
@@ -162,7 +162,7 @@ def waits(tables: Tables) -> Pages:
             rows.select(
                 process_of("globalPid"),
                 _sync_type()
-                .replace_strict(facts.SYNC_NAMES, default="Unknown Sync", return_dtype=pl.String)
+                .replace_strict(words.SYNC_NAMES, default="Unknown Sync", return_dtype=pl.String)
                 .cast(pl.Categorical())
                 .alias("name"),
                 pl.col("deviceId").alias("device_id"),

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.ids import UNNAMED, Texts, labels_of, process_of, thread_of
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
@@ -30,8 +30,8 @@ def named_threads(tables: Tables, own: pl.DataFrame) -> pl.DataFrame:
     listed = whole(tables, "ThreadNames", {"globalTid": "int", "nameId": "int"}, 1 << 20)
     named = Texts(tables, "ThreadNames", "nameId").of(listed["nameId"]).cast(pl.String).alias("name")
     rows = listed.select(process_of("globalTid"), thread_of("globalTid"), named).drop_nulls()
-    found = pl.concat([own, rows])
-    return found.unique(["process_id", "thread_id"], keep="first", maintain_order=True)
+    names = pl.concat([own, rows])
+    return names.unique(["process_id", "thread_id"], keep="first", maintain_order=True)
 
 
 def api_calls(tables: Tables, health: HealthLog) -> Pages:
@@ -44,9 +44,9 @@ def api_calls(tables: Tables, health: HealthLog) -> Pages:
         "correlationId": "int",
         "nameId": "int",
     }
-    texts = Texts(tables, facts.RUNTIME_TABLE, "nameId", without=facts.API_VERSION)
-    for page in tables.pages(facts.RUNTIME_TABLE, wanted):
-        calls = pl.col("eventClass").is_null() | pl.col("eventClass").is_in(facts.API_CLASSES)
+    texts = Texts(tables, words.RUNTIME_TABLE, "nameId", without=words.API_VERSION)
+    for page in tables.pages(words.RUNTIME_TABLE, wanted):
+        calls = pl.col("eventClass").is_null() | pl.col("eventClass").is_in(words.API_CLASSES)
         again = page.filter(~calls)
         if again.height:
             health.count("derived:CUDA backtrace", again.height, f"eventClass {again['eventClass'][0]}")
@@ -60,7 +60,7 @@ def api_calls(tables: Tables, health: HealthLog) -> Pages:
 
 def library_calls(tables: Tables) -> Pages:
     """Calls of libraries that nsys traces itself, as operators."""
-    for table in facts.LIBRARY_TABLES:
+    for table in words.LIBRARY_TABLES:
         for column in ("nameId", "textId"):
             if column in tables.columns(table):
                 yield from _named(tables, table, column, "op")
@@ -69,8 +69,8 @@ def library_calls(tables: Tables) -> Pages:
 
 def overheads(tables: Tables) -> Pages:
     """What the profiler itself cost."""
-    labels = labels_of(tables, facts.OVERHEAD_LABELS)
-    for table in facts.OVERHEAD_TABLES:
+    labels = labels_of(tables, words.OVERHEAD_LABELS)
+    for table in words.OVERHEAD_TABLES:
         yield from _named(tables, table, "nameId", "overhead", ("overheadType", labels))
 
 

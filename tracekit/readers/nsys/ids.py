@@ -54,56 +54,58 @@ class Texts:
 
     def of(self, ids: pl.Series) -> pl.Series:
         """The strings with these ids as a categorical column, null where there is none."""
-        return self._found(ids, pl.Categorical())
+        return self._of(ids, pl.Categorical())
 
     def strings(self, ids: pl.Series) -> pl.Series:
         """The same as texts: each may be another one."""
-        return self._found(ids, pl.String())
+        return self._of(ids, pl.String())
 
-    def _found(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
+    def _of(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
         if ids.null_count() == ids.len():
             return pl.Series([None], dtype=dtype).new_from_index(0, ids.len())
-        known = self._of_page(ids) if self._known is None else self._known
-        if known is None:
-            self._known = known = self._all()
-        joined = ids.alias("id").to_frame().join(known, on="id", how="left", maintain_order="left")
+        strings = self._of_page(ids) if self._known is None else self._known
+        if strings is None:
+            self._known = strings = self._all()
+        joined = ids.alias("id").to_frame().join(strings, on="id", how="left", maintain_order="left")
         return joined["text"].cast(dtype)
 
     def _of_page(self, ids: pl.Series) -> pl.DataFrame | None:
         """The strings of these ids where there are very many; the long ones cut, with their number behind."""
         if self._tables.count("StringIds") <= _MANY_STRINGS:
             return None
-        found = self._tables.texts_by_id(ids)
-        if found is None:
+        strings = self._tables.texts_by_id(ids)
+        if strings is None:
             return None
         text, size = pl.col("text"), pl.col("text").str.len_bytes()
-        found = found.with_columns(pl.when(size > LONGEST_NAME).then(_SHORT).otherwise(text).alias("text"))
-        return self._stripped(found)
+        strings = strings.with_columns(
+            pl.when(size > LONGEST_NAME).then(_SHORT).otherwise(text).alias("text")
+        )
+        return self._stripped(strings)
 
     def _all(self) -> pl.DataFrame:
-        found = self._short(self._tables.texts(self._table, self._column))
-        return self._stripped(found).with_columns(pl.col("text").cast(pl.Categorical()))
+        strings = self._short(self._tables.texts(self._table, self._column))
+        return self._stripped(strings).with_columns(pl.col("text").cast(pl.Categorical()))
 
-    def _stripped(self, found: pl.DataFrame) -> pl.DataFrame:
+    def _stripped(self, strings: pl.DataFrame) -> pl.DataFrame:
         if self._without is None:
-            return found
-        return found.with_columns(pl.col("text").str.replace(self._without, ""))
+            return strings
+        return strings.with_columns(pl.col("text").str.replace(self._without, ""))
 
-    def _short(self, found: pl.DataFrame) -> pl.DataFrame:
+    def _short(self, strings: pl.DataFrame) -> pl.DataFrame:
         """The same strings; the long ones cut, with their number behind, where rows would tell more than their names can be.
 
         One string can be the name of every row, and what looks at names may hold one for each row.
         """
         size = pl.col("text").str.len_bytes().cast(pl.Int64)
-        longest, rows = found.select(size.max()).item() or 0, self._tables.count(self._table)
+        longest, rows = strings.select(size.max()).item() or 0, self._tables.count(self._table)
         if longest * rows <= _MOST_BYTES:
-            return found
+            return strings
         wanted: dict[str, ColumnKind] = {self._column: "int"}
         pages = [page.group_by(self._column).len("rows") for page in self._tables.pages(self._table, wanted)]
         uses = pl.concat(pages).group_by(pl.col(self._column).alias("id")).agg(pl.col("rows").sum())
-        told = found.join(uses, on="id", how="inner").select((size * pl.col("rows").cast(pl.Int64)).sum())
-        if told.item() <= max(_MOST_BYTES, LONGEST_NAME * rows):
-            return found
-        return found.with_columns(
+        total = strings.join(uses, on="id", how="inner").select((size * pl.col("rows").cast(pl.Int64)).sum())
+        if total.item() <= max(_MOST_BYTES, LONGEST_NAME * rows):
+            return strings
+        return strings.with_columns(
             pl.when(size > LONGEST_NAME // 2).then(_SHORT).otherwise("text").alias("text")
         )

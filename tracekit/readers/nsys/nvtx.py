@@ -9,10 +9,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import collectives_in
 from tracekit.readers.nsys.ids import UNNAMED, Texts, process_of, thread_of
-from tracekit.readers.nsys.names import interpreted
+from tracekit.readers.nsys.nvtx_texts import interpreted
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.payloads import Payloads
 from tracekit.readers.nsys.tables import Tables
@@ -40,18 +40,16 @@ _NUMBERS: Final[Mapping[str, ColumnKind]] = {
     "doubleValue": "float",
     "floatValue": "float",
 }
-_USED: Final = (*facts.NESTED_RANGES, *facts.SPANNING_RANGES, *facts.MARKS)
+_USED: Final = (*words.NESTED_RANGES, *words.SPANNING_RANGES, *words.MARKS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvtxNames:
-    """`domains` (`process_id`, `domainId`, `domain`), `threads` (`process_id`, `thread_id`, `name`), and the rank that the name of a
-    process's thread tells.
-    """
+    """What rows of NVTX name."""
 
-    domains: pl.DataFrame
-    threads: pl.DataFrame
-    ranks: dict[int, int]
+    domains: pl.DataFrame  # `process_id`, `domainId`, `domain`
+    threads: pl.DataFrame  # `process_id`, `thread_id`, `name`
+    ranks: dict[int, int]  # that the name of a process's thread tells, by process
 
 
 def nvtx_names(tables: Tables) -> NvtxNames:
@@ -59,17 +57,17 @@ def nvtx_names(tables: Tables) -> NvtxNames:
     wanted: dict[str, ColumnKind] = {
         name: _COLUMNS[name] for name in ("eventType", "globalTid", "domainId", "text", "textId")
     }
-    only = ("eventType", (facts.NAMED_THREAD, facts.DOMAIN_CREATED))
+    only = ("eventType", (words.NAMED_THREAD, words.DOMAIN_CREATED))
     schema = {name: pl.String if kind == "text" else pl.Int64 for name, kind in wanted.items()}
     rows = pl.concat([*tables.pages(_TABLE, wanted, only=only), pl.DataFrame(schema=schema)])
     name = pl.coalesce("text", Texts(tables, _TABLE, "textId").strings(rows["textId"]))
     rows = rows.with_columns(name.alias("name"), process_of("globalTid"), thread_of("globalTid"))
     kind = pl.col("eventType")
-    domains = rows.filter(kind == facts.DOMAIN_CREATED).select(
+    domains = rows.filter(kind == words.DOMAIN_CREATED).select(
         "process_id", "domainId", pl.col("name").cast(pl.Categorical()).alias("domain")
     )
-    threads = rows.filter(kind == facts.NAMED_THREAD).select("process_id", "thread_id", "name").drop_nulls()
-    ranks = threads.select("process_id", pl.col("name").str.extract(facts.RANK_NAME).cast(pl.Int64))
+    threads = rows.filter(kind == words.NAMED_THREAD).select("process_id", "thread_id", "name").drop_nulls()
+    ranks = threads.select("process_id", pl.col("name").str.extract(words.RANK_NAME).cast(pl.Int64))
     return NvtxNames(
         domains=domains.unique(["process_id", "domainId"], keep="first", maintain_order=True),
         threads=threads,
@@ -80,7 +78,7 @@ def nvtx_names(tables: Tables) -> NvtxNames:
 def ranges(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
     """Push/pop ranges (`host`), start/end ranges and marks (`ranges`), communication (`collectives`)."""
     binary = Payloads(tables)
-    for table in facts.NVTX_TABLES:
+    for table in words.NVTX_TABLES:
         yield from _ranges_of(tables, table, names, binary)
     health.count("unread_payload", binary.unread, "of NVTX ranges")
 
@@ -110,16 +108,16 @@ def _ranges_of(
             _domain(rows, names.domains).alias("domain"),
             _payload(rows, payloads, numbers, binary).alias("payload"),
         )
-        nested = rows.filter(kind.is_in(facts.NESTED_RANGES))
+        nested = rows.filter(kind.is_in(words.NESTED_RANGES))
         if nested.height:
             place = ["process_id", "thread_id", "start", "duration", "domain", "payload"]
-            told = interpreted(nested.select("text", "domain"))
-            host = pl.concat([told, nested.select(place)], how="horizontal")
+            meaning = interpreted(nested.select("text", "domain"))
+            host = pl.concat([meaning, nested.select(place)], how="horizontal")
             yield "host", host
             talk = collectives_in(host)
             if talk.height:
                 yield "collectives", talk
-        others = rows.filter(~kind.is_in(facts.NESTED_RANGES))
+        others = rows.filter(~kind.is_in(words.NESTED_RANGES))
         if others.height:
             yield "ranges", _spanning(others)
 
@@ -130,23 +128,23 @@ def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
         return pl.Series("domain", [None], dtype=pl.Categorical()).new_from_index(0, rows.height)
     key = ["process_id", "domainId"]
     used = rows.select(process_of("globalTid"), "domainId")
-    known = used.unique().join(domains, on=key, how="left")
+    names = used.unique().join(domains, on=key, how="left")
     number = pl.when(pl.col("domainId") > 0).then(pl.format("#{}", "domainId")).cast(pl.Categorical())
-    known = known.with_columns(pl.coalesce("domain", number).alias("domain"))
-    return used.join(known, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
+    names = names.with_columns(pl.coalesce("domain", number).alias("domain"))
+    return used.join(names, on=key, how="left", maintain_order="left", nulls_equal=True)["domain"]
 
 
 def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str], binary: Payloads) -> pl.Series:
     """What a range carries: text of JSON, else the numbers of its bytes, else its number."""
-    asked = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
-    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in asked]
-    json = written.pop(0) if "jsonText" in asked else pl.lit(None, pl.Categorical())
-    told = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
-    return rows.select(told.alias("payload")).to_series()
+    columns = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
+    written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in columns]
+    json = written.pop(0) if "jsonText" in columns else pl.lit(None, pl.Categorical())
+    payload = pl.coalesce(texts.of(rows["jsonTextId"]), json, binary.of(rows), *written)
+    return rows.select(payload.alias("payload")).to_series()
 
 
 def _spanning(rows: pl.DataFrame) -> pl.DataFrame:
-    mark = pl.col("eventType").is_in(facts.MARKS)
+    mark = pl.col("eventType").is_in(words.MARKS)
     ended = pl.coalesce(thread_of("endGlobalTid"), "thread_id")
     return rows.select(
         pl.when(mark).then(pl.lit("mark")).otherwise(pl.lit("start_end")).alias("kind"),

@@ -14,8 +14,8 @@ __all__ = [
     "PAGE_ROWS",
     "ColumnKind",
     "Only",
-    "asked_for",
     "clocked",
+    "conditions_on",
     "decoded",
 ]
 
@@ -45,7 +45,7 @@ _LATEST_NS: Final = 3 * 10**18
 """95 years; the difference of two such times, with such a duration added, is still an Int64."""
 
 
-def asked_for(column: str, ids: pl.Series) -> Iterator[str]:
+def conditions_on(column: str, ids: pl.Series) -> Iterator[str]:
     """Conditions of SQL that these ids fulfil together, some thousands in each: what lies between their ends, where that is not much more."""
     rising = ids.drop_nulls().unique().sort()
     for chunk in rising.to_frame().iter_slices(_MOST_IDS):

@@ -90,12 +90,12 @@ class ParquetTables:
             return
         schema = self._schemas[table]
         rows = self.count(table)
-        asked: dict[str, ColumnKind] = {**wanted, **({only[0]: "int"} if only else {})}
-        there = [name for name in schema if name in asked and _holds(schema[name], asked[name])]
+        columns: dict[str, ColumnKind] = {**wanted, **({only[0]: "int"} if only else {})}
+        there = [name for name in schema if name in columns and _holds(schema[name], columns[name])]
         for at in range(0, rows, PAGE_ROWS):
             height = min(PAGE_ROWS, rows - at)
             page = self._page(table, there, at, height) if there else pl.DataFrame()
-            typed = pl.DataFrame([self._typed(page, name, kind, height) for name, kind in asked.items()])
+            typed = pl.DataFrame([self._typed(page, name, kind, height) for name, kind in columns.items()])
             if only:
                 typed = typed.filter(pl.col(only[0]).is_in(only[1]))
             yield clocked(typed.select(list(wanted)))
@@ -126,11 +126,11 @@ class ParquetTables:
         wanted = ids.drop_nulls().unique().sort().alias("id")
         far = (wanted.diff() > _FAR_APART).fill_null(value=False)
         parts = wanted.to_frame().group_by(far.cum_sum().alias("part") % _MOST_PARTS).agg("id")["id"]
-        found = [
+        strings = [
             self._strings(part.to_frame("id").lazy(), pl.col("id").is_between(part.min(), part.max()))
             for part in parts
         ]
-        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *found])
+        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *strings])
 
     def _has_strings(self) -> bool:
         strings = self._schemas.get("StringIds", {})
@@ -144,12 +144,12 @@ class ParquetTables:
         """`id` and `text` of the strings with these ids, each once, of the rows of which the condition holds."""
 
         def named(strings: pl.LazyFrame) -> pl.LazyFrame:
-            known = strings.filter(where).select(pl.col("id").cast(pl.Int64, strict=False), "value")
-            return known.join(ids, on="id", how="semi")
+            chosen = strings.filter(where).select(pl.col("id").cast(pl.Int64, strict=False), "value")
+            return chosen.join(ids, on="id", how="semi")
 
-        found = self._collected("StringIds", named)
-        text = self._typed(found, "value", "text", found.height).alias("text")
-        return found.select("id", text).unique("id", keep="first", maintain_order=True)
+        rows = self._collected("StringIds", named)
+        text = self._typed(rows, "value", "text", rows.height).alias("text")
+        return rows.select("id", text).unique("id", keep="first", maintain_order=True)
 
     def close(self) -> None:
         """Delete what was copied."""
@@ -176,15 +176,15 @@ class ParquetTables:
         much = (values.str.len_bytes().cast(pl.Int64).sum() or 0) > _MOST_BYTES
         return values.str.slice(0, LONGEST_NAME) if much else values
 
-    def _collected(self, table: str, asked: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
+    def _collected(self, table: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         try:
             try:
-                return asked(pl.scan_parquet(self._files[table])).collect()
+                return query(pl.scan_parquet(self._files[table])).collect()
             except pl.exceptions.ComputeError as error:
                 if "UTF-8" not in str(error) or self._is_copy(table):
                     raise
                 self._files[table] = self._with_texts_as_bytes(table)
-                return asked(pl.scan_parquet(self._files[table])).collect()
+                return query(pl.scan_parquet(self._files[table])).collect()
         except (pl.exceptions.PolarsError, OSError, ValueError) as error:
             fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error

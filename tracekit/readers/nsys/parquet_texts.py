@@ -84,10 +84,10 @@ def _with_bytes(schema: bytes) -> bytes:
     if kind != _STRUCT:
         raise ValueError("its schema is no list of columns")
     head = schema[: reader.at]
-    return head + b"".join(_written(_untold(list(reader.fields()))) for _ in range(count))
+    return head + b"".join(_written(_without_text_types(list(reader.fields()))) for _ in range(count))
 
 
-def _untold(column: list[_Field]) -> list[_Field]:
+def _without_text_types(column: list[_Field]) -> list[_Field]:
     texts = any(field.number == _CONVERTED_TYPE and field.value == _UTF8 for field in column)
     for field in column:
         if field.number == _LOGICAL_TYPE and field.kind == _STRUCT:

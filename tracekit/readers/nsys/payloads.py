@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.readers.nsys import payload_names as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
 
@@ -26,19 +26,19 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A number of a payload: its title, its type, and where it begins."""
+    """A number of a payload."""
 
     title: str
     dtype: pl.DataType
-    offset: int
-    width: int
+    offset: int  # of its first byte
+    width: int  # in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The numbers of payloads of one schema, which are `size` bytes long."""
+    """The numbers of payloads of one schema."""
 
-    size: int
+    size: int  # of a payload, in bytes
     fields: tuple[_Field, ...]
 
 
@@ -50,28 +50,28 @@ class Payloads:
         keys = dict.fromkeys(("domain", "schema"), pl.UInt64)
         positive = [key for key in self._layouts if min(key) >= 0]
         self._keys = pl.DataFrame(positive, schema=keys, orient="row")
-        self._told = _of_tables(tables, self._layouts)
+        self._of_tables = _of_tables(tables, self._layouts)
         self.unread = 0
         self.columns: Mapping[str, ColumnKind] = {
-            **({"binaryData": "bytes"} if tables.columns(facts.SCHEMA_TABLE) else {}),
-            **({"eventId": "int"} if self._told.height else {}),
+            **({"binaryData": "bytes"} if tables.columns(words.PAYLOAD_SCHEMAS) else {}),
+            **({"eventId": "int"} if self._of_tables.height else {}),
         }
         """The columns of the events that are to be read for it."""
 
     def of(self, rows: pl.DataFrame) -> pl.Series:
         """The payload of each row as a categorical column, null where it has none."""
-        told = pl.Series([None], dtype=pl.Categorical()).new_from_index(0, rows.height)
+        payload = pl.Series([None], dtype=pl.Categorical()).new_from_index(0, rows.height)
         if "eventId" in self.columns and rows["eventId"].null_count() < rows.height:
-            told = rows.select("eventId").join(self._told, on="eventId", how="left", maintain_order="left")[
-                "told"
-            ]
+            payload = rows.select("eventId").join(
+                self._of_tables, on="eventId", how="left", maintain_order="left"
+            )["json"]
         if "binaryData" in self.columns and rows["binaryData"].null_count() < rows.height:
-            told = pl.select(pl.coalesce(told, self._decoded(rows))).to_series()
-        return told
+            payload = pl.select(pl.coalesce(payload, self._decoded(rows))).to_series()
+        return payload
 
     def _decoded(self, rows: pl.DataFrame) -> pl.Series:
         key = ["domainId", "binaryData"]
-        found = rows.select(key).drop_nulls("binaryData").unique()
+        payloads = rows.select(key).drop_nulls("binaryData").unique()
 
         def head(place: int) -> pl.Expr:
             return (
@@ -80,37 +80,37 @@ class Payloads:
                 .bin.reinterpret(dtype=pl.UInt64, endianness="little")
             )
 
-        longer = pl.col("binaryData").bin.size() > facts.HEAD_BYTES
-        parts = found.filter(longer).with_columns(
+        longer = pl.col("binaryData").bin.size() > words.PAYLOAD_HEAD_BYTES
+        parts = payloads.filter(longer).with_columns(
             head(0).alias("domain"), head(1).alias("schema"), head(2).alias("size")
         )
-        empty = pl.DataFrame(schema={**found.schema, "told": pl.Categorical()})
-        known = parts.join(self._keys, on=["domain", "schema"], how="semi")
+        empty = pl.DataFrame(schema={**payloads.schema, "json": pl.Categorical()})
+        readable = parts.join(self._keys, on=["domain", "schema"], how="semi")
         explained = (
             _explained(part, self._layouts[part.select("domain", "schema").row(0)])
-            for part in known.partition_by("domain", "schema")
+            for part in readable.partition_by("domain", "schema")
         )
         joined = rows.select(key).join(
             pl.concat([empty, *explained]), on=key, how="left", maintain_order="left", nulls_equal=True
         )
-        self.unread += joined["told"].null_count() - rows["binaryData"].null_count()
-        return joined["told"]
+        self.unread += joined["json"].null_count() - rows["binaryData"].null_count()
+        return joined["json"]
 
 
 def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
     """The payloads whose head agrees with their row and their schema, with what they tell."""
     size = pl.col("binaryData").bin.size().cast(pl.Int64)
-    agrees = (pl.col("size") == layout.size) & (size == facts.HEAD_BYTES + layout.size)
+    agrees = (pl.col("size") == layout.size) & (size == words.PAYLOAD_HEAD_BYTES + layout.size)
     agrees &= (pl.col("domainId") == pl.col("domain").cast(pl.Int64, strict=False)).fill_null(value=True)
     fields = [
         pl.col("binaryData")
-        .bin.slice(facts.HEAD_BYTES + field.offset, field.width)
+        .bin.slice(words.PAYLOAD_HEAD_BYTES + field.offset, field.width)
         .bin.reinterpret(dtype=field.dtype, endianness="little")
         .alias(field.title)
         for field in layout.fields
     ]
-    told = pl.struct(fields).struct.json_encode().cast(pl.Categorical()).alias("told")
-    return part.filter(agrees).select("domainId", "binaryData", told)
+    payload = pl.struct(fields).struct.json_encode().cast(pl.Categorical()).alias("json")
+    return part.filter(agrees).select("domainId", "binaryData", payload)
 
 
 def _layouts(tables: Tables) -> dict[_Key, _Layout]:
@@ -124,12 +124,12 @@ def _layouts(tables: Tables) -> dict[_Key, _Layout]:
         "name": "text",
         "offset": "int",
     }
-    schemas = whole(tables, facts.SCHEMA_TABLE, of_schema, _MOST_ENTRIES).unique()
+    schemas = whole(tables, words.PAYLOAD_SCHEMAS, of_schema, _MOST_ENTRIES).unique()
     entries = (
-        whole(tables, facts.SCHEMA_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
+        whole(tables, words.PAYLOAD_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
     )
     # Processes number schemas for themselves.
-    plain = pl.struct(*key).is_unique() & (pl.col("type") == facts.STATIC) & (pl.col("payloadSize") > 0)
+    plain = pl.struct(*key).is_unique() & (pl.col("type") == words.FIXED_LAYOUT) & (pl.col("payloadSize") > 0)
     layouts: dict[_Key, _Layout] = {}
     for domain, schema, _, size in schemas.drop_nulls(list(key)).filter(plain).sort(*key).rows():
         own = entries.filter((pl.col("domainId") == domain) & (pl.col("schemaId") == schema))
@@ -143,34 +143,34 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
     fields: dict[str, _Field] = {}
     for row in entries.iter_rows(named=True):
         title = (row["name"] or "")[:_LONGEST_TITLE]
-        known = facts.TYPES.get(row["type"])
+        number = words.PAYLOAD_TYPES.get(row["type"])
         # The first entry lies at the beginning, whose 0 is written as null.
         offset = row["offset"] if row["offset"] is not None or row["idx"] else 0
         if (
             not title
             or title in fields
-            or known is None
+            or number is None
             or offset is None
-            or (row["flags"] or 0) & facts.NOT_IN_PLACE
+            or (row["flags"] or 0) & words.NOT_IN_PLACE
         ):
             continue
-        dtype, width = getattr(pl, known[0])(), known[1]
+        dtype, width = getattr(pl, number[0])(), number[1]
         if 0 <= offset <= size - width and len(fields) < _MOST_FIELDS:
             fields[title] = _Field(title, dtype, offset, width)
     return tuple(fields.values())
 
 
 def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
-    """`eventId` and `told` of payloads that have tables of their own."""
+    """`eventId` and `json` of payloads that have tables of their own."""
     names: dict[str, ColumnKind] = {"originalName": "text", "sanitizedName": "text"}
-    shown = whole(tables, facts.NAMES_TABLE, names, _MOST_ENTRIES).drop_nulls()
+    shown = whole(tables, words.PAYLOAD_COLUMNS, names, _MOST_ENTRIES).drop_nulls()
     sanitised = dict(shown.rows())
-    found = [pl.DataFrame(schema={"eventId": pl.Int64, "told": pl.Categorical()})]
+    parts = [pl.DataFrame(schema={"eventId": pl.Int64, "json": pl.Categorical()})]
     room = _MOST_ROWS
     all_names = pl.Series("table", tables.names(), dtype=pl.String)
     matched = all_names.to_frame().with_columns(
         *(
-            pl.col("table").str.extract(facts.DATA_TABLE, place).cast(pl.Int64, strict=False).alias(name)
+            pl.col("table").str.extract(words.PAYLOAD_TABLE, place).cast(pl.Int64, strict=False).alias(name)
             for place, name in ((1, "domain"), (2, "schema"))
         )
     )
@@ -185,9 +185,9 @@ def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
         wanted |= {name: "float" if field.dtype.is_float() else "int" for name, field in fields.items()}
         rows = whole(tables, table, wanted, room)
         room -= rows.height
-        told = pl.struct(_widened(name, field) for name, field in fields.items()).struct.json_encode()
-        found.append(rows.select("eventId", told.cast(pl.Categorical()).alias("told")))
-    return pl.concat(found).drop_nulls("eventId").unique("eventId", keep="first", maintain_order=True)
+        payload = pl.struct(_widened(name, field) for name, field in fields.items()).struct.json_encode()
+        parts.append(rows.select("eventId", payload.cast(pl.Categorical()).alias("json")))
+    return pl.concat(parts).drop_nulls("eventId").unique("eventId", keep="first", maintain_order=True)
 
 
 def _widened(column: str, field: _Field) -> pl.Expr:

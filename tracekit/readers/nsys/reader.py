@@ -7,8 +7,7 @@ are the same numbers.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,84 +18,38 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
-from tracekit.readers.assemble import Assembled
 from tracekit.readers.common.excerpt import take_excerpt
-from tracekit.readers.common.finish import (
-    assembled,
-    captured_kinds,
-    collectives_of,
-    count_partial_overlaps,
-    or_empty,
-    rank_in_name,
-    side_frame,
-)
 from tracekit.readers.common.store import FrameStore
+from tracekit.readers.common.trace_frames import (
+    TraceFrames,
+    captured_kinds,
+    rank_of,
+    side_frame,
+    trace_frames,
+)
+from tracekit.readers.format import Progress
+from tracekit.readers.nsys import NSYS
 from tracekit.readers.nsys import device as device_side
 from tracekit.readers.nsys import host as host_side
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import with_group_sizes
-from tracekit.readers.nsys.graphs import graph_nodes
-from tracekit.readers.nsys.meta import Machine, machine_of
+from tracekit.readers.nsys.graph_nodes import graph_nodes
+from tracekit.readers.nsys.machine import Machine, machine_of
 from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
-from tracekit.readers.nsys.stores import OF_MACHINE, ProcessStores
+from tracekit.readers.nsys.processes import OF_MACHINE, ProcessStores
 from tracekit.readers.nsys.tables import Tables, open_tables
-from tracekit.trace import (
-    COUNTER_SCHEMA,
-    DEVICE_SCHEMA,
-    GRAPH_NODE_SCHEMA,
-    HOST_SCHEMA,
-    MEMORY_SCHEMA,
-    OS_CALL_SCHEMA,
-    RANGE_SCHEMA,
-    SAMPLE_SCHEMA,
-    SYNC_SCHEMA,
-    DeviceInfo,
-    Excerpt,
-    Meta,
-    Schema,
-    Trace,
-)
+from tracekit.trace import COUNTER_SCHEMA, FRAMES, DeviceInfo, Meta, Trace
 
-__all__ = ["is_nsys", "read_nsys"]
+__all__ = ["read_nsys"]
 
-_SQLITE: Final = b"SQLite format 3\0"
 _MOST_DEVICES: Final = 128
 """Of one process; each is looked at with all that the host did meanwhile."""
-_SIDE_SCHEMAS: Final[dict[str, Schema]] = {
-    "syncs": SYNC_SCHEMA,
-    "memory": MEMORY_SCHEMA,
-    "counters": COUNTER_SCHEMA,
-    "ranges": RANGE_SCHEMA,
-    "os_calls": OS_CALL_SCHEMA,
-    "samples": SAMPLE_SCHEMA,
-    "graph_nodes": GRAPH_NODE_SCHEMA,
-}
+_PROCESS_FRAMES: Final = tuple(
+    name for name in FRAMES if name not in ("threads", "health", "flows", *OF_MACHINE)
+)
 
 
-def is_nsys(path: Path) -> bool:
-    """Whether a path is an SQLite database or a folder of Parquet files: the forms of an export that are read.
-
-    So is what calls itself an export or a report: the reader says what is wrong with it.
-    """
-    try:
-        if path.is_dir():
-            return next(path.glob("*.parquet"), None) is not None
-        if path.suffix in (".sqlite", *facts.REPORT_SUFFIXES):
-            return path.exists()
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except (OSError, ValueError):
-        return False  # the reader of plain files says what is wrong with it
-
-
-def read_nsys(
-    path: str | os.PathLike[str],
-    *,
-    limits: Limits | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Trace]:
+def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
     """Read an export: one Trace per process that put work on a device, in order of the process id.
 
     Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), by
@@ -104,16 +57,14 @@ def read_nsys(
 
     Times of each returned trace are ns from its own earliest event.
     """
-    place = Path(path)
-    size = _size(place)
+    size = _size(path)
     health = HealthLog()
     with ExitStack() as stack:
-        tables = stack.enter_context(closing(open_tables(place)))
+        tables = stack.enter_context(closing(open_tables(path)))
         _refuse_foreign(tables)
-        most = limits.max_events if limits is not None else None
-        stores = ProcessStores(place, most, stack)
+        stores = ProcessStores(path, limits.max_events, stack)
         names = nvtx_names(tables)
-        total = sum(tables.count(table) for table in facts.EVENT_TABLES)
+        total = sum(tables.count(table) for table in words.EVENT_TABLES)
         for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
             if progress is not None and total:
@@ -128,13 +79,12 @@ def read_nsys(
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
             _build(
-                _Part(place, size, part, len(parts), process),
+                _Part(path, size, part, len(parts), process),
                 store,
                 shared,
                 machine,
                 threads,
                 health.copy(),
-                most,
             )
             for part, (process, store) in enumerate(parts)
         ]
@@ -160,10 +110,10 @@ class _Part:
     """Which of a file's traces is built."""
 
     path: Path
-    size: int
+    size: int  # of the file, in bytes
     number: int
-    of: int
-    process: int | None
+    of: int  # how many traces the file holds
+    process: int | None  # None: all of them, since none works on a device
 
 
 def _build(
@@ -173,86 +123,69 @@ def _build(
     machine: Machine,
     threads: pl.DataFrame,
     health: HealthLog,
-    most: int | None,
 ) -> Trace:
     total = store.rows
-    excerpt = take_excerpt(store, most, part.path) if most is not None and store.overflowed else None
-    if excerpt is not None:
-        health.count("excerpt", excerpt.total_rows - excerpt.rows, f"{excerpt.rows} rows were kept")
-    last = max((_last(store, name) for name in ("host", "device")), default=0)
-    side = {name: store.take(name) for name in _SIDE_SCHEMAS if name not in OF_MACHINE}
-    side["ranges"] = _ended(side["ranges"], last, health)
-    side["memory"] = _summed(side["memory"])
-    collectives = store.take("collectives")
-    devices = [_on_gpus(or_empty(store.take("device"), DEVICE_SCHEMA), machine)]
-    if (count := devices[0]["device_id"].n_unique()) > _MOST_DEVICES:
-        raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
-    side["syncs"] = _on_devices(side["syncs"], devices[0])
-    made, origin = assembled(
-        or_empty(_ended(store.take("host"), last, health), HOST_SCHEMA),
-        devices.pop(),
-        [side["syncs"], side["memory"], side["ranges"]],
-        health,
-    )
-    side["counters"] = machine_rows
-    frames = {name: side_frame(side[name], schema, origin) for name, schema in _SIDE_SCHEMAS.items()}
-    collectives = with_group_sizes(collectives, made.host)
-    frames["collectives"] = collectives_of(collectives, made.host, origin)
-    rank = _rank(part, machine)
-    if rank is None:
-        health.count("unknown_rank", 1, part.path.name)
-    count_partial_overlaps(made.host, health)
-    meta = _meta(part, machine, made, frames, origin, rank)
-    since = None if excerpt is None else _since(excerpt, origin)
-    meta = replace(meta, event_count=total, excerpt=since)
-    mine = threads.filter(pl.col("process_id").is_in(list(meta.process_ids)))
+    excerpt = take_excerpt(store, part.path, health)
+    rows = _process_rows(store, machine, part, health)
+    made = trace_frames(rows, health)
+    made.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, made.origin)
+    of_mpi = None if part.process is None else machine.ranks.get(part.process)
+    rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
+    since = None if excerpt is None else excerpt.since(made.origin)
+    meta = replace(_meta(part, machine, made), rank=rank, event_count=total, excerpt=since)
     return Trace(
         meta=meta,
         host=made.host,
         device=made.device,
-        threads=mine,
+        threads=threads.filter(pl.col("process_id").is_in(list(meta.process_ids))),
         health=health.frame(),
-        **frames,  # type: ignore[arg-type]  # one of them is no frame
+        **made.others,  # type: ignore[arg-type]  # one of the fields is no frame
     )
 
 
-def _meta(
-    part: _Part,
-    machine: Machine,
-    made: Assembled,
-    frames: Mapping[str, pl.DataFrame | None],
-    origin: int,
-    rank: int | None,
-) -> Meta:
+def _process_rows(
+    store: FrameStore, machine: Machine, part: _Part, health: HealthLog
+) -> dict[str, pl.DataFrame | None]:
+    """The raw frames of a process, mended: ranges have ends, and devices the numbers of the machine's GPUs."""
+    last = max((_last(store, name) for name in ("host", "device")), default=0)
+    rows = {name: store.take(name) for name in _PROCESS_FRAMES}
+    rows["collectives"] = with_group_sizes(rows["collectives"], rows["host"])
+    rows["ranges"] = _ended(rows["ranges"], last, health)
+    rows["host"] = _ended(rows["host"], last, health)
+    rows["memory"] = _summed(rows["memory"])
+    if rows["device"] is not None:
+        rows["device"] = _on_gpus(rows["device"], machine)
+        if (count := rows["device"]["device_id"].n_unique()) > _MOST_DEVICES:
+            raise UnreadableTraceError(f"one of its processes works on {count:,} devices", path=part.path)
+        rows["syncs"] = _on_devices(rows["syncs"], rows["device"])
+    return rows
+
+
+def _meta(part: _Part, machine: Machine, made: TraceFrames) -> Meta:
     processes = made.host["process_id"].unique().sort().to_list()
-    present = captured_kinds(made.host, made.device, frames)
+    present = captured_kinds(made)
     return Meta(
         path=str(part.path),
-        format="nsys",
+        format=NSYS.name,
         format_version=machine.version,
         size_bytes=part.size,
         producer=machine.producer,
-        rank=rank,
         process_ids=tuple(processes) if part.process is None else (part.process,),
         devices=_devices(machine, made.device),
-        origin_ns=origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + origin,
+        origin_ns=made.origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + made.origin,
         captured=frozenset(name for name, is_there in present.items() if is_there),
         part=part.number,
         parts=part.of,
     )
 
 
-def _since(excerpt: Excerpt, origin: int) -> Excerpt:
-    return replace(excerpt, start=excerpt.start - origin, end=excerpt.end - origin)
-
-
 def _last(store: FrameStore, name: str) -> int:
     """The latest time that rows of this name tell."""
     latest = 0
     for rows in store.parts(name, ["start", "duration"]):
-        found = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
-        latest = max(latest, found if isinstance(found, int) else 0)
+        end = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
+        latest = max(latest, end if isinstance(end, int) else 0)
     return latest
 
 
@@ -290,8 +223,8 @@ def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
         return device
     rows = [(process, cuda, gpu) for (process, cuda), gpu in machine.ordinals.items()]
     key = ["process_id", "device_id"]
-    known = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
-    joined = device.join(known, on=key, how="left", maintain_order="left")
+    gpus = pl.DataFrame(rows, schema=dict.fromkeys((*key, "gpu"), pl.Int64), orient="row")
+    joined = device.join(gpus, on=key, how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("gpu", "device_id").alias("device_id")).drop("gpu")
 
 
@@ -299,10 +232,10 @@ def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFram
     """Waits on the device of their context: the number that their own rows bear is not always that of the device."""
     if syncs is None or "context_id" not in device.columns:
         return syncs
-    of_context = device.select("context_id", pl.col("device_id").alias("found")).drop_nulls()
-    known = of_context.unique("context_id", keep="first", maintain_order=True)
-    joined = syncs.join(known, on="context_id", how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce("found", "device_id").alias("device_id")).drop("found")
+    of_context = device.select("context_id", pl.col("device_id").alias("of_context")).drop_nulls()
+    contexts = of_context.unique("context_id", keep="first", maintain_order=True)
+    joined = syncs.join(contexts, on="context_id", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("of_context", "device_id").alias("device_id")).drop("of_context")
 
 
 def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
@@ -313,16 +246,9 @@ def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
     return tuple(replace(machine.gpus.get(number, DeviceInfo(number)), device_id=number) for number in used)
 
 
-def _rank(part: _Part, machine: Machine) -> int | None:
-    """MPI's rank of the process, else what the name of a file of one process tells; unknown is not 0."""
-    if part.process is not None and part.process in machine.ranks:
-        return machine.ranks[part.process]
-    return rank_in_name(part.path) if part.of == 1 else None
-
-
 def _refuse_foreign(tables: Tables) -> None:
     names = set(tables.names())
-    if names & {*facts.EVENT_TABLES, *facts.METADATA_TABLES, "StringIds"}:
+    if names & {*words.EVENT_TABLES, *words.METADATA_TABLES, "StringIds"}:
         return
     shown = ", ".join(sorted(names)[:3]) or "no table"
     raise UnreadableTraceError(
@@ -348,10 +274,10 @@ def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
 
 def _count_unread(tables: Tables, health: HealthLog) -> None:
     """Tables with events that are not read, and tables of any kind that cannot be."""
-    others = pl.Series([name for name in tables.names() if name not in facts.EVENT_TABLES], dtype=pl.String)
-    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(facts.DESCRIBING_TABLES))}
-    told = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
-    health.count("unread_table", sum(rows.values()), told)
+    others = pl.Series([name for name in tables.names() if name not in words.EVENT_TABLES], dtype=pl.String)
+    rows = {name: tables.count(name) for name in others.filter(~others.str.contains(words.DESCRIBING_TABLES))}
+    example = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)
+    health.count("unread_table", sum(rows.values()), example)
     unread = tables.without_row_ids()
     health.count("table_without_row_ids", len(unread), ", ".join(unread))
 

@@ -1,46 +1,26 @@
-"""The tables of an Nsight Systems export, page by page: of an SQLite file or of a folder of Parquet files.
-
-A file is untrusted. It is opened read-only; only real tables are read, never views or virtual tables; texts come as
-bytes and are decoded here; a column is what the file declares it to be, or null.
-"""
+"""The tables of an Nsight Systems export, page by page, whichever form the export has."""
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import quote
 
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.limits import SMALLEST_ROW
 from tracekit.readers.digest import changes_beside
-from tracekit.readers.nsys import vocabulary as facts
-from tracekit.readers.nsys.pages import (
-    DTYPES,
-    LONGEST_PAYLOAD,
-    LONGEST_TEXT,
-    PAGE_ROWS,
-    ColumnKind,
-    Only,
-    asked_for,
-    clocked,
-    decoded,
-)
+from tracekit.readers.nsys import vocabulary as words
+from tracekit.readers.nsys.pages import DTYPES, ColumnKind, Only
 from tracekit.readers.nsys.parquet import ParquetTables
-from tracekit.readers.nsys.rows import TableRows
-from tracekit.readers.nsys.schema import SqliteTable, described, listed, quoted
+from tracekit.readers.nsys.sqlite import EXPORT_AGAIN, SqliteTables
 
-__all__ = ["SqliteTables", "Tables", "open_tables", "whole"]
+__all__ = ["Tables", "open_tables", "whole"]
 
-_MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
-_REMEDY: Final = "export it again: nsys export --type sqlite FILE.nsys-rep"
+"""So long is the header of an SQLite database."""
 
 
 class Tables(Protocol):
@@ -92,7 +72,33 @@ def open_tables(path: Path) -> Tables:
 
     Raises UnreadableTraceError for a file that is none, that is damaged, or whose export did not end.
     """
-    return ParquetTables(path) if path.is_dir() else SqliteTables(path)
+    if path.is_dir():
+        return ParquetTables(path)
+    if not path.is_file():  # a pipe cannot be read in any order
+        raise UnreadableTraceError("it is no file", path=path, remedy=EXPORT_AGAIN)
+    try:
+        with path.open("rb") as file:
+            header, size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+    _refuse_broken(path, header, size)
+    return SqliteTables(path)
+
+
+def _refuse_broken(path: Path, header: bytes, size: int) -> None:
+    """Raises UnreadableTraceError for a database that is not whole."""
+    if not header:
+        raise UnreadableTraceError("the file is empty", path=path, remedy=EXPORT_AGAIN)
+    if len(header) < _HEADER_BYTES or not header.startswith(words.SQLITE_MAGIC):
+        raise UnreadableTraceError("it is no whole SQLite database", path=path, remedy=EXPORT_AGAIN)
+    page_bytes, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
+    expected = pages * (65536 if page_bytes == 1 else page_bytes)
+    if size < expected:
+        fault = f"the file ends in the middle: {size / 1e6:.1f} of {expected / 1e6:.1f} MB are there"
+        raise UnreadableTraceError(fault, path=path, remedy="copy it again, or let the export end")
+    if beside := changes_beside(path):
+        fault = f"it is being written: {beside.name} lies beside it"
+        raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
 
 
 def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: int) -> pl.DataFrame:
@@ -106,226 +112,3 @@ def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: in
             break
     schema = {name: DTYPES[kind] for name, kind in wanted.items()}
     return pl.concat(pages).head(most) if pages else pl.DataFrame(schema=schema)
-
-
-class SqliteTables:
-    """An export as an SQLite database."""
-
-    def __init__(self, path: Path) -> None:
-        # Imported here: the driver is not needed for other formats.
-        import adbc_driver_manager as manager  # noqa: PLC0415
-        import adbc_driver_sqlite  # noqa: PLC0415
-
-        self.path = path
-        self.replaced_texts = 0
-        _check_header(path)
-        self._manager = manager
-        try:
-            self._database = manager.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=_uri(path))
-            self._connection = manager.AdbcConnection(self._database)
-        except manager.Error as error:
-            raise self._unreadable(error) from error
-        for pragma in ("trusted_schema=off", "cell_size_check=on", "mmap_size=0"):
-            self._query(f"pragma {pragma}")
-        self._utf16 = str(self._query("pragma encoding").item(0, 0)).startswith("UTF-16")
-        self._names = listed(self._query, utf16=self._utf16)
-        self._described: dict[str, SqliteTable] = {}
-        self._counted: dict[str, int] = {}
-        self._most_rows = path.stat().st_size // SMALLEST_ROW
-
-    def names(self) -> list[str]:
-        """The tables in order."""
-        return sorted(self._names)
-
-    def without_row_ids(self) -> list[str]:
-        """The tables that cannot be read page by page: declared WITHOUT ROWID, as no version of nsys does."""
-        return [name for name in self.names() if not self._table(name).row_id]
-
-    def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns; none of a table that is not there."""
-        return self._table(table).columns
-
-    def count(self, table: str) -> int:
-        """How many rows a table has."""
-        if not self.columns(table):
-            return 0
-        if table not in self._counted:
-            # Pages that refer to each other in a circle have rows without end.
-            beyond = f"select 1 from {quoted(table)} limit 1 offset {self._most_rows}"  # noqa: S608 - it is quoted
-            if self._query(beyond).height:
-                raise self._damaged()
-            total = self._query(f"select count(*) from {quoted(table)}")  # noqa: S608 - it is quoted
-            self._counted[table] = int(total.item(0, 0))
-        return self._counted[table]
-
-    def pages(
-        self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
-    ) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
-
-        With `only` (a column and values) just the rows that have one of them there.
-        """
-        known = self.columns(table)
-        if not self.count(table) or (only and only[0] not in known):
-            return
-        read_as = {name: self._read_as(kind, quoted(name)) for name, kind in wanted.items() if name in known}
-        where = f"{quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else "true"
-        rows = TableRows(self._query, table, self._table(table).row_id, read_as, where)
-        # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
-        with ThreadPoolExecutor(1) as reading:
-            last: int | None = None
-            coming = reading.submit(rows.first)
-            while (page := coming.result()).height:
-                same, begun = rows.same, last is not None
-                last = self._last_row(page["__row"], last)
-                full = page.height == PAGE_ROWS
-                if full:
-                    coming = (
-                        reading.submit(rows.after, last) if begun else reading.submit(rows.second, last, page)
-                    )
-                yield clocked(page.select(self._typed(page, name, wanted[name], same) for name in wanted))
-                if not full:
-                    return
-
-    def _last_row(self, rows: pl.Series, before: int | None) -> int:
-        """The last of the row ids of a page. Raises UnreadableTraceError when they do not rise, as those of damaged pages."""
-        first, last = int(rows[0]), int(rows[-1])
-        if (before is not None and first <= before) or not (rows.slice(1) > rows.head(rows.len() - 1)).all():
-            raise self._damaged()
-        return last
-
-    def texts(self, table: str, column: str) -> pl.DataFrame:
-        """`id` and `text` of the strings that a column of a table refers to."""
-        if column not in self.columns(table) or not {"id", "value"} <= self.columns("StringIds"):
-            return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
-        for asked in (table, "StringIds"):
-            self.count(asked)
-        found = self._strings(f"id in (select {quoted(column)} from {quoted(table)})")  # noqa: S608 - names are quoted
-        return found.unique("id", keep="first", maintain_order=True)
-
-    def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
-        """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
-        if not self._string_keys:
-            return None
-        found = [self._strings(condition) for condition in asked_for("id", ids)]
-        return pl.concat([pl.DataFrame(schema={"id": pl.Int64, "text": pl.String}), *found])
-
-    def _strings(self, where: str) -> pl.DataFrame:
-        page = self._query(
-            f"select {self._read_as('int', 'id')} as id, {self._read_as('text', 'value')} as text from StringIds "  # noqa: S608 - a condition on ids
-            f"where {where}"
-        )
-        return pl.DataFrame([self._typed(page, "id", "int", {}), self._typed(page, "text", "text", {})])
-
-    @functools.cached_property
-    def _string_keys(self) -> bool:
-        """Whether a string is found by its id without a search: the id is that of its row."""
-        if not {"id", "value"} <= self.columns("StringIds"):
-            return False
-        keys = self._query("select name, type from pragma_table_info('StringIds') where pk > 0")
-        return keys.height == 1 and [str(word).upper() for word in map(_plain, keys.row(0))] == [
-            "ID",
-            "INTEGER",
-        ]
-
-    def _table(self, name: str) -> SqliteTable:
-        if name not in self._described:
-            there = name in self._names
-            told = described(self._query, name, utf16=self._utf16) if there else SqliteTable()
-            self._described[name] = told
-        return self._described[name]
-
-    def close(self) -> None:
-        """Close the database."""
-        self._connection.close()
-        self._database.close()
-
-    def _read_as(self, kind: ColumnKind, column: str) -> str:
-        """Values of another type than the declared one are null: numbers are not made of texts."""
-        if kind == "text":
-            # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
-            read = column if self._utf16 else f"cast({column} as blob)"
-            return f"case typeof({column}) when 'text' then substr({read}, 1, {LONGEST_TEXT}) end"
-        if kind == "bytes":
-            read = f"substr(cast({column} as blob), 1, {LONGEST_PAYLOAD})"
-            return f"case when typeof({column}) in ('blob', 'text') then {read} end"
-        if kind == "int":
-            return f"case typeof({column}) when 'integer' then {column} end"
-        return (
-            f"case typeof({column}) when 'integer' then cast({column} as real) when 'real' then {column} end"
-        )
-
-    def _typed(
-        self, page: pl.DataFrame, name: str, kind: ColumnKind, same: Mapping[str, int | None]
-    ) -> pl.Series:
-        dtype = DTYPES[kind]
-        if name not in page.columns:
-            return pl.Series(name, [same.get(name)], dtype=dtype).new_from_index(0, page.height)
-        values = page[name]
-        if values.dtype == pl.Binary and kind != "bytes":
-            text, replaced = decoded(values)
-            self.replaced_texts += replaced
-            return text
-        if values.null_count() == values.len():  # a column without values has no type of its own
-            return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
-        # A copy (reversed twice): as it is, a column keeps the driver's whole page alive, with its texts.
-        return values.cast(dtype).reverse().reverse()
-
-    def _query(self, sql: str) -> pl.DataFrame:
-        statement = self._manager.AdbcStatement(self._connection)
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(PAGE_ROWS)})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (self._manager.Error, pl.exceptions.PolarsError) as error:
-            raise self._unreadable(error) from error
-        finally:
-            statement.close()
-
-    def _unreadable(self, error: Exception) -> UnreadableTraceError:
-        text = str(error)
-        if "malformed" in text or "not a database" in text or "disk I/O" in text:
-            return self._damaged()
-        return UnreadableTraceError(f"SQLite cannot read it ({text})", path=self.path, remedy=_REMEDY)
-
-    def _damaged(self) -> UnreadableTraceError:
-        return UnreadableTraceError("the SQLite database is damaged", path=self.path, remedy=_REMEDY)
-
-
-def _check_header(path: Path) -> None:
-    """Raises UnreadableTraceError for a database that is not whole."""
-    if not path.is_file():
-        raise UnreadableTraceError(
-            "it is no file", path=path, remedy=_REMEDY
-        )  # a pipe cannot be read in any order
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
-    if path.suffix in facts.REPORT_SUFFIXES and not header.startswith(_MAGIC):
-        fault = "it is a report of Nsight Systems that has not been exported"
-        raise UnreadableTraceError(fault, path=path, remedy=f"nsys export --type sqlite {path.name}")
-    if not header:
-        raise UnreadableTraceError("the file is empty", path=path, remedy=_REMEDY)
-    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        raise UnreadableTraceError("it is no whole SQLite database", path=path, remedy=_REMEDY)
-    page_bytes, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
-    expected = pages * (65536 if page_bytes == 1 else page_bytes)
-    if size < expected:
-        fault = f"the file ends in the middle: {size / 1e6:.1f} of {expected / 1e6:.1f} MB are there"
-        raise UnreadableTraceError(fault, path=path, remedy="copy it again, or let the export end")
-    if beside := changes_beside(path):
-        fault = f"it is being written: {beside.name} lies beside it"
-        raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
-
-
-def _plain(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _uri(path: Path) -> str:
-    """A path as SQLite's URI, byte by byte: it need not be UTF-8."""
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"

@@ -1,7 +1,9 @@
 """The vocabulary of Nsight Systems' exports: tables, codes and names, in every version of the schema.
 
-Source: NVIDIA's public reference of the export schema. Tables and columns come and go with versions, so nothing here
-says that one exists; a reader asks the file.
+Sources: NVIDIA's public reference of the export schema, and of NVTX's payload extension (types and flags). Tables and
+columns come and go with versions, so nothing here says that one exists; a reader asks the file. The head of a payload in
+`binaryData` is not in the reference; it is as users of exports have described it, and a payload whose head does not agree
+with its row and its schema is not read.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Final
 __all__ = [
     "API_CLASSES",
     "API_VERSION",
+    "COMMUNICATOR",
     "COPY_KINDS",
     "COPY_KIND_LABELS",
     "DESCRIBING_TABLES",
@@ -20,34 +23,53 @@ __all__ = [
     "EMITTED_SEQUENCE",
     "EMITTED_SIZES",
     "EVENT_TABLES",
+    "EXPORT_SUFFIX",
+    "FIXED_LAYOUT",
     "FORWARD_EVENT",
     "GRAPH_NODE_TABLES",
     "GRAPH_TABLE",
     "KERNEL_TABLE",
     "LIBRARY_CALL",
-    "LIBRARY_DOMAINS",
     "LIBRARY_TABLES",
     "MARKS",
     "MEMCPY_TABLE",
     "MEMORY_KINDS",
     "MEMORY_KIND_LABELS",
     "MEMSET_TABLE",
+    "MESSAGE_SIZE",
     "METADATA_TABLES",
     "NAMED_THREAD",
     "NCCL_COLLECTIVE",
     "NESTED_RANGES",
     "NORMALISED_TIMES",
+    "NOT_IN_PLACE",
     "NVTX_TABLES",
     "OPERATOR_NAME",
     "OVERHEAD_LABELS",
     "OVERHEAD_TABLES",
+    "PAYLOAD_COLUMNS",
+    "PAYLOAD_ENTRIES",
+    "PAYLOAD_HEAD_BYTES",
+    "PAYLOAD_SCHEMAS",
+    "PAYLOAD_TABLE",
+    "PAYLOAD_TYPES",
+    "RANKS",
     "RANK_NAME",
     "REPORT_SUFFIXES",
     "RUNTIME_TABLE",
     "SPANNING_RANGES",
+    "SQLITE_MAGIC",
     "SYNC_NAMES",
     "SYNC_TABLE",
+    "TRACED_CALL",
 ]
+
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+"""How every SQLite database begins."""
+
+EXPORT_SUFFIX: Final = ".sqlite"
+REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+"""Files that nsys itself records; their format is not public, and `nsys export` makes of them what is read."""
 
 KERNEL_TABLE: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY_TABLE: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -71,6 +93,9 @@ LIBRARY_TABLES: Final = (
     "UCP_EVENTS",
 )
 """Calls of libraries that nsys traces itself; each becomes an operator."""
+
+TRACED_CALL: Final = r"^(cublas(Lt|Xt)?[A-Z]|cudnn[A-Z]|MPI_)"
+"""The names of those that need no NVTX (`--trace=cublas,cudnn,mpi`)."""
 
 NVTX_TABLES: Final = ("NVTX_EVENTS", "NVTXT_EVENTS")
 """Ranges of programs, and since 2024 apart from them those of imported text files."""
@@ -99,9 +124,6 @@ DESCRIBING_TABLES: Final = (
     r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|CUDA_GRAPH_EVENTS|CUDA_GRAPH_NODE_EVENTS)$"
 )
 """Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
-
-REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
-"""Files that nsys itself records; their format is not public, and `nsys export` makes of them what is read."""
 
 NESTED_RANGES: Final = (59, 70)
 """`eventType` of push/pop ranges: of programs, and of imported text files."""
@@ -133,12 +155,6 @@ OPERATOR_NAME: Final = (
 
 FORWARD_EVENT: Final = r"^FSDP::|^nccl:|^gloo:|^torch\.distributed\."
 """Ranges of PyTorch's own that are no operators, although their names look like those."""
-
-LIBRARY_DOMAINS: Final = (
-    r"(?i)^(NCCL|MPI|NVSHMEM|UCX|CCCL|CUB|Thrust|cuBLAS|cuBLASLt|cuDNN|cuSPARSE|cuSOLVER|cuFFT|cuRAND|cuTENSOR"
-    r"|cuTensorNet|CUTLASS|NVTX_NCCL|DALI|NPP|nvJPEG|RAFT|libcudf|libcuml|TensorRT)$"
-)
-"""Domains in which libraries mark their own calls: what lies in such a range is an operator, not a layer."""
 
 LIBRARY_CALL: Final = (
     r"^nccl[A-Z]\w*$|^P?MPI_\w+$|^cub::|^thrust::|^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]\w*$"
@@ -196,3 +212,35 @@ OVERHEAD_LABELS: Final = "ENUM_CUPTI_OVERHEAD_TYPE"
 
 NORMALISED_TIMES: Final = "EXPORT_PARAM_TIME_NORMALIZE"
 """Whether the times of a file are of the UNIX epoch (`nsys export --ts-normalize true`) instead of the session's."""
+
+# -- payloads of NVTX ranges: where they stand, and how their bytes are to be read ---------------------------------------
+
+PAYLOAD_SCHEMAS: Final = "NVTX_PAYLOAD_SCHEMAS"
+PAYLOAD_ENTRIES: Final = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+
+PAYLOAD_TABLE: Final = r"^DYNAMIC_NVTXPAYLOAD_DATATYPE_\d+_(\d+)_(\d+)$"
+"""Tables of `nsys export --dynamic-tables=all`, one for each process, domain and schema, with a row per payload."""
+PAYLOAD_COLUMNS: Final = "NVTX_EXPORT_TRANSLATION"
+"""`originalName` and `sanitizedName` of the columns of those tables."""
+
+PAYLOAD_HEAD_BYTES: Final = 32
+"""Domain, schema, size of the payload, and one more number; 8 bytes each, the least significant first."""
+
+FIXED_LAYOUT: Final = 1
+"""The type of a schema whose entries lie at the same offsets in each payload."""
+
+NOT_IN_PLACE: Final = 0b11_1110
+"""Flags of an entry that is an array or lies elsewhere."""
+
+PAYLOAD_TYPES: Final[dict[int, tuple[str, int]]] = {
+    **{3: ("Int16", 2), 4: ("UInt16", 2), 5: ("Int32", 4), 6: ("UInt32", 4), 9: ("Int64", 8)},
+    **{10: ("UInt64", 8), 11: ("Int8", 1), 12: ("UInt8", 1), 13: ("Int16", 2), 14: ("UInt16", 2)},
+    **{15: ("Int32", 4), 16: ("UInt32", 4), 17: ("Int64", 8), 18: ("UInt64", 8), 19: ("Float32", 4)},
+    **{20: ("Float64", 8), 22: ("UInt64", 8), 43: ("Float32", 4), 44: ("Float64", 8)},
+}
+"""Numbers by the code of their type, with their bytes: those that are as long on every platform, and `size_t` of 64 bits."""
+
+COMMUNICATOR: Final = "NCCL communicator ID"
+MESSAGE_SIZE: Final = "Message size [bytes]"
+RANKS: Final = "No. of ranks"
+"""The entries of NCCL's payloads."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ from isal import isal_zlib
 from tracekit.errors import UsageError
 from tracekit.files import write_chunks
 from tracekit.limits import Limits
-from tracekit.readers.common.source import Source
-from tracekit.readers.kineto.events import EventStream
+from tracekit.readers import format_named
+from tracekit.readers.kineto.events import plain_bytes
 from tracekit.report.chrome.tracks import FIRST_MARK, tracks
 from tracekit.trace import Trace
 
@@ -36,9 +37,10 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
     source, target = Path(trace.meta.path), Path(output)
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError("a Chrome trace is a .json or .json.gz file", path=target, remedy="name it so")
-    if trace.meta.format == "nsys":
+    wrote = format_named(trace.meta.format)
+    if not wrote.is_chrome:
         raise UsageError(
-            "an export of Nsight Systems is no Chrome trace, and none is made of it",
+            f"a file of {wrote.title} is no Chrome trace, and none is made of it",
             path=source,
             remedy="see its timeline with tracekit view --html, or export its frames without --to",
         )
@@ -46,23 +48,21 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
         raise UsageError("it cannot be read twice", path=source, remedy="give a file")
     if target.exists() and target.samefile(source):
         raise UsageError("that is the trace itself", path=target, remedy="choose another name with -o")
-    head, beyond, blocks = EventStream(Source(source, limits)).opened()
-    while not beyond.strip() and (more := next(blocks, b"")):
-        beyond += more
-    if beyond.lstrip().startswith(FIRST_MARK.encode()):
-        raise UsageError("it has tracekit's tracks already", path=source, remedy="give the original trace")
-    lines, counts = tracks(trace)
-    added = ",\n".join(lines).encode()
-    if added and not beyond.lstrip().startswith(b"]"):
-        added += b","
-    chunks = _chained((head, b"\n" if added else b"", added, beyond), blocks)
-    write_chunks(target, _compressed(chunks) if target.suffix == ".gz" else chunks)
+    with plain_bytes(source, limits) as (head, blocks):
+        beyond = b""
+        while not beyond.strip() and (more := next(blocks, b"")):
+            beyond += more
+        if beyond.lstrip().startswith(FIRST_MARK.encode()):
+            raise UsageError(
+                "it has tracekit's tracks already", path=source, remedy="give the original trace"
+            )
+        lines, counts = tracks(trace)
+        added = ",\n".join(lines).encode()
+        if added and not beyond.lstrip().startswith(b"]"):
+            added += b","
+        chunks = chain((head, b"\n" if added else b"", added, beyond), blocks)
+        write_chunks(target, _compressed(chunks) if target.suffix == ".gz" else chunks)
     return counts
-
-
-def _chained(first: Iterable[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield from first
-    yield from rest
 
 
 def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
+from tracekit.facts.capture_names import ENRICHED_CATEGORY
 from tracekit.facts.idle_names import CAUSES
-from tracekit.facts.kineto import ENRICHED_CATEGORY
 from tracekit.limits import LONGEST_NAME
 from tracekit.trace import Trace
 

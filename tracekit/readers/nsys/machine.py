@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.ids import process_of
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
@@ -31,14 +31,15 @@ _VERSION_TEXT: Final = re.compile(r"[\w .+-]{1,64}")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """`gpus` by their number, `ordinals` (process, CUDA device) → GPU, `ranks` by process."""
+    """The machine and the recording, as an export describes them."""
 
-    producer: dict[str, str]
-    began_utc_ns: int | None
-    """The UTC of time 0; null when the file does not tell, 0 when its times are UTC already."""
-    gpus: dict[int, DeviceInfo]
-    ordinals: dict[tuple[int, int], int]
-    ranks: dict[int, int]
+    producer: dict[str, str]  # versions of what wrote the file
+    began_utc_ns: (
+        int | None
+    )  # the UTC of time 0; None when the file does not tell, 0 when its times are UTC already
+    gpus: dict[int, DeviceInfo]  # by their number
+    ordinals: dict[tuple[int, int], int]  # (process, CUDA device) → number of the GPU
+    ranks: dict[int, int]  # of MPI, by process
 
     @property
     def version(self) -> str:
@@ -64,18 +65,18 @@ def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
 
 
 def _producer(tables: Tables) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for table in facts.METADATA_TABLES:
+    producer: dict[str, str] = {}
+    for table in words.METADATA_TABLES:
         for name, value in whole(tables, table, _METADATA, _FEW).rows():
             if name in _PRODUCER and isinstance(value, str) and _VERSION_TEXT.fullmatch(value):
-                found[_PRODUCER[name]] = value
-    return found
+                producer[_PRODUCER[name]] = value
+    return producer
 
 
 def _began(tables: Tables) -> int | None:
     """When the recording began, from which all times count, unless the export made them times of the epoch."""
-    for table in facts.METADATA_TABLES:
-        if (facts.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
+    for table in words.METADATA_TABLES:
+        if (words.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
             return 0
     started = whole(tables, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": "int"}, 1)
     value = started["utcEpochNs"][0] if started.height else None

@@ -14,18 +14,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers.nsys.vocabulary import REPORT_SUFFIXES
+from tracekit.limits import Limits
+from tracekit.readers.format import Progress
+from tracekit.readers.nsys.reader import read_nsys
+from tracekit.readers.nsys.vocabulary import REPORT_SUFFIXES, SQLITE_MAGIC
+from tracekit.trace import Trace
 
-__all__ = ["export_report", "is_report"]
+__all__ = ["export_report", "is_report", "read_report"]
 
-_MAGIC: Final = b"SQLite format 3\0"
 _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 10
-_TOLD_BYTES: Final = 4096
+_TAIL_BYTES: Final = 4096
 _LONGEST_LINE: Final = 300
 _LONGEST_STEM: Final = 200
 
@@ -39,8 +43,18 @@ def is_report(path: Path) -> bool:
     return path.name.lower().endswith(REPORT_SUFFIXES) and not _is_database(path)
 
 
+def read_report(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
+    """The traces of a report's export, under the name of the report. Raises what `export_report` and `read_nsys` raise."""
+    with export_report(path, progress) as export:
+        traces = read_nsys(export, limits, progress)
+    size = path.stat().st_size
+    return [
+        replace(trace, meta=replace(trace.meta, path=os.fspath(path), size_bytes=size)) for trace in traces
+    ]
+
+
 @contextmanager
-def export_report(path: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Path]:
+def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path]:
     """Have nsys export a report, and give the SQLite file it wrote, which is removed afterwards.
 
     `progress` is called with (bytes of the export so far, bytes of the report). There is no limit of time; Ctrl-C ends
@@ -64,7 +78,7 @@ def export_report(path: Path, progress: Callable[[int, int], None] | None = None
             *(f"--output={export}", "--force-overwrite=true", os.path.abspath(path)),  # noqa: PTH100
         ]
         with (place / "stdout").open("wb") as said, (place / "stderr").open("wb") as complained:
-            code = _run(words, place, (said.fileno(), complained.fileno()), _told(export, size, progress))
+            code = _run(words, place, (said.fileno(), complained.fileno()), _reporter(export, size, progress))
         if code or not _is_database(export):
             reason = _last_line(place / "stderr") or _last_line(place / "stdout")
             outcome = f"nsys ended with exit code {code}" if code else "nsys wrote no export"
@@ -88,7 +102,7 @@ def _size(path: Path) -> int:
         raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
 
 
-def _told(export: Path, size: int, progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+def _reporter(export: Path, size: int, progress: Progress | None) -> Callable[[], None]:
     def tell() -> None:
         if progress is not None:
             with suppress(OSError):  # nsys has not begun to write, or has just moved it
@@ -139,7 +153,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except OSError:
         return False
 
@@ -147,7 +161,7 @@ def _is_database(path: Path) -> bool:
 def _last_line(path: Path) -> str:
     """The last line that is not blank, on one line and without what moves a terminal's cursor."""
     with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _TOLD_BYTES, 0))
+        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
         text = file.read().decode("utf-8", "replace")
     lines = [
         "".join(c if c.isprintable() else " " for c in line) for line in text.replace("\r", "\n").split("\n")

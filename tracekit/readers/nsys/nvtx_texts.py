@@ -10,8 +10,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.facts.capture_names import LAYER_PREFIX
-from tracekit.facts.kineto import STEP_PREFIX
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.facts.stack_names import LIBRARY_DOMAINS
+from tracekit.facts.step_names import STEP_PREFIX
+from tracekit.readers.nsys import vocabulary as words
 
 __all__ = ["interpreted"]
 
@@ -47,8 +48,8 @@ def interpreted(ranges: pl.DataFrame) -> pl.DataFrame:
         }
     )
     key = ["name", "domain", "emitted", "numbered"]
-    told = _told(rows.select(key).unique())
-    joined = rows.join(told, on=key, how="left", maintain_order="left", nulls_equal=True)
+    meanings = _meanings(rows.select(key).unique())
+    joined = rows.join(meanings, on=key, how="left", maintain_order="left", nulls_equal=True)
     return joined.select(
         "kind",
         pl.coalesce("read_name", "name").alias("name"),
@@ -70,16 +71,16 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
 
     text = pl.col("text")
     rows = texts.alias("text").to_frame()
-    if texts.str.contains(facts.EMITTED_INPUTS, literal=True).any():
-        rows = rows.select(cut(text, facts.EMITTED_INPUTS, "text", "inputs")).unnest("text").drop("inputs")
-    if rows["text"].str.contains(facts.EMITTED_SIZES, literal=True).any():
-        rows = rows.select(cut(text, facts.EMITTED_SIZES, "head", "shapes").alias("cut")).unnest("cut")
+    if texts.str.contains(words.EMITTED_INPUTS, literal=True).any():
+        rows = rows.select(cut(text, words.EMITTED_INPUTS, "text", "inputs")).unnest("text").drop("inputs")
+    if rows["text"].str.contains(words.EMITTED_SIZES, literal=True).any():
+        rows = rows.select(cut(text, words.EMITTED_SIZES, "head", "shapes").alias("cut")).unnest("cut")
     else:
         rows = rows.select(text.alias("head"), pl.lit(None, pl.String).alias("shapes"))
-    rows = rows.select("shapes", cut(pl.col("head"), facts.EMITTED_OPERATOR, "head", "op_id").alias("cut"))
+    rows = rows.select("shapes", cut(pl.col("head"), words.EMITTED_OPERATOR, "head", "op_id").alias("cut"))
     rows = rows.unnest("cut")
     rows = rows.select(
-        "shapes", "op_id", cut(pl.col("head"), facts.EMITTED_SEQUENCE, "stem", "seq").alias("cut")
+        "shapes", "op_id", cut(pl.col("head"), words.EMITTED_SEQUENCE, "stem", "seq").alias("cut")
     )
     rows = rows.unnest("cut").with_columns(
         pl.col("seq").cast(pl.Int64, strict=False).alias("sequence"),
@@ -87,23 +88,23 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
     )
     # PyTorch 1.9 to 1.12 wrote no op_id, and an operator outside of autograd has no number.
     sized = pl.col("shapes").str.starts_with("[[") & pl.col("shapes").str.ends_with("]")
-    told = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
+    is_emitted = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
     sound = (pl.col("seq").is_null() | pl.col("sequence").is_not_null()) & (
         pl.col("op_id").is_null() | pl.col("external_id").is_not_null()
     )
     return rows.select(
-        pl.when(told & sound).then(column).alias(column)
+        pl.when(is_emitted & sound).then(column).alias(column)
         for column in ("stem", "sequence", "external_id", "shapes")
     )
 
 
-def _told(names: pl.DataFrame) -> pl.DataFrame:
+def _meanings(names: pl.DataFrame) -> pl.DataFrame:
     """What distinct names say."""
     text = pl.col("name").cast(pl.String)
     read = _read_literals(names.select(text.unique().alias("text"))["text"])
     names = names.with_columns(text.alias("text")).join(read, on="text", how="left", maintain_order="left")
-    of_library = pl.col("domain").cast(pl.String).str.contains(facts.LIBRARY_DOMAINS).fill_null(value=False)
-    looks_like_one = text.str.contains(facts.OPERATOR_NAME) | (
+    of_library = pl.col("domain").cast(pl.String).str.contains(LIBRARY_DOMAINS).fill_null(value=False)
+    looks_like_one = text.str.contains(words.OPERATOR_NAME) | (
         pl.col("emitted") & (pl.col("numbered") | text.str.contains("::", literal=True))
     )
     own_layer = text.str.starts_with(LAYER_PREFIX)
@@ -114,9 +115,9 @@ def _told(names: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("step"))
         .when(own_layer)
         .then(pl.lit("module"))
-        .when(of_library | text.str.contains(facts.LIBRARY_CALL))
+        .when(of_library | text.str.contains(words.LIBRARY_CALL))
         .then(pl.lit("op"))
-        .when(text.str.contains(facts.FORWARD_EVENT))
+        .when(text.str.contains(words.FORWARD_EVENT))
         .then(pl.lit("annotation"))
         .when(looks_like_one)
         .then(pl.lit("op"))
@@ -135,7 +136,7 @@ def _read_literals(texts: pl.Series) -> pl.DataFrame:
     candidates = texts.filter(
         texts.str.starts_with("{").fill_null(value=False) & (texts.str.len_bytes() <= _LONGEST_LITERAL)
     ).head(_MOST_LITERALS)
-    rows = [(text, *found) for text in candidates if (found := _from_literal(text)) is not None]
+    rows = [(text, *parts) for text in candidates if (parts := _from_literal(text)) is not None]
     return pl.DataFrame(rows, schema=_READ, orient="row")
 
 

@@ -63,8 +63,8 @@ def times(values: Sequence[Any]) -> pl.Series:
 
 def _bounds(values: Sequence[Any]) -> tuple[float, ...]:
     """The least and the greatest number; nothing when there is none."""
-    known = [value for value in values if value is not None] if None in values else values
-    return (min(known), max(known)) if known else ()
+    numbers = [value for value in values if value is not None] if None in values else values
+    return (min(numbers), max(numbers)) if numbers else ()
 
 
 def _nanoseconds_of_text(values: Sequence[msgspec.Raw]) -> pl.Series:
@@ -107,9 +107,9 @@ def integers(values: Sequence[Any]) -> pl.Series:
         except (OverflowError, TypeError):  # beyond 64 bits; releases of Polars differ in what they raise
             return pl.Series([_integer(value) for value in values], dtype=pl.Int64)
     # Of texts each is read once. Numbers are not looked up: large ones can be made to share one hash.
-    known = {value: _integer(value) for value in {v for v in values if isinstance(v, str)}}
+    of_text = {value: _integer(value) for value in {v for v in values if isinstance(v, str)}}
     return pl.Series(
-        [known[value] if isinstance(value, str) else _integer(value) for value in values], dtype=pl.Int64
+        [of_text[value] if isinstance(value, str) else _integer(value) for value in values], dtype=pl.Int64
     )
 
 
@@ -156,5 +156,5 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
     text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
     # No JSON value has an empty text, so an empty one says that the key was absent.
-    known = text.to_frame().select(pl.when(pl.col("text") != "").then(pl.col("text"))).to_series()
-    return known.cast(pl.Categorical)
+    texts = text.to_frame().select(pl.when(pl.col("text") != "").then(pl.col("text"))).to_series()
+    return texts.cast(pl.Categorical)

@@ -65,15 +65,15 @@ class ProcessStores:
 
     def _add_of_each(self, name: str, frame: pl.DataFrame, present: pl.Series) -> None:
         """Each process's own rows; those of processes that do not work on a device are left out."""
-        known = [process for process in present.to_list() if process in self._by_process]
-        if present.len() == len(known) == 1:
-            self._by_process[known[0]].add(name, frame)
+        working = [process for process in present.to_list() if process in self._by_process]
+        if present.len() == len(working) == 1:
+            self._by_process[working[0]].add(name, frame)
             return
-        own = frame.filter(pl.col("process_id").is_in(known, nulls_equal=True))
+        own = frame.filter(pl.col("process_id").is_in(working, nulls_equal=True))
         if own.height:
             for (process,), rows in own.partition_by("process_id", as_dict=True).items():
                 self._by_process[process if isinstance(process, int) else None].add(name, rows)
-        others = frame["process_id"].null_count() if None not in known else 0
+        others = frame["process_id"].null_count() if None not in working else 0
         self.left_out += frame.height - own.height - others
         self._others.update(
             process for process in present.drop_nulls().to_list() if process not in self._by_process
@@ -81,11 +81,11 @@ class ProcessStores:
 
     def _adopt(self) -> None:
         """Work on a device that names no process is that of the only process there is."""
-        known = [process for process in self._by_process if process is not None]
-        if len(known) == 1 and None in self._by_process:
+        working = [process for process in self._by_process if process is not None]
+        if len(working) == 1 and None in self._by_process:
             for rows in self._by_process.pop(None).parts("device"):
-                mine = rows.with_columns(pl.lit(known[0], pl.Int64).alias("process_id"))
-                self._by_process[known[0]].add("device", mine)
+                mine = rows.with_columns(pl.lit(working[0], pl.Int64).alias("process_id"))
+                self._by_process[working[0]].add("device", mine)
 
     def _open(self, process: int | None) -> None:
         if len(self._by_process) >= _MOST_PROCESSES:

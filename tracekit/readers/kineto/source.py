@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Final, cast
 
 from isal import igzip_lib, isal_zlib
 
@@ -35,38 +34,26 @@ _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
 
 
 class Source:
-    """One input file; iterate over `blocks()` once."""
+    """One input file, which is open from the beginning; iterate over `blocks()` once.
+
+    `size` is that of the file in bytes, `plain_bytes` what was unpacked so far. `truncated` and `damaged` say how the gzip
+    data ended, once they have; `compressed` whether there are any.
+    """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
+        """Open the file. Raises UnreadableTraceError for a missing, unreadable, empty or foreign one."""
         self.path = Path(path)
         self.limits = limits or Limits()
-        self.size = 0
         self.plain_bytes = 0
-        self.truncated = False
-        self.damaged = False
-        self.compressed = False
-
-    def blocks(self) -> Iterator[bytes]:
-        """The plain bytes in blocks of about `BLOCK_BYTES`.
-
-        Raises UnreadableTraceError for a missing, unreadable, empty or foreign file, and for one that grows
-        beyond the limits.
-        """
-        with self._open() as file:
-            magic = file.peek(16)[:16]  # a pipe cannot be read twice
-            self._refuse_foreign(magic)
-            self.compressed = magic.startswith(_GZIP_MAGIC)
-            raw = self._raw_blocks(file, BLOCK_BYTES // 16 if self.compressed else BLOCK_BYTES)
-            yield from _gathered(self._inflate(raw) if self.compressed else self._count(raw))
-
-    def _open(self) -> BufferedReader:
+        self.truncated = self.damaged = False
         try:
             if self.path.is_dir():
                 raise UnreadableTraceError(
                     "it is a directory", path=self.path, remedy="give one trace file, or several"
                 )
-            file = self.path.open("rb")
-            self.size = os.fstat(file.fileno()).st_size
+            self._file = self.path.open("rb")
+            self.size = os.fstat(self._file.fileno()).st_size
+            magic = self._file.peek(16)[:16]  # a pipe cannot be read twice
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=self.path, remedy="check the path") from error
         except PermissionError as error:
@@ -75,36 +62,58 @@ class Source:
             ) from error
         except (OSError, ValueError) as error:
             raise UnreadableTraceError(f"it cannot be opened ({error})", path=self.path) from error
-        return file
+        self.compressed = magic.startswith(_GZIP_MAGIC)
+        try:
+            self._refuse_foreign(magic)
+        except UnreadableTraceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def _refuse_foreign(self, magic: bytes) -> None:
         if not magic:
             raise UnreadableTraceError("the file is empty", path=self.path, remedy="capture it again")
-        for signature, what in _FOREIGN:
+        for signature, fault in _FOREIGN:
             if magic.startswith(signature):
-                raise UnreadableTraceError(what, path=self.path, remedy=_REMEDY)
+                raise UnreadableTraceError(fault, path=self.path, remedy=_REMEDY)
 
-    def _raw_blocks(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+    def blocks(self) -> Iterator[bytes]:
+        """The plain bytes in blocks of about `BLOCK_BYTES`; a pipe, or a gzip of many members, gives them in crumbs.
+
+        Raises UnreadableTraceError for a file that grows beyond the limits.
+        """
+        crumbs: list[bytes] = []
+        size = 0
+        for block in self._inflate() if self.compressed else self._read(BLOCK_BYTES):
+            crumbs.append(block)
+            size += len(block)
+            if not self.compressed:
+                self.plain_bytes += len(block)
+            if size >= BLOCK_BYTES // 4:
+                yield b"".join(crumbs) if len(crumbs) > 1 else block
+                crumbs, size = [], 0
+        if crumbs:
+            yield b"".join(crumbs)
+
+    def _read(self, size: int) -> Iterator[bytes]:
         while True:
             try:
-                block = file.read(size)
+                block = self._file.read(size)
             except OSError as error:
                 raise UnreadableTraceError(f"reading failed ({error})", path=self.path) from error
             if not block:
                 return
             yield block
 
-    def _count(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        for block in blocks:
-            self.plain_bytes += len(block)
-            yield block
-
-    def _inflate(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    def _inflate(self) -> Iterator[bytes]:
         """Decompressed blocks; several gzip members in a row are one stream."""
         inflater = _inflater()
         read = 0
         fresh = True
-        for raw in blocks:
+        for raw in self._read(BLOCK_BYTES // 16):
             read += len(raw)
             data = raw
             while data or not (inflater.needs_input or inflater.eof):
@@ -149,20 +158,6 @@ class Source:
                 path=self.path,
                 remedy="if you trust it, pass --no-size-limit",
             )
-
-
-def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks that are worth a look: a pipe, or a gzip of many members, gives them in crumbs."""
-    crumbs: list[bytes] = []
-    size = 0
-    for block in blocks:
-        crumbs.append(block)
-        size += len(block)
-        if size >= BLOCK_BYTES // 4:
-            yield b"".join(crumbs) if len(crumbs) > 1 else block
-            crumbs, size = [], 0
-    if crumbs:
-        yield b"".join(crumbs)
 
 
 def _rescue(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.health import HealthLog
-from tracekit.readers.nsys import vocabulary as facts
+from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.host import Pages
 from tracekit.readers.nsys.ids import process_of, thread_of
 from tracekit.readers.nsys.pages import ColumnKind
@@ -27,17 +27,17 @@ _MOST_COPIES: Final = 32
 
 def graph_nodes(tables: Tables, health: HealthLog) -> Pages:
     """Every node with the thread and the time at which the node was made of which it is a copy."""
-    told = [table for table in facts.GRAPH_NODE_TABLES if "graphNodeId" in tables.columns(table)]
-    if not told:
+    there = [table for table in words.GRAPH_NODE_TABLES if "graphNodeId" in tables.columns(table)]
+    if not there:
         return
-    count = tables.count(told[0])
+    count = tables.count(there[0])
     if count > _MOST_NODES:
-        health.count("unread_table", count, told[0])
+        health.count("unread_table", count, there[0])
         return
     wanted: dict[str, ColumnKind] = dict.fromkeys(
         ("start", "globalTid", "graphNodeId", "originalGraphNodeId"), "int"
     )
-    rows = whole(tables, told[0], wanted, _MOST_NODES).select(
+    rows = whole(tables, there[0], wanted, _MOST_NODES).select(
         process_of("globalTid"),
         thread_of("globalTid"),
         "start",
@@ -65,10 +65,10 @@ def _first_of_copies(rows: pl.DataFrame) -> pl.DataFrame:
         rows.drop_nulls("original").select(*key, "original").unique(key, keep="first", maintain_order=True)
     )
     copies = copies.rename({"graph_node": "first"})
-    found = rows.select(key).unique(maintain_order=True).with_columns(pl.col("graph_node").alias("first"))
+    firsts = rows.select(key).unique(maintain_order=True).with_columns(pl.col("graph_node").alias("first"))
     for _ in range(_MOST_COPIES):
-        further = found.join(copies, on=["process_id", "first"], how="left", maintain_order="left")
+        further = firsts.join(copies, on=["process_id", "first"], how="left", maintain_order="left")
         if further["original"].null_count() == further.height:
             break
-        found = further.select(*key, pl.coalesce("original", "first").alias("first"))
-    return found
+        firsts = further.select(*key, pl.coalesce("original", "first").alias("first"))
+    return firsts

@@ -48,14 +48,14 @@ def work_of(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     (7, 'counter', None)
     """
     once = rows.unique([*keys, "series"], keep="first", maintain_order=True)
-    found = once.group_by(keys, maintain_order=True).agg(*_sums())
+    sums = once.group_by(keys, maintain_order=True).agg(*_sums())
     tensor_name = pl.col("name").cast(pl.String).str.contains(f"(?i){TENSOR_CORE}")
     unseen = (pl.col("_tensor") | tensor_name) & ~(pl.col("_tensor_flops") > 0).fill_null(value=False)
     total = pl.col("_flops") + pl.col("_tensor_flops").fill_null(0)
     both = pl.col("_read") + pl.col("_written")
     moved = pl.coalesce(both, "_moved")
     derived = pl.col("_rate") * pl.col("_ns") / 1e9
-    made = found.with_columns(
+    made = sums.with_columns(
         _whole(pl.when(~unseen).then(total)).alias("flops"),
         _whole(pl.col("_read")).alias("dram_read_bytes"),
         _whole(pl.col("_written")).alias("dram_write_bytes"),

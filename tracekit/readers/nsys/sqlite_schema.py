@@ -33,17 +33,17 @@ class SqliteTable:
 def listed(query: Query, *, utf16: bool) -> list[str]:
     """The names of the real tables; views, virtual tables and SQLite's own are none."""
     name = _as_bytes("name", utf16=utf16)
-    told = query(f"select {name} as name from sqlite_master where type = 'table' and rootpage > 0")  # noqa: S608
-    return [name for name in map(_text, told["name"]) if not name.startswith("sqlite_")]
+    tables = query(f"select {name} as name from sqlite_master where type = 'table' and rootpage > 0")  # noqa: S608
+    return [name for name in map(_text, tables["name"]) if not name.startswith("sqlite_")]
 
 
 def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
     """What is known of a real table. Hidden and computed columns are none of its columns."""
     name, literal = _as_bytes("name", utf16=utf16), table.replace("'", "''")
-    told = query(
+    columns = query(
         f"select {name} as name, hidden, length(dflt_value) as long from pragma_table_xinfo('{literal}')"  # noqa: S608
     )
-    names = [_text(raw) for raw in told["name"]]
+    names = [_text(raw) for raw in columns["name"]]
     row_id = next((word for word in _ROW_IDS if word not in map(str.lower, names)), "")
     if not names or not row_id:
         return SqliteTable()
@@ -51,7 +51,7 @@ def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
         query(f"select {row_id} from {quoted(table)} limit 0")  # noqa: S608 - it is quoted
     except UnreadableTraceError:
         return SqliteTable()  # it was declared WITHOUT ROWID; `SqliteTables.without_row_ids` names it
-    rows = zip(names, told["hidden"], told["long"], strict=True)
+    rows = zip(names, columns["hidden"], columns["long"], strict=True)
     kept = (column for column, hidden, long in rows if not hidden and (long or 0) <= LONGEST_DEFAULT)
     return SqliteTable(frozenset(kept), row_id)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import polars as pl
 
 from tracekit.readers.nsys.pages import PAGE_ROWS
-from tracekit.readers.nsys.schema import quoted
+from tracekit.readers.nsys.sqlite_schema import quoted
 
 __all__ = ["TableRows"]
 
@@ -71,14 +71,14 @@ class TableRows:
                 name: f"+{quoted(name)} is not {'null' if value is None else value}"
                 for name, value in values.items()
             }
-            told = ", ".join(f"{what} as {quoted(name)}" for name, what in differs.items())
-            found = self._query(
-                f"select {self._row_id} as __row, {told} from {self._table} where {self._where} "  # noqa: S608 - quoted
+            columns = ", ".join(f"{what} as {quoted(name)}" for name, what in differs.items())
+            change = self._query(
+                f"select {self._row_id} as __row, {columns} from {self._table} where {self._where} "  # noqa: S608 - quoted
                 f"and {self._row_id} > {last} and ({' or '.join(differs.values())}) order by {self._row_id} limit 1"
             )
-            if not found.height:
+            if not change.height:
                 break
-            last, *there = found.row(0)
+            last, *there = change.row(0)
             values = {
                 name: value for (name, value), other in zip(values.items(), there, strict=True) if not other
             }
@@ -87,10 +87,10 @@ class TableRows:
 
 def _same_in(page: pl.DataFrame) -> dict[str, int | None]:
     """The columns with one number in every row, or with none."""
-    found: dict[str, int | None] = {}
+    same: dict[str, int | None] = {}
     for column in page:
         if column.null_count() == column.len():
-            found[column.name] = None
+            same[column.name] = None
         elif column.dtype == pl.Int64 and not column.null_count() and column.min() == column.max():
-            found[column.name] = int(column[0])
-    return found
+            same[column.name] = int(column[0])
+    return same

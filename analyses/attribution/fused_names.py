@@ -58,10 +58,10 @@ def fused_operators(kernel: str) -> tuple[str, ...]:
     >>> fused_operators("ampere_sgemm_128x64_tn")
     ()
     """
-    found = _KERNEL.match(kernel)
-    if found is None or found["body"].isdigit():
+    match = _KERNEL.match(kernel)
+    if match is None or match["body"].isdigit():
         return ()
-    words = found["body"].split("_")
+    words = match["body"].split("_")
     names: list[str] = []
     at = 0
     while at < len(words):

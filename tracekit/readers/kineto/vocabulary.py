@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from tracekit.facts.capture_names import ENRICHED_CATEGORY
+
 __all__ = [
     "ANNOTATION_PREFIXES",
-    "COUNTER_RANGE_CATEGORY",
     "DEVICE_CATEGORIES",
     "DEVICE_SYNC_CATEGORIES",
     "DROPPED_CATEGORIES",
-    "ENRICHED_CATEGORY",
     "FORWARD_BACKWARD_FLOW",
     "HOST_CATEGORIES",
     "MEMORY_EVENT",
-    "MODULE_PREFIX",
-    "STEP_PREFIX",
 ]
 
 HOST_CATEGORIES: Final[dict[str, str]] = {
@@ -58,12 +56,6 @@ DEVICE_CATEGORIES: Final[dict[str, str]] = {
 DEVICE_SYNC_CATEGORIES: Final = frozenset({"cuda_sync", "cuda_event", "xpu_sync"})
 """Device-side waiting: recorded, but not work."""
 
-COUNTER_RANGE_CATEGORY: Final = "cuda_profiler_range"
-"""Hardware counters measured over one kernel."""
-
-ENRICHED_CATEGORY: Final = "tracekit"
-"""Of what tracekit itself adds to a trace."""
-
 DROPPED_CATEGORIES: Final[dict[str, str]] = {
     "gpu_user_annotation": "Kineto derives these from host ranges and kernels; the originals are kept",
     "Trace": "the profiler's own window, which holds no work",
@@ -75,7 +67,5 @@ DROPPED_CATEGORIES: Final[dict[str, str]] = {
 
 FORWARD_BACKWARD_FLOW: Final = frozenset({"fwdbwd", "forward_backward"})
 MEMORY_EVENT: Final = "[memory]"
-STEP_PREFIX: Final = "ProfilerStep#"
-MODULE_PREFIX: Final = "nn.Module: "
 ANNOTATION_PREFIXES: Final = ("enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 """Names that 2021 files list among the operators although they are annotations."""

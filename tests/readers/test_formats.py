@@ -1,0 +1,74 @@
+"""Which format a file is of, and what a package adds to the formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from paths import PUBLIC, PUBLIC_NSYS, SAMPLES
+
+from tracekit.readers import FORMATS, KINETO, NSYS, format_named, format_of, installed_formats
+
+
+@pytest.fixture
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """What stands for the entry points of installed packages."""
+    points: list[object] = []
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    installed_formats.cache_clear()
+    yield points
+    installed_formats.cache_clear()
+
+
+class Point:
+    name = "theirs"
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def load(self) -> object:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC, *PUBLIC_NSYS], ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_files_are_known_by_what_they_hold(path: Path, tmp_path: Path) -> None:
+    expected = NSYS if path.suffix == ".sqlite" else KINETO
+    assert format_of(path) is expected
+    renamed = tmp_path / "trace"
+    renamed.symlink_to(path)
+    assert format_of(renamed) is expected
+
+
+def test_what_calls_itself_an_export_is_one(tmp_path: Path) -> None:
+    for name in ("a.sqlite", "b.nsys-rep", "C.QDREP"):
+        (tmp_path / name).write_bytes(b"?")
+        assert format_of(tmp_path / name) is NSYS
+    assert format_of(tmp_path / "missing.sqlite") is KINETO  # which says that it is missing
+    assert format_of(tmp_path) is KINETO
+    (tmp_path / "t.parquet").touch()
+    assert format_of(tmp_path) is NSYS
+
+
+def test_formats_are_found_by_their_names() -> None:
+    assert len({one.name for one in FORMATS}) == len(FORMATS)
+    assert all(format_named(one.name) is one for one in FORMATS)
+    assert format_named("of a package that is gone") is KINETO
+
+
+def test_a_package_adds_a_format(entry_points: list[object], tmp_path: Path) -> None:
+    theirs = replace(KINETO, name="theirs", recognises=lambda path: path.suffix == ".json", flags={})
+    entry_points.append(Point(theirs))
+    assert format_of(tmp_path / "t.json") is theirs
+    assert format_of(tmp_path / "t.json.gz") is KINETO
+    assert format_named("theirs") is theirs
+    assert theirs.how_to_record("shapes").startswith("profile with another profiler")
+
+
+def test_a_package_that_cannot_be_imported_is_named(entry_points: list[object], tmp_path: Path) -> None:
+    entry_points.append(Point(ImportError("no such thing")))
+    with pytest.warns(UserWarning, match=r"theirs cannot be imported \(no such thing\)"):
+        assert format_of(tmp_path / "t.json") is KINETO

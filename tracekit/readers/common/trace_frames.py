@@ -1,0 +1,127 @@
+"""What all readers do with the raw frames of a file: one origin for all times, the schemas, a few checks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.health import HealthLog
+from tracekit.readers.assemble import assemble, conform
+from tracekit.spans import kept_nesting
+from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
+
+__all__ = ["TraceFrames", "captured_kinds", "rank_of", "side_frame", "trace_frames"]
+
+_RANK_IN_NAME: Final = (
+    re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
+    re.compile(r"worker[-_]?(\d{1,9})", re.IGNORECASE),
+    re.compile(r"-TP-(\d{1,9})(?:-|\.|_|$)"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceFrames:
+    """The frames of a trace."""
+
+    host: pl.DataFrame
+    device: pl.DataFrame
+    others: dict[str, pl.DataFrame | None]  # by the names of `trace.FRAMES`
+    origin: int  # what was subtracted from their times, in ns
+
+
+def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> TraceFrames:
+    """The frames of a trace from raw ones (by the names of `trace.FRAMES`), which are unsorted and have absolute times.
+
+    The origin is the earliest start of what the process itself did. `raw` is emptied, and the caller should keep no name for
+    a frame, so that each is freed when the next one is made.
+    """
+    timed = ("host", "device", "syncs", "memory", "counters", "collectives", "ranges")
+    starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
+    origin = min((start for start in starts if isinstance(start, int)), default=0)
+    both = [_whole(raw, name, origin) for name in ("host", "device")]
+    made = assemble(both, health)
+    _count_partial_overlaps(made.host, health)
+    others = {"collectives": _collectives(raw.pop("collectives", None), made.host, origin)}
+    for name in list(raw):
+        others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
+    return TraceFrames(made.host, made.device, others, origin)
+
+
+def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.DataFrame:
+    frame = raw.pop(name, None)
+    return empty(FRAMES[name]) if frame is None else _shifted(conform(frame, FRAMES[name]), origin)
+
+
+def side_frame(frame: pl.DataFrame | None, schema: Schema, origin: int) -> pl.DataFrame | None:
+    """A frame beside host and device, by its schema and in order of time; None where there is none."""
+    if frame is None:
+        return None
+    rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
+    return rows.sort("start", maintain_order=True)
+
+
+def _shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
+    return frame.with_columns(pl.col("start") - origin)
+
+
+def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
+    """The collectives, each with the operator's span that recorded it."""
+    if frame is None:
+        return None
+    key = ["process_id", "thread_id", "start", "duration"]
+    spans = host.filter(pl.col("kind") == "op").select(*key, "span_id").unique(key, keep="last")
+    joined = _shifted(frame, origin).join(spans, on=key, how="left", maintain_order="left")
+    return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True)
+
+
+def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
+    """Count spans that are open when another begins and end before it does."""
+    nesting = kept_nesting(host)
+    if not nesting.may_overlap():
+        return
+    open_before = nesting.innermost_at(nesting.thread, nesting.start - 1)
+    crossing = (
+        (open_before >= 0)
+        & (nesting.end[open_before] > nesting.start)
+        & (nesting.end[open_before] < nesting.end)
+    )
+    if crossing.any():
+        first = host.row(int(crossing.argmax()), named=True)
+        health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
+
+
+def captured_kinds(made: TraceFrames) -> dict[str, bool]:
+    """What the profile recorded, by the names of `Meta.captured`."""
+    host, device, frames = made.host, made.device, made.others
+    kinds = set(host["kind"].cast(pl.String).unique().to_list())
+    return {
+        "steps": "step" in kinds,
+        "device": device.height > 0,
+        "launches": bool(device["launch_id"].is_not_null().any()),
+        "ops": "op" in kinds,
+        "shapes": bool((host["shapes"].cast(pl.String) != "").any()),
+        "stacks": "python" in kinds,
+        "modules": "module" in kinds,
+        "layers": bool(host["layer"].is_not_null().any()),
+        "memory": frames.get("memory") is not None,
+        "sync": frames.get("syncs") is not None,
+        "counters": frames.get("counters") is not None,
+        "collectives": frames.get("collectives") is not None,
+        "occupancy": bool(device["occupancy"].is_not_null().any()),
+    }
+
+
+def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:
+    """The rank that the file holds, else the one that its name tells if it is the file of one process.
+
+    One that is not known is counted; it is not 0.
+    """
+    matches = (pattern.search(path.name) for pattern in _RANK_IN_NAME)
+    named = next((int(match.group(1)) for match in matches if match), None) if alone else None
+    rank = named if recorded is None else recorded
+    health.count("unknown_rank", int(rank is None), path.name)
+    return rank
