@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from few import few
 from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import MAIN, small
 
@@ -57,7 +58,8 @@ def reported(path: Path) -> tuple[int, str]:
 # -- databases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [pytest.param("'9'", marks=pytest.mark.slow), "7"])
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["'9'", "7"])
 def test_a_column_that_is_called_like_the_row_id_is_none(value: str, tmp_path: Path) -> None:
     path = edited(tmp_path, "ALTER TABLE NVTX_EVENTS ADD COLUMN _rowid_;" + filled(", _rowid_", f", {value}"))
     assert reported(path) == (0, "")
@@ -101,7 +103,7 @@ def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
     assert scrub(path, tmp_path / "copy.sqlite").bytes_after < 20e6
 
 
-@pytest.mark.parametrize("old", [b"jsonText TEXT", b"OSRT_API", b'"domainId"'])
+@pytest.mark.parametrize("old", few([b"jsonText TEXT", b"OSRT_API", b'"domainId"']))
 def test_names_of_columns_and_tables_that_are_no_text_are_replaced(old: bytes, tmp_path: Path) -> None:
     path = write_sqlite(small(), tmp_path / "t.sqlite")
     data = path.read_bytes()
@@ -135,7 +137,7 @@ def circular(path: Path, table: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("table", ["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"])
+@pytest.mark.parametrize("table", few(["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"]))
 def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
     program = small(launches=3000)
     program.tables["StringIds"] = [{"id": 10_000 + i, "value": f"name {i}"} for i in range(3000)]
@@ -181,6 +183,7 @@ def test_a_correlation_id_that_many_processes_use_makes_no_pairs(tmp_path: Path)
     assert trace.host.height == trace.device.height == MANY
 
 
+@pytest.mark.slow
 def test_many_processes_beside_the_one_that_works_are_counted_at_once(tmp_path: Path) -> None:
     kernels = many_processes(named=False).tail(1).with_columns(globalPid=(MANY - 1) * PROCESS)
     tables = {
@@ -193,12 +196,14 @@ def test_many_processes_beside_the_one_that_works_are_counted_at_once(tmp_path: 
     assert trace.host.height == 1
 
 
+@pytest.mark.slow
 def test_too_many_processes_are_told_with_the_name_of_the_file(tmp_path: Path) -> None:
     kernels = many_processes(named=False).rename({"globalTid": "globalPid"})
     code, err = reported(parquet(tmp_path, CUPTI_ACTIVITY_KIND_KERNEL=kernels))
     assert (code, str(tmp_path) in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_too_many_devices_are_told(tmp_path: Path) -> None:
     kernels = many_processes(named=False).with_columns(
         deviceId=pl.int_range(pl.len()), globalPid=PID * PROCESS
@@ -210,6 +215,7 @@ def test_too_many_devices_are_told(tmp_path: Path) -> None:
 # -- times -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kernels_that_end_at_no_time_are_reported(tmp_path: Path) -> None:
     assert reported(edited(tmp_path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN end")) == (0, "")
 
@@ -236,7 +242,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS))
 def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
     path = write_parquetdir(small(), tmp_path / "t")
     for table, columns in PLACES.items():
@@ -262,6 +268,7 @@ def test_bytes_of_parquet_are_texts_and_counted_where_they_are_none(tmp_path: Pa
     assert trace.health.filter(pl.col("kind") == "invalid_utf8")["count"].sum() > 0
 
 
+@pytest.mark.slow
 def test_rows_that_take_no_space_are_refused(tmp_path: Path) -> None:
     rows = pl.DataFrame({"start": [5], "end": [6], "eventType": [59]}).clear().clear(5_000_000)
     code, err = reported(parquet(tmp_path, NVTX_EVENTS=rows))
@@ -310,7 +317,8 @@ def test_a_long_name_of_few_rows_is_not_cut(tmp_path: Path) -> None:
     assert "x" * 16_000 in trace.host["name"].cast(pl.String)
 
 
-@pytest.mark.parametrize("chains", [1, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chains", [1, 200_000])
 def test_stacks_are_no_longer_than_their_rows(chains: int, tmp_path: Path) -> None:
     row = pl.int_range(1_000_000, eager=True)
     frames = pl.DataFrame({"id": row % chains, "symbol": row % 2 + 1, "stackDepth": row // chains})
@@ -339,6 +347,7 @@ def test_a_path_that_is_no_utf_8_is_opened(tmp_path: Path) -> None:
     assert tracekit.read(path).device.height == 5
 
 
+@pytest.mark.slow
 def test_a_pipe_is_no_database(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "t.sqlite")
     code, err = reported(tmp_path / "t.sqlite")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from few import few
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
 from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small, without_row_ids
@@ -19,7 +20,7 @@ from tracekit.errors import UnreadableTraceError
 
 SECONDS = 60
 """For a whole process; each takes one. Without an end it would be a view that was asked for its rows."""
-SHARES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+SHARES = [0.1, 0.6, 0.2, 0.3, 0.4, 0.5, 0.7, 0.8, 0.9]
 WOULD_HANG = [name for name in ODD if "end" in name or "computed" in name or "view" in name]
 
 
@@ -42,14 +43,12 @@ def check(code: int, out: str, err: str, *, readable: bool) -> None:
     assert line.startswith("tracekit: error: ")
 
 
-@pytest.mark.parametrize("name", [name for name in ODD if name not in WOULD_HANG])
+@pytest.mark.parametrize("name", few([name for name in ODD if name not in WOULD_HANG], 8))
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(*report(ODD[name](tmp_path), capsys), readable=name in READABLE)
 
 
-@pytest.mark.parametrize(
-    "name", [*WOULD_HANG[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in WOULD_HANG[2:])]
-)
+@pytest.mark.parametrize("name", few(WOULD_HANG))
 def test_what_the_file_computes_is_not_computed(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tracekit", "report", str(ODD[name](tmp_path)), "--no-cache"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -75,14 +74,14 @@ def test_a_trigger_or_an_index_runs_nothing(tmp_path: Path, capsys: pytest.Captu
     check(*report(path, capsys), readable=True)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", few(SHARES, 2))
 def test_half_copied_files(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(truncated(tmp_path, share), capsys)
     check(code, out, err, readable=False)
     assert "ends in the middle" in err
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", few(SHARES, 2))
 def test_pages_of_noise(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(scribbled(tmp_path, share), capsys)
     check(code, out, err, readable=code == 0)
@@ -119,6 +118,7 @@ def test_markers_run_no_code(parquet: bool, tmp_path: Path, capsys: pytest.Captu
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_no_warning_about_a_marker_reaches_the_user(tmp_path: Path) -> None:
     path = hostile_markers(tmp_path, tmp_path / "proof")
     command = [

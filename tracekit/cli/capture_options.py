@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,6 +93,8 @@ class Training:
     @property
     def settings(self) -> Settings:
         """The same for the capture, all but the data."""
+        from msgspec.structs import replace
+
         return replace(
             self.setup.settings,
             batch=self.batch,
@@ -158,6 +160,8 @@ class Recording:
     @property
     def options(self) -> CaptureOptions:
         """How the profiler is set."""
+        from msgspec.structs import replace
+
         return replace(
             self.extent.options, record_shapes=self.shapes, profile_memory=self.memory, with_stack=self.stack
         )
