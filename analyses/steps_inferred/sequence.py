@@ -92,11 +92,11 @@ class LaunchSequence:
             .sort("start")
             .select(pl.col("thread_id").cast(pl.Int64), "start", end.cum_max().over("thread_id").alias("end"))
         )
-        asked = pl.DataFrame(
+        queries = pl.DataFrame(
             {"start": self.at[launches - 1], "at": self.at[launches], "thread_id": self.thread[launches]}
         )
-        asked = asked.with_row_index().filter(pl.Series(launches > 0)).sort("start")
-        joined = asked.join_asof(larger, on="start", by="thread_id", check_sortedness=False)
+        queries = queries.with_row_index().filter(pl.Series(launches > 0)).sort("start")
+        joined = queries.join_asof(larger, on="start", by="thread_id", check_sortedness=False)
         inside = np.zeros(launches.size, np.bool_)
         inside[joined.filter(pl.col("end") > pl.col("at"))["index"].to_numpy()] = True
         return inside

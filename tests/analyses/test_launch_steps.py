@@ -86,7 +86,7 @@ def test_a_training_loop_has_steps() -> None:
     assert starts(select(made.done())) == made.marks
 
 
-def test_everybody_tells_how_they_were_found() -> None:
+def test_everybody_says_how_they_are_inferred() -> None:
     trace = training(4).done()
     result = steps(trace)
     assert result.answer.startswith(
@@ -241,12 +241,12 @@ def test_two_threads_that_launch_side_by_side() -> None:
     for _ in range(4):
         for seed in (1, 2):
             double.step_begins()
-            names = [*NETWORK.embed, *NETWORK.layer * 6, *NETWORK.head]
+            names = [*NETWORK.layer * 6, *NETWORK.head]
             random.Random(seed).shuffle(names)
-            double.launches(names)
+            double.launches([*NETWORK.embed, *names])
             double.launches([f"bwd_{name}" for name in names], ENGINE)
             double.launches([ADAM] * 3)
-    assert starts(select(double.done()))[1:] == double.marks[1:-1]  # nothing tells how the first one begins
+    assert starts(select(double.done())) == double.marks[:-1]
 
 
 def test_inference_is_known_by_its_input_and_its_layers() -> None:
@@ -422,7 +422,7 @@ def without(trace: Trace, kind: str) -> Trace:
     return replace(trace, host=trace.host.with_columns(hidden.alias("kind")))
 
 
-def assert_found(scope: Scope, truth: pl.DataFrame) -> None:
+def assert_right(scope: Scope, truth: pl.DataFrame) -> None:
     """All true steps but the last, whose end nothing tells; each begins in the one it stands for, and takes as long."""
     assert scope.inferred_from is not None
     assert "launch sequence" in scope.inferred_from
@@ -432,13 +432,23 @@ def assert_found(scope: Scope, truth: pl.DataFrame) -> None:
     assert np.median(scope.steps["duration"].to_numpy()) == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_hidden_marks_of_real_traces_are_found_or_nothing_is(path: Path) -> None:
+def real_traces() -> list[object]:
+    """One without a device, and all public ones; of those that take long to read one is quick."""
+    slow = [path for path in PUBLIC if path.stat().st_size > 300_000 and "v100_resnet50" not in path.name]
+    marked = [pytest.param(path, marks=pytest.mark.slow) if path in slow else path for path in PUBLIC]
+    return [*SAMPLES[:1], *marked]
+
+
+@pytest.mark.parametrize("path", real_traces(), ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_hidden_marks_of_real_traces_are_inferred_or_nothing_is(path: Path) -> None:
     trace = tracekit.read(path)
     marked = step_table(trace)
+    assert select(trace).inferred_from is None  # nor is any range taken for one
     scope = select(without(trace, "step"))
     if marked.height >= 3 and trace.has_device:
-        assert_found(scope, marked)
+        assert_right(scope, marked)
+    elif path.name.startswith("mi300_owlv2"):  # one mark around five batches of an inference
+        assert scope.steps.height == 4
     else:  # single steps and pairs, with layers that repeat
         assert (scope.inferred_from, scope.steps.height) == (None, 0)
 
@@ -447,6 +457,6 @@ def test_hidden_marks_of_real_traces_are_found_or_nothing_is(path: Path) -> None
 def test_exports_of_others(path: Path) -> None:
     if path.name == "power_iteration_t4.sqlite":
         trace = tracekit.read(path)
-        assert_found(select(without(trace, "annotation")), select(trace).steps)
+        assert_right(select(without(trace, "annotation")), select(trace).steps)
     else:  # 17 blocks of one forward pass; five kernels
         assert all(none_in(trace) for trace in tracekit.read_all(path))

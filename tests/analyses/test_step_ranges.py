@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from paths import PUBLIC, ROOT, SAMPLES
+from paths import ROOT
 from planted import MS, US, Planted, finding
 
 import tracekit
@@ -16,7 +16,7 @@ from tracekit.analyses.steps import steps
 from tracekit.facts.step_names import STEP_RANGE
 from tracekit.report.build import build_report
 from tracekit.report.json import render as json_
-from tracekit.trace import Excerpt, Trace
+from tracekit.trace import Excerpt
 
 BARE = frozenset({"device", "launches", "ops"})
 
@@ -93,7 +93,7 @@ def test_a_repeated_range_is_the_step() -> None:
     assert (scope.start, scope.end) == (MS + 110 * US, 5 * MS + 610 * US)
 
 
-def test_everybody_who_tells_of_steps_tells_that_they_are_inferred() -> None:
+def test_everybody_who_names_steps_says_that_they_are_inferred() -> None:
     trace = loop("train_step").trace(captured=BARE)
     result = steps(trace)
     assert (result.table.height, result.inferred_from) == (5, "train_step")
@@ -140,7 +140,7 @@ def test_of_two_that_cover_the_same_the_outermost_is_the_step(outer: str, inner:
     assert scope.steps["duration"].to_list() == [900 * US] * 5
 
 
-def test_steps_are_found_inside_epochs() -> None:
+def test_steps_are_inferred_inside_epochs() -> None:
     made = loop("Step {}", count=6)
     for number in range(2):
         made.span("annotation", f"epoch {number}", (3 * number + 1) * MS - US, (3 * number + 4) * MS - 2 * US)
@@ -257,12 +257,6 @@ def test_no_trace_at_all() -> None:
     for number in range(4):
         made.span("annotation", "step", number * MS, (number + 1) * MS - US)
     assert inferred(made) is None
-
-
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
-def test_no_step_is_inferred_in_the_traces_that_we_know(path: object) -> None:
-    trace: Trace = tracekit.read(str(path))
-    assert select(trace).inferred_from is None
 
 
 def test_a_public_solver_whose_ranges_are_numbered_blocks_of_steps() -> None:
