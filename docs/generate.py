@@ -141,10 +141,10 @@ def analyses_page() -> str:
 
 
 def _definition(analysis: Analysis) -> str:
-    module, _, _ = analysis.target.partition(":")
-    result: type[Any] = get_type_hints(analysis.load())["return"]
+    function = analysis.load()
+    result: type[Any] = get_type_hints(function)["return"]
     fields = "".join(f"* `{name}`: {_prose(text)}\n" for name, text in _fields(result))
-    return f"{_prose(import_module(module).__doc__)}\n\nThe result: {_prose(result.__doc__)}\n\n{fields}"
+    return f"{_prose(import_module(function.__module__).__doc__)}\n\nThe result: {_prose(result.__doc__)}\n\n{fields}"
 
 
 def _fields(result: type[Any]) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ ROOMS = (
     ),
     ("findings", "range_filter", "manifest", "sweep_index"),
     ("trace",),
-    ("health", "classify"),
+    ("health", "classify", "counted_work"),
     ("readers",),
     ("scrub", "api", ""),
     ("analyses",),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from few import few
 from paths import PUBLIC, SAMPLES
+from slow import rest_is_slow
 from synthetic import Planted, damage, dump, dump_with_ends, generate
 
 import tracekit
@@ -42,7 +42,7 @@ def read_bytes(tmp_path: Path, data: bytes, name: str = "t.json") -> Trace:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("share", few([0.5, 0.2, 0.9, 0.999], 2))
+@pytest.mark.parametrize("share", rest_is_slow([0.5, 0.2, 0.9, 0.999], 2))
 def test_a_truncated_file_keeps_every_event_that_is_whole(
     style: str, share: float, truth: Planted, tmp_path: Path
 ) -> None:
@@ -246,7 +246,9 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
     assert kinds(trace)["event_without_time"] >= 2
 
 
-@pytest.mark.parametrize("path", few([*SAMPLES, *PUBLIC[:9]]), ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize(
+    "path", rest_is_slow([*SAMPLES, *PUBLIC[:9]]), ids=lambda p: f"{p.parent.name}-{p.name}"
+)
 def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
     """Bytes flipped, cut out, doubled and inserted: a report or one clear error, nothing else."""
     original = gzip.decompress(path.read_bytes())

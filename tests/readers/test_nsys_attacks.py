@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from few import few
+from slow import rest_is_slow
 from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import MAIN, small
 
@@ -103,7 +103,7 @@ def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
     assert scrub(path, tmp_path / "copy.sqlite").bytes_after < 20e6
 
 
-@pytest.mark.parametrize("old", few([b"jsonText TEXT", b"OSRT_API", b'"domainId"']))
+@pytest.mark.parametrize("old", rest_is_slow([b"jsonText TEXT", b"OSRT_API", b'"domainId"']))
 def test_names_of_columns_and_tables_that_are_no_text_are_replaced(old: bytes, tmp_path: Path) -> None:
     path = write_sqlite(small(), tmp_path / "t.sqlite")
     data = path.read_bytes()
@@ -137,7 +137,7 @@ def circular(path: Path, table: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("table", few(["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"]))
+@pytest.mark.parametrize("table", rest_is_slow(["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"]))
 def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
     program = small(launches=3000)
     program.tables["StringIds"] = [{"id": 10_000 + i, "value": f"name {i}"} for i in range(3000)]
@@ -242,7 +242,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("kind", few(KINDS))
+@pytest.mark.parametrize("kind", rest_is_slow(KINDS))
 def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
     path = write_parquetdir(small(), tmp_path / "t")
     for table, columns in PLACES.items():

@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracekit.readers.nsys import payload_names, reader
+from tracekit.readers.nsys import reader
 from tracekit.readers.nsys import vocabulary as facts
 from tracekit.readers.nsys.columns import COLUMNS, STRING_COLUMNS
 from tracekit.readers.nsys.pages import DTYPES, ColumnKind, Only
 
-PAYLOADS = (payload_names.SCHEMA_TABLE, payload_names.SCHEMA_ENTRIES, payload_names.NAMES_TABLE)
+PAYLOADS = (facts.PAYLOAD_SCHEMAS, facts.PAYLOAD_ENTRIES, facts.PAYLOAD_TABLE)
 
 
 class Asked:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from few import few
+from slow import rest_is_slow
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
 from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small, without_row_ids
@@ -43,12 +43,12 @@ def check(code: int, out: str, err: str, *, readable: bool) -> None:
     assert line.startswith("tracekit: error: ")
 
 
-@pytest.mark.parametrize("name", few([name for name in ODD if name not in WOULD_HANG], 8))
+@pytest.mark.parametrize("name", rest_is_slow([name for name in ODD if name not in WOULD_HANG], 8))
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(*report(ODD[name](tmp_path), capsys), readable=name in READABLE)
 
 
-@pytest.mark.parametrize("name", few(WOULD_HANG))
+@pytest.mark.parametrize("name", rest_is_slow(WOULD_HANG))
 def test_what_the_file_computes_is_not_computed(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tracekit", "report", str(ODD[name](tmp_path)), "--no-cache"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -74,14 +74,14 @@ def test_a_trigger_or_an_index_runs_nothing(tmp_path: Path, capsys: pytest.Captu
     check(*report(path, capsys), readable=True)
 
 
-@pytest.mark.parametrize("share", few(SHARES, 2))
+@pytest.mark.parametrize("share", rest_is_slow(SHARES, 2))
 def test_half_copied_files(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(truncated(tmp_path, share), capsys)
     check(code, out, err, readable=False)
     assert "ends in the middle" in err
 
 
-@pytest.mark.parametrize("share", few(SHARES, 2))
+@pytest.mark.parametrize("share", rest_is_slow(SHARES, 2))
 def test_pages_of_noise(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(scribbled(tmp_path, share), capsys)
     check(code, out, err, readable=code == 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.limits import Limits
 from tracekit.readers.format import Format, Progress
+from tracekit.readers.kineto.vocabulary import FORMAT_NAME
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -28,7 +29,7 @@ def _read(path: Path, limits: Limits, progress: Progress | None = None) -> list[
 
 
 KINETO: Final = Format(
-    name="kineto",
+    name=FORMAT_NAME,
     title="PyTorch's profiler",
     files=".json, .json.gz",
     recognises=_recognises,

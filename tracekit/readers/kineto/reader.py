@@ -22,7 +22,7 @@ from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames
 from tracekit.readers.format import Progress
-from tracekit.readers.kineto import KINETO
+from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.events import EventStream
 from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
@@ -156,7 +156,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, made: TraceFrames
     processes = made.host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
-        format=KINETO.name,
+        format=words.FORMAT_NAME,
         format_version=_text(header.get("schemaVersion", "")),
         size_bytes=source.size,
         event_count=events,

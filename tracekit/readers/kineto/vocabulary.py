@@ -15,10 +15,13 @@ __all__ = [
     "DEVICE_CATEGORIES",
     "DEVICE_SYNC_CATEGORIES",
     "DROPPED_CATEGORIES",
+    "FORMAT_NAME",
     "FORWARD_BACKWARD_FLOW",
     "HOST_CATEGORIES",
     "MEMORY_EVENT",
 ]
+
+FORMAT_NAME: Final = "kineto"
 
 HOST_CATEGORIES: Final[dict[str, str]] = {
     "cpu_op": "op",

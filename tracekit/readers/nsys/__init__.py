@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.limits import Limits
 from tracekit.readers.format import Format, Progress
-from tracekit.readers.nsys.vocabulary import EXPORT_SUFFIX, REPORT_SUFFIXES, SQLITE_MAGIC, TRACED_CALL
+from tracekit.readers.nsys.vocabulary import (
+    EXPORT_SUFFIX,
+    FORMAT_NAME,
+    REPORT_SUFFIXES,
+    SQLITE_MAGIC,
+    TRACED_CALL,
+)
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -44,7 +50,7 @@ def _read(path: Path, limits: Limits, progress: Progress | None = None) -> list[
 
 
 NSYS: Final = Format(
-    name="nsys",
+    name=FORMAT_NAME,
     title="Nsight Systems",
     files=".sqlite, a folder of Parquet files, .nsys-rep",
     recognises=_recognises,

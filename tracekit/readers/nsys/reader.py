@@ -28,7 +28,6 @@ from tracekit.readers.common.trace_frames import (
     trace_frames,
 )
 from tracekit.readers.format import Progress
-from tracekit.readers.nsys import NSYS
 from tracekit.readers.nsys import device as device_side
 from tracekit.readers.nsys import host as host_side
 from tracekit.readers.nsys import vocabulary as words
@@ -166,7 +165,7 @@ def _meta(part: _Part, machine: Machine, made: TraceFrames) -> Meta:
     present = captured_kinds(made)
     return Meta(
         path=str(part.path),
-        format=NSYS.name,
+        format=words.FORMAT_NAME,
         format_version=machine.version,
         size_bytes=part.size,
         producer=machine.producer,

@@ -25,6 +25,7 @@ __all__ = [
     "EVENT_TABLES",
     "EXPORT_SUFFIX",
     "FIXED_LAYOUT",
+    "FORMAT_NAME",
     "FORWARD_EVENT",
     "GRAPH_NODE_TABLES",
     "GRAPH_TABLE",
@@ -63,6 +64,8 @@ __all__ = [
     "SYNC_TABLE",
     "TRACED_CALL",
 ]
+
+FORMAT_NAME: Final = "nsys"
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 """How every SQLite database begins."""
