@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from slow import rest_is_slow
 
 import tracekit
 from tracekit.errors import TracekitError
@@ -65,7 +66,7 @@ SLOW: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("attack", SLOW)
+@pytest.mark.parametrize("attack", rest_is_slow(SLOW, 3))
 def test_time_grows_no_faster_than_the_file(attack: str, tmp_path: Path) -> None:
     text = SLOW[attack](20_000)
     ordinary = HEAD + ",".join(EVENT % i for i in range(len(text) // len(EVENT) + 1)) + "]}"
@@ -119,7 +120,8 @@ def test_times_that_no_clock_shows_do_not_overflow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["9" * 5000, 10**30, -(10**30), 1e300, [], {"a": 1}, True, "", "\x00"])
 @pytest.mark.parametrize(
-    "key", ["pid", "tid", "correlation", "device", "stream", "External id", "registers per thread"]
+    "key",
+    rest_is_slow(["pid", "tid", "correlation", "device", "stream", "External id", "registers per thread"], 2),
 )
 def test_numbers_of_any_size_and_type(key: str, value: object, tmp_path: Path) -> None:
     if key in ("pid", "tid"):

@@ -110,7 +110,7 @@ def test_bare_values_are_missing_values(token: str, truth: Planted, tmp_path: Pa
     assert kinds(trace)["bare_value"] == count
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", rest_is_slow(STYLES))
 @pytest.mark.parametrize("kind", damage.MALFORMED)
 def test_one_malformed_event_costs_no_other(kind: str, style: str, truth: Planted, tmp_path: Path) -> None:
     """A 42 between two events once cost a neighbour, and deep nesting once ended in a RecursionError."""

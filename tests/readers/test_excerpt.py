@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from slow import rest_is_slow
 from synthetic import dump, generate, write
 from synthetic.nsys_export import Program, write_sqlite
 
@@ -58,7 +59,7 @@ def test_a_trace_that_fits_is_read_whole(path: Path, whole: Trace) -> None:
     assert same.equals(whole)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.4, 0.7])
+@pytest.mark.parametrize("share", rest_is_slow([0.2, 0.4, 0.7]))
 def test_the_steps_read_are_whole_and_around_the_middle(path: Path, whole: Trace, share: float) -> None:
     part = part_of(path, int(share * rows_of(whole)))
     excerpt = part.meta.excerpt
@@ -80,7 +81,7 @@ def scope_of_same_steps(whole: Trace, steps: list[str]) -> Scope:
     return select(whole, step="^(" + "|".join(steps).replace("#", r"\#") + ")$")
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6])
+@pytest.mark.parametrize("share", rest_is_slow([0.3, 0.6]))
 def test_the_figures_are_those_of_the_same_steps_in_the_whole_trace(
     path: Path, whole: Trace, share: float
 ) -> None:

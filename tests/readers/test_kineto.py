@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
+from slow import rest_is_slow
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
@@ -106,7 +107,7 @@ def test_several_gzip_members_and_padding_are_one_stream(tmp_path: Path) -> None
     assert tracekit.read(path).equals(read(tmp_path, planted()))
 
 
-@pytest.mark.parametrize("block", [64, 1000, 4096])
+@pytest.mark.parametrize("block", rest_is_slow([1000, 64, 4096]))
 @pytest.mark.parametrize("style", ["kineto", "compact", "indent2", "shuffled", "trailing", "array"])
 def test_small_blocks_change_nothing(
     block: int, style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -228,7 +229,7 @@ def test_memory_counters_and_flows_are_the_planted_ones(tmp_path: Path) -> None:
 
 
 SIZED = [
-    pytest.param(path, marks=pytest.mark.slow) if path.stat().st_size > 1_000_000 else path for path in PUBLIC
+    pytest.param(path, marks=pytest.mark.slow) if path.stat().st_size > 100_000 else path for path in PUBLIC
 ]
 
 

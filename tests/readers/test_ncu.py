@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
+from slow import rest_is_slow
 
 from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.errors import UnreadableTraceError
@@ -375,7 +376,7 @@ def test_names_of_programs_and_machines_are_nowhere(tmp_path: Path) -> None:
 # -- damage ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["raw", "details"])
+@pytest.mark.parametrize("page", rest_is_slow(["raw", "details"]))
 def test_a_file_that_ends_early_gives_what_it_has(tmp_path: Path, page: str) -> None:
     text = getattr(ncu, page)([ncu.Launch(f"k{n}", ncu.counted(n + 1, 5, 6)) for n in range(6)])
     whole = read(tmp_path, text)

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS
+from slow import rest_is_slow
 from synthetic import generate, nsys_oracle
 from synthetic.nsys_export import SECRETS, Program, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import MARKS, Style, both, convert, shape_of, training
@@ -207,7 +208,7 @@ def check_against_sql(path: Path, traces: list[Trace]) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.parametrize("marks", rest_is_slow(MARKS))
 def test_counts_and_sums_are_those_of_sql(marks: str, version: str, tmp_path: Path) -> None:
     program = training(3, shape_of(marks), Style(marks=marks)).program
     path = write_sqlite(program, tmp_path / "t.sqlite", version)
@@ -235,7 +236,7 @@ def check_equal(mine: Trace, theirs: Trace) -> None:
         assert getattr(mine.meta, name) == getattr(theirs.meta, name), name
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", rest_is_slow(VERSIONS[::-1]))
 def test_a_folder_of_parquet_gives_the_same_frames(version: str, tmp_path: Path) -> None:
     graphs = training(4, shape_of("dict"), Style(marks="dict", whole_graphs=True)).program
     loop = convert(generate(2, devices=2, steps=2), [], Style()).program

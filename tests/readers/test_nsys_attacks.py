@@ -83,6 +83,7 @@ def test_rows_with_the_first_and_the_last_possible_id_are_read(tmp_path: Path) -
     assert tracekit.read(edited(tmp_path, script)).host.height == plain.host.height
 
 
+@pytest.mark.slow
 def test_views_of_views_are_not_resolved(tmp_path: Path) -> None:
     views = ["CREATE VIEW v0 AS SELECT 1 AS a"]
     views += [f"CREATE VIEW v{i} AS SELECT x.a FROM v{i - 1} x, v{i - 1} y" for i in range(1, 400)]

@@ -9,12 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tracekit.limits import Limits
 from tracekit.readers.nsys import reader
 from tracekit.readers.nsys import vocabulary as facts
 from tracekit.readers.nsys.columns import COLUMNS, STRING_COLUMNS
 from tracekit.readers.nsys.pages import DTYPES, ColumnKind, Only
 
-PAYLOADS = (facts.PAYLOAD_SCHEMAS, facts.PAYLOAD_ENTRIES, facts.PAYLOAD_TABLE)
+PAYLOADS = (facts.PAYLOAD_SCHEMAS, facts.PAYLOAD_ENTRIES, facts.PAYLOAD_COLUMNS)
 
 
 class Asked:
@@ -78,7 +79,7 @@ def test_the_list_is_what_the_reader_asks_for(monkeypatch: pytest.MonkeyPatch) -
     for lacking in ([], [*no_names, f"{facts.GRAPH_NODE_TABLES[0]}.graphNodeId"]):
         tables = Asked(lacking)
         monkeypatch.setattr(reader, "open_tables", lambda _path, tables=tables: tables)
-        reader.read_nsys(tables.path)
+        reader.read_nsys(tables.path, Limits())
         strings |= tables.strings
         for table, columns in tables.read.items():
             found[table] |= columns

@@ -43,7 +43,7 @@ def check(code: int, out: str, err: str, *, readable: bool) -> None:
     assert line.startswith("tracekit: error: ")
 
 
-@pytest.mark.parametrize("name", rest_is_slow([name for name in ODD if name not in WOULD_HANG], 8))
+@pytest.mark.parametrize("name", rest_is_slow([name for name in ODD if name not in WOULD_HANG], 5))
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(*report(ODD[name](tmp_path), capsys), readable=name in READABLE)
 

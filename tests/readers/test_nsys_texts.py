@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import PUBLIC_NSYS
 from polars.testing import assert_frame_equal
+from slow import rest_is_slow
 from synthetic.nsys_export import Program, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import small
 
@@ -66,7 +67,7 @@ def _not_asked(*_arguments: object) -> pl.DataFrame:
     raise AssertionError("all strings were asked for")
 
 
-@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", rest_is_slow(PUBLIC_NSYS), ids=lambda path: path.stem)
 def test_names_of_public_exports_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = both(path, monkeypatch)
     same(
