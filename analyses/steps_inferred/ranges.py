@@ -63,21 +63,16 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
     marked = passes(trace.host)
     order = ranges.group_by(_FAMILY).agg(pl.sum("duration").alias("total"))
     order = order.sort("total", *_FAMILY, descending=[True, False, False, False]).head(_MOST_FAMILIES)
-    merits: dict[tuple[int, ...], pl.DataFrame] = {}
-    for _, spans in order.join(ranges, on=_FAMILY, maintain_order="left_right").group_by(
-        _FAMILY, maintain_order=True
-    ):
-        covered = _covered(spans, work, marked)
-        if covered is not None:
-            merits[
-                covered,
-                -int(spans["depth"].sum()) // spans.height,
-                int(spans["duration"].sum()),
-                -len(merits),
-            ] = spans
-    if not merits:
+    families = order.join(ranges, on=_FAMILY, maintain_order="left_right")
+    groups = [spans for _, spans in families.group_by(_FAMILY, maintain_order=True)]
+    steps = [(covered, spans) for spans in groups if (covered := _covered(spans, work, marked)) is not None]
+    if not steps:
         return None
-    spans = merits[max(merits)].select(pl.col("name").cast(pl.String), "start", "duration")
+    _, spans = max(
+        steps,
+        key=lambda each: (each[0], -each[1]["depth"].sum() // each[1].height, each[1]["duration"].sum()),
+    )
+    spans = spans.select(pl.col("name").cast(pl.String), "start", "duration")
     names = spans["name"]
     name = str(names[0] if names.n_unique() == 1 else names.head(1).str.replace_all(r"\d+", "#")[0])
     return InferredSteps(name, f'inferred from the range "{name}"', spans)
@@ -104,15 +99,18 @@ def _families(trace: Trace) -> pl.DataFrame:
     return ranges.filter(apart & (pl.len().over(_FAMILY) >= FEWEST))
 
 
-def _covered(spans: pl.DataFrame, work: pl.DataFrame, passes: Int64Array) -> int | None:
-    """The time of the work that was launched in these ranges, in ns; None when they are no steps."""
+def _covered(spans: pl.DataFrame, work: pl.DataFrame, marked: Int64Array) -> int | None:
+    """The time of the work that was launched in these ranges, in ns; None when they are no steps.
+
+    `marked` says when parts of forward and backward passes start.
+    """
     starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
     inside, which = _inside(starts, ends, work["at"].to_numpy())
     duration = work["duration"].to_numpy()
     covered = int(duration[inside].sum())
     own = (pl.col("process_id") == spans["process_id"][0]) & (pl.col("thread_id") == spans["thread_id"][0])
     theirs = work.select((own | pl.col("thread_id").is_null()).fill_null(value=False)).to_series().to_numpy()
-    between = passes[(passes >= starts[0]) & (passes < ends[-1])]
+    between = marked[(marked >= starts[0]) & (marked < ends[-1])]
     held, _ = _inside(starts, ends, between)
     if (
         2 * covered < int(duration.sum())

@@ -36,7 +36,7 @@ _NARROW: Final = 4
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
     """Stretches of about `length` launches, each from `begin` to before `end`; `shared` is the number of launches in them
-    that the typical one has as well. `whole`: there is nothing else between the first and the last.
+    that the typical one has as well. `whole`: from the first to the last of them there is nothing else.
     """
 
     sequence: LaunchSequence

