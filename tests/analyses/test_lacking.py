@@ -15,7 +15,7 @@ from tracekit.analyses.launches import launches
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.scope import select
 from tracekit.analyses.xsp.catalogue import MISSING
-from tracekit.analyses.xsp.result import lacking, worded
+from tracekit.analyses.xsp.views import lacking_note
 from tracekit.cli.commands.inspect import _facts
 from tracekit.facts.capture_flags import FLAGS, flag_for, how_to_record
 from tracekit.report.build import build_report
@@ -149,8 +149,7 @@ def test_rules_name_the_flags_of_the_profiler() -> None:
 
 def test_xsp_names_the_flags_of_the_profiler() -> None:
     for key in MISSING:
-        table = lacking("A2", key)
-        assert "{" not in (table.not_captured or "{")
-        assert not any(word in str(worded(table, "nsys").not_captured) for word in TORCH_ALONE), key
-    assert "profile_memory=True" in str(lacking("A2", "memory").not_captured)
-    assert "--cuda-memory-usage=true" in str(worded(lacking("A2", "memory"), "nsys").not_captured)
+        assert "{" not in str(lacking_note([key], "kineto"))
+        assert not any(word in str(lacking_note([key], "nsys")) for word in TORCH_ALONE), key
+    assert "profile_memory=True" in str(lacking_note(["memory"], "kineto"))
+    assert "--cuda-memory-usage=true" in str(lacking_note(["memory"], "nsys"))
