@@ -124,15 +124,15 @@ def copy_kinds() -> tuple[pl.Expr, pl.Expr]:
     return pl.col("text").str.extract(_KINDS, 1), pl.col("text").str.extract(_KINDS, 2)
 
 
-def shape_text(sizes: pl.Series) -> pl.Series:
+def shape_text(text: pl.Expr) -> pl.Expr:
     """The texts `[x, y, z]` of grids or blocks as `nsys stats` prints them, each number four wide.
 
-    >>> shape_text(pl.Series(["[896, 1, 1]", None], dtype=pl.Categorical)).to_list()
+    >>> pl.DataFrame({"grid": ["[896, 1, 1]", None]}).select(shape_text(pl.col("grid"))).to_series().to_list()
     [' 896    1    1', None]
     """
-    numbers = pl.col("text").str.extract_all(r"\d+")
+    numbers = text.cast(pl.String).str.extract_all(r"\d+")
     padded = numbers.list.eval(pl.element().str.pad_start(4)).list.join(" ")
-    return renamed(sizes, pl.when(numbers.list.len() > 0).then(padded))
+    return pl.when(numbers.list.len() > 0).then(padded)
 
 
 def extents(sizes: pl.Series) -> list[pl.Series]:

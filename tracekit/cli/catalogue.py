@@ -55,11 +55,15 @@ class StatedTable(Protocol):
 
 
 def keys_of(
-    words: Sequence[str], catalogue: Sequence[str], what: str, groups: Mapping[str, Sequence[str]]
+    words: Sequence[str],
+    catalogue: Sequence[str],
+    what: str,
+    groups: Mapping[str, Sequence[str]],
+    elsewhere: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The keys in a catalogue of what a user names, in lists with commas, however they are cased; of groups all keys.
 
-    Raises UsageError for a name that is not there.
+    Raises UsageError for a name that is not there; `elsewhere` says of some what answers them.
     """
     by_name = {key.lower(): (key,) for key in catalogue} | {
         name: tuple(keys) for name, keys in groups.items()
@@ -67,7 +71,8 @@ def keys_of(
     keys: list[str] = []
     for name in (part.strip() for word in words for part in word.split(",")):
         if name.lower() not in by_name:
-            raise UsageError(f"there is no {what} {name!r}", remedy=f"choose of {', '.join(catalogue)}")
+            remedy = (elsewhere or {}).get(name, f"choose of {', '.join(catalogue)}")
+            raise UsageError(f"there is no {what} {name!r}", remedy=remedy)
         keys += by_name[name.lower()]
     return list(dict.fromkeys(keys))
 

@@ -19,7 +19,7 @@ from tracekit.cli.sources import Sources
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.nsys_stats.catalogue import StatsEntry
+    from tracekit.analyses.nsys_stats.catalogue import Entry
     from tracekit.analyses.nsys_stats.tables import StatsTable
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
@@ -40,7 +40,6 @@ _NUMBERS: Final = frozenset(
         "RangeId",
         "ParentId",
         "Lvl",
-        "Row#",
     }
     | {"Device ID", "Context ID", "Stream ID"}
 )
@@ -67,30 +66,7 @@ _Report = Annotated[
     ),
 ]
 _Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.", rich_help_panel="Output")]
-_Rows = Annotated[
-    int, typer.Option(min=0, help="Most rows of a rule; 0: all.", rich_help_panel="Thresholds of rules")
-]
-_Gap = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="MS", help="Shortest gap of gpu_gaps.", rich_help_panel="Thresholds of rules"
-    ),
-]
-_Threshold = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        metavar="PERCENT",
-        help="gpu_time_util: what is used less is listed.",
-        rich_help_panel="Thresholds of rules",
-    ),
-]
-_Chunks = Annotated[
-    int,
-    typer.Option(
-        min=1, max=10**6, help="gpu_time_util: parts of the time.", rich_help_panel="Thresholds of rules"
-    ),
-]
+_Rows = Annotated[int, typer.Option(min=0, help="Most rows of a rule; 0: all.", rich_help_panel="Selection")]
 
 
 @with_flags
@@ -101,9 +77,6 @@ def nsys_stats(
     process: flags.Process = None,
     top: flags.Top = None,
     rows: _Rows = 50,
-    gap: _Gap = 500.0,
-    threshold: _Threshold = 50.0,
-    chunks: _Chunks = 30,
     timeunit: _Unit = TimeUnit.ns,
     format_: flags.FormatFlag = None,
     output: flags.Output = None,
@@ -111,17 +84,16 @@ def nsys_stats(
     reading: Reading,
 ) -> None:
     """The reports of `nsys stats` and rules of `nsys analyze`, of exports of Nsight Systems and PyTorch traces alike."""
-    from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, RULES
-    from tracekit.analyses.nsys_stats.tables import Options, in_unit, table
+    from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, ELSEWHERE, RULES
+    from tracekit.analyses.nsys_stats.tables import in_unit, table
 
     groups = {"all": tuple(CATALOGUE), "rules": RULES, "default": DEFAULT_REPORTS}
-    names = keys_of(report or ["default"], list(CATALOGUE), "report", groups)
+    names = keys_of(report or ["default"], list(CATALOGUE), "report", groups, ELSEWHERE)
     chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
-    options = Options(rows=rows, gap_ms=gap, threshold=threshold, chunks=chunks)
     given, _ = Sources(expanded(traces), Which(rank, process), reading).read()
     _tell_excerpts(given)
     unit = timeunit.value
-    tables = [(CATALOGUE[name], in_unit(table(given, name, options), unit)) for name in names]
+    tables = [(CATALOGUE[name], in_unit(table(given, name, rows), unit)) for name in names]
     write_tables("nsys_stats", tables, partial(_section, unit), chosen, output, top=top)
 
 
@@ -134,8 +106,8 @@ def _tell_excerpts(traces: Sequence[Trace]) -> None:
             sys.stderr.write(f"tracekit: {format_excerpt(trace.meta.excerpt)}\n")
 
 
-def _section(unit: str, entry: StatsEntry, table: StatsTable) -> Section:
-    short = [name.replace("(ns)", f"({unit})") for name in entry.shown]
+def _section(unit: str, entry: Entry, table: StatsTable) -> Section:
+    short = [name.replace("(ns)", f"({unit})") for name in entry.shown or entry.columns]
     # NVIDIA's tables name the kernel, call or range of a row first or last.
     return section_of(entry.key, entry, table, _column, short=short, ends=True)
 
