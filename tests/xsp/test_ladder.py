@@ -22,6 +22,7 @@ from tracekit.capture.run import run as capture
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
+from tracekit.sweep_index import INDEX_FILE, index_of
 from tracekit.trace import Trace
 
 LEVELS = ("M", "ML", "MLG", "metrics")
@@ -263,6 +264,7 @@ def test_all_formats(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--analysis", "A16"], 2, "there is no analysis 'A16'; choose of A1"),
         (["--format", "html"], 2, "xsp has no HTML"),
         (["--format", "csv"], 2, "give --analysis, or -o FOLDER"),
+        (["--analysis", "A9", "--format", "csv"], 4, "A9: not captured; bytes to and from"),
         (["--batch", "64"], 2, "no run has batch 64; the batches are 2"),
         (["--rank", "3"], 2, "rank 3 was not recorded"),
     ],
@@ -317,7 +319,20 @@ def test_several_runs_must_differ_in_the_batch_alone(tmp_path: Path) -> None:
         xsp([one, write_run(tmp_path / "again", settings=Settings(batch=1))])
 
 
-def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path) -> None:
+    rows = []
+    for batch, status in ((1, "done"), (2, "done"), (4, "failed")):
+        write_run(tmp_path / f"b{batch}", settings=Settings(batch=batch))
+        rows.append({"status": status, "folder": f"b{batch}"})
+    index_of(rows).write_parquet(tmp_path / INDEX_FILE)
+    assert xsp([tmp_path], analyses=["A1"])["A1"].frame["batch"].to_list() == [1, 2]
+    index_of(rows[2:]).write_parquet(tmp_path / INDEX_FILE)
+    with pytest.raises(UnreadableTraceError, match="no run of this sweep is done"):
+        xsp([tmp_path])
+
+
+@pytest.mark.slow
+def test_a_real_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tracekit.capture.sweep import Grid, sweep
 
     grid = Grid(workloads=["cnn"], batch=[1, 2], size=[16], threads=[1])

@@ -82,7 +82,7 @@ def test_two_hundred_models_agree_with_brute_force(block: int) -> None:
 
 def test_the_planted_models_hold_what_the_tables_tell_apart() -> None:
     """That the oracle is not trivially right: layers that repeat, overlap, counters, missing layers, many steps."""
-    models = [model(seed) for seed in range(BLOCKS * MODELS)]
+    models = [model(seed) for seed in range(40)]
     assert {m.counters_of for m in models} == {"none", "all", "step"}
     assert {len(m.manifest.runs[0].step_times_ns) for m in models} == set(range(1, 8))
     overlapping = mixed = 0
@@ -90,11 +90,11 @@ def test_the_planted_models_hold_what_the_tables_tell_apart() -> None:
         kernels = [(k.start, k.start + k.duration) for k in m.kernels.kernels]
         overlapping += brute.union(kernels) < sum(end - start for start, end in kernels)
         mixed += len({k.flops_source for k in m.kernels.kernels}) > 1
-    assert overlapping > 100
-    assert mixed > 50
+    assert overlapping > 20
+    assert mixed > 10
     assert (
-        pl.concat(
-            [pl.DataFrame({"calls": [r["calls"]]}) for m in models[:50] for r in brute.layers(m.layers)]
-        )["calls"].max()
+        pl.concat([pl.DataFrame({"calls": [r["calls"]]}) for m in models for r in brute.layers(m.layers)])[
+            "calls"
+        ].max()
         >= 2
     )
