@@ -177,7 +177,7 @@ def test_the_optimal_batch_of_made_up_curves(times: dict[int, int], best: int, s
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cnn")
-    settings = Settings(batch=2, size=16)
+    settings = Settings(batch=2, size=16, threads=1)
     capture("cnn", folder, settings=settings, options=CaptureOptions(steps=3, warmup=1), levels=LEVELS)
     return folder
 
