@@ -82,8 +82,8 @@ def activities(traces: Sequence[Trace]) -> Rows:
 def cuda_gpu_mem_size_sum(traces: Sequence[Trace]) -> Rows:
     """Copies by direction, and fills: sum, count and spread of their sizes in MB (10⁶ bytes)."""
     rows = device_rows(traces, "name", "bytes", kinds=_MEMORY)
-    known = rows.filter(pl.col("bytes").is_not_null())
-    size = known.select(renamed(known["name"], operation()).alias("Operation"), "bytes")
+    sized = rows.filter(pl.col("bytes").is_not_null())
+    size = sized.select(renamed(sized["name"], operation()).alias("Operation"), "bytes")
     frame = (
         size.group_by("Operation")
         .agg(pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB"))
@@ -92,7 +92,7 @@ def cuda_gpu_mem_size_sum(traces: Sequence[Trace]) -> Rows:
             pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / _BYTES_PER_MB,
         )
     )
-    unknown = rows.height - known.height
+    unknown = rows.height - sized.height
     note = f"{format_count(unknown)} of unknown size are left out" if unknown else None
     return Rows(frame.sort("Total (MB)", "Operation", descending=[True, False]), note)
 
@@ -174,13 +174,13 @@ def _with_calls(traces: Sequence[Trace], kind: str, memory: str) -> Rows:
 
 def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
     """`NVIDIA H100 (0)`; the number alone of a device whose name the trace does not tell."""
-    known = [
+    devices = [
         (part, device.device_id, f"{device.name} ({device.device_id})".strip())
         for part, trace in enumerate(traces)
         for device in trace.meta.devices
     ]
     names = pl.DataFrame(
-        known, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
+        devices, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
     ).unique(["part", "device_id"], keep="first", maintain_order=True)
     joined = rows.select("part", "device_id").join(
         names, on=["part", "device_id"], how="left", maintain_order="left"

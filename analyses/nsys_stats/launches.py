@@ -76,14 +76,14 @@ def cuda_kern_exec_trace(traces: Sequence[Trace]) -> Rows:
 
 def _executions(traces: Sequence[Trace]) -> pl.DataFrame:
     """Each kernel with a launch: its own columns, those of the call (`api_*`), and the `queue` and `total` times."""
-    found = []
+    frames = []
     for part, trace in enumerate(traces):
         rows = trace.device.filter((pl.col("kind") == "kernel") & pl.col("launch_id").is_not_null()).select(
             "name", "device_id", "start", "duration", "grid", "block", "launch_id"
         )
         launch, host = rows["launch_id"], trace.host
         shift = clock_shift(traces, part)
-        found.append(
+        frames.append(
             rows.select(
                 pl.exclude("launch_id", "start"),
                 pl.col("start") + shift,
@@ -97,7 +97,7 @@ def _executions(traces: Sequence[Trace]) -> pl.DataFrame:
     called = pl.col("api_start") + pl.col("api")
     waited = pl.col("start") - called
     ended = pl.col("start") + pl.col("duration")
-    return stacked(found).with_columns(
+    return stacked(frames).with_columns(
         pl.when(waited > 0).then(waited).alias("queue"),
         (pl.max_horizontal(called, ended) - pl.col("api_start")).alias("total"),
     )

@@ -61,14 +61,14 @@ def stacked(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 def device_rows(traces: Sequence[Trace], *columns: str, kinds: Sequence[str] = ()) -> pl.DataFrame:
     """Device activities of these kinds (of all, when none is named): `part` and these columns of DEVICE_SCHEMA."""
-    found = []
+    frames = []
     for part, trace in enumerate(traces):
         rows = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
         rows = rows.with_columns(own_process(trace)).select(columns)
         if "start" in columns:
             rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
-        found.append(rows)
-    return stacked(found)
+        frames.append(rows)
+    return stacked(frames)
 
 
 def own_process(trace: Trace) -> pl.Expr:
@@ -80,25 +80,19 @@ def own_process(trace: Trace) -> pl.Expr:
 
 def api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
     """The name of the call that launched each device row (columns `part`, `launch_id`); null where it is unknown."""
-    return _of_launch(traces, rows, "name").cast(pl.String)
-
-
-def _of_launch(traces: Sequence[Trace], rows: pl.DataFrame, column: str) -> pl.Series:
-    found = []
+    parts = []
     for part, trace in enumerate(traces):
-        mine = rows.filter(pl.col("part") == part)["launch_id"]
-        found.append(
-            trace.host[column].gather(mine) if trace.host.height else trace.host[column].clear(mine.len())
-        )
-    return pl.concat(found)
+        launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
+        parts.append(names.gather(launches) if names.len() else names.clear(launches.len()))
+    return pl.concat(parts).cast(pl.String)
 
 
 def renamed(names: pl.Series, texts: pl.Expr) -> pl.Series:
     """A text for each name of a categorical column, by an expression over the text of `name`, once per distinct name."""
     column = names.to_frame("name")
-    known = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
-    made = known.select("name", texts.alias("made"))
-    return column.join(made, on="name", how="left", maintain_order="left", nulls_equal=True)["made"]
+    distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
+    made = distinct.select("name", texts.alias("new"))
+    return column.join(made, on="name", how="left", maintain_order="left", nulls_equal=True)["new"]
 
 
 def operation() -> pl.Expr:

@@ -103,13 +103,13 @@ def in_unit(table: StatsTable, unit: str) -> StatsTable:
 def _holds(trace: Trace, need: str) -> bool:
     """Whether the profile recorded what this key of MISSING stands for."""
     device, captured = trace.device, trace.meta.captured
-    found = {
+    recorded = {
         "device": device.height > 0 or "device" in captured,
         "links": not device.height or device["launch_id"].null_count() < device.height,
         "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
         "os_calls": trace.os_calls is not None,
     }
-    return found[need] if need in found else _holds_some(trace, need)
+    return recorded[need] if need in recorded else _holds_some(trace, need)
 
 
 def _holds_some(trace: Trace, need: str) -> bool:

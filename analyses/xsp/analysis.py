@@ -149,8 +149,8 @@ def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:
     for number, run in enumerate(runs):
         if run.batch == batch:
             return number
-    known = ", ".join(str(run.batch) for run in runs)
-    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {known}")
+    batches = ", ".join(str(run.batch) for run in runs)
+    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {batches}")
 
 
 def _check_series(files: Sequence[RunFiles]) -> None:

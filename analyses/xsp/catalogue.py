@@ -110,7 +110,7 @@ class Analysis:
     * `order`: the columns that it is sorted by, after a minus from the largest down
     * `needs`: without these it has no rows: keys of MISSING, or "kernels"
     * `wants`: without these it has columns that are null
-    * `answer`: in one sentence, with figures in braces (`views.figures_of`)
+    * `answer`: in one sentence, with figures in braces (`answers.figures_of`)
     * `otherwise`: the same when no share, or no bound, is known
     * `figure`: how it is drawn
     """

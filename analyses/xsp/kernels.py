@@ -108,21 +108,10 @@ def _recorded(recording: Recording) -> pl.DataFrame:
             .agg(pl.exclude("launch_id", "duration").first(), pl.col("duration").sum())
             .sort("launched", "activity_id")
         )
-    return _with_operators(rows, recording).with_columns(
+    return rows.with_columns(
+        pl.col("name").cast(pl.String),
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("duration").alias("duration_ns"),
-    )
-
-
-def _with_operators(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
-    """The rows with the name of their innermost operator, and names as texts."""
-    operators = recording.trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").cast(pl.String).alias("operator")
-    )
-    return (
-        rows.drop("operator", strict=False)
-        .join(operators, on="op_id", how="left", maintain_order="left")
-        .with_columns(pl.col("name").cast(pl.String))
     )
 
 
@@ -186,7 +175,12 @@ def _ranges(recording: Recording) -> pl.DataFrame:
             for name in ("occupancy", "flops")
         ),
     )
-    return _with_operators(rows.filter(pl.col("step").is_not_null()), recording)
+    operators = recording.trace.host.select(
+        pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")
+    )
+    return rows.filter(pl.col("step").is_not_null()).join(
+        operators, on="op_id", how="left", maintain_order="left"
+    )
 
 
 def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import polars as pl
 
-from tracekit.analyses.counters.join import NCU_SUFFIX
 from tracekit.analyses.statistics import trimmed
+from tracekit.analyses.xsp.answers import answer_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
 from tracekit.analyses.xsp.kernels import kernel_calls, union_by
 from tracekit.analyses.xsp.layers import allocations, layer_table, module_table, own_time_ns
 from tracekit.analyses.xsp.runs import PRECISIONS, XspRun
 from tracekit.facts.capture_flags import FLAGS, flag_for
-from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
 
 __all__ = ["XspTable", "finished", "lacking_note", "tables_of"]
 
@@ -106,7 +104,7 @@ class _Views:
         if analysis.known:
             rows = rows.filter(pl.col(analysis.known).is_not_null())
             missing = [] if rows.height else self.lacking(("shapes", "bytes")) or ["bytes"]
-        answer = _answer(analysis, rows, run) if rows.height else ""
+        answer = answer_of(analysis, rows, run) if rows.height else ""
         return finished(analysis, rows, answer, missing, run.format)
 
     def lacking(self, needs: Sequence[str]) -> list[str]:
@@ -281,76 +279,6 @@ def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
         # min_horizontal would pass over the one that is null
         .with_columns(pl.when(pl.col("memory_bound").is_not_null()).then(roof).alias("attainable_tflops"))
     )
-
-
-def _answer(analysis: Analysis, rows: pl.DataFrame, run: XspRun) -> str:
-    decisive = "share" if analysis.share else "memory_bound"
-    if analysis.otherwise and not rows[decisive].count():
-        return analysis.otherwise.format_map(figures_of(rows, run))
-    return analysis.answer.format_map(figures_of(rows, run))
-
-
-def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
-    """What an answer may name: the number of `rows`, the row at the `top` (by share), the `sum` of each column, the same of
-    the `layers` alone, the device's `part` of the own times, what `works` and which `calls` there are, how many rows are
-    `bound` by memory, or what is `unknown`; `sources` of FLOPs and bytes, and where the `bandwidth` comes from.
-    """
-    numeric = rows.select(pl.col(pl.Int64, pl.UInt32, pl.Float64, pl.Boolean))
-    top = rows
-    if "share" in rows.columns:
-        top = rows.sort("share", descending=True, nulls_last=True, maintain_order=True)
-    figures: dict[str, Any] = {
-        "rows": format_count(rows.height),
-        "sum": _texts(numeric.sum()),
-        "top": _texts(top),
-    }
-    if "index" in rows.columns:
-        figures["layers"] = _texts(numeric.filter(pl.col("index").is_not_null()).sum())
-    if "gpu_ns" in rows.columns and "self_ns" in rows.columns:
-        busy, whole = float(rows["gpu_ns"].sum()), float(rows["self_ns"].sum())
-        figures["part"] = format_share(busy / whole) if whole else "an unknown part"
-    figures["works"] = "operators run" if run.on_cpu else "the device works"
-    captured = "operators' calls (no device was captured)"
-    figures["calls"] = captured if run.on_cpu else "kernels, copies and fills"
-    if "memory_bound" in rows.columns:
-        figures |= _roofline_figures(rows, run)
-    return figures
-
-
-def _roofline_figures(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
-    bound, rate = rows["memory_bound"], run.recorded_bandwidth_gbps
-    peaks = "the peaks of the device are"
-    precision = "the precision of the arithmetic, and so the peak, is"
-    sources = {
-        what: rows[column].drop_nulls().str.split("+").explode().unique().sort().to_list()
-        for what, column in (("FLOPs", "flops_source"), ("bytes", "dram_source"))
-    }
-    of_ncu = any(NCU_SUFFIX in source for each in sources.values() for source in each)
-    named = "; ".join(f"{what}: {', '.join(each)}" for what, each in sources.items())
-    recorded = rate is not None and bound.count() > 0
-    return {
-        "bound": int(bound.sum()),
-        "unknown": peaks if rows["precision"].count() else precision,
-        "sources": f" {named}." if of_ncu else "",
-        "bandwidth": f" The peak bandwidth, {rate:,.0f} GB/s, is that which the trace tells."
-        if recorded
-        else "",
-    }
-
-
-def _texts(rows: pl.DataFrame) -> Mapping[str, str]:
-    """The first row, with units."""
-    return {name: _text(name, value) for name, value in rows.row(0, named=True).items()}
-
-
-def _text(name: str, value: Any) -> str:
-    if value is None:
-        return {"share": "none", "type": "an unknown type"}.get(name, "an unknown time")
-    if name == "share":
-        return format_share(value)
-    if name.endswith("_bytes"):
-        return format_bytes(round(value))
-    return format_ns(value) if name.endswith("_ns") else str(value)
 
 
 def _in_order(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
