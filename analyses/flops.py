@@ -122,10 +122,10 @@ def attention_flops(
     >>> attention_flops((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)), attention_flops((1, 1, 3, 8), (1, 1, 2, 8), (1, 1, 2, 8), causal=True)
     (1024, 160)
     """
-    batch, heads, asked, width = query
-    seen = key[2]
-    whole = min(asked, seen)
-    pairs = whole * (whole + 1) // 2 + (asked - whole) * seen if causal else asked * seen
+    batch, heads, queries, width = query
+    keys = key[2]
+    whole = min(queries, keys)
+    pairs = whole * (whole + 1) // 2 + (queries - whole) * keys if causal else queries * keys
     forward = 2 * batch * heads * pairs * (width + value[3])
     return forward * 5 // 2 if backward else forward
 
@@ -165,19 +165,21 @@ class CountedOperators:
 def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
     """Which spans of `trace.host` can be counted, outermost first, and around which spans they lie."""
     keys = ["name", "shapes", "dtypes", "concrete_inputs"]
-    known = host.select("span_id", *keys).filter(
+    spans_with_shapes = host.select("span_id", *keys).filter(
         pl.col("shapes").is_not_null() & pl.col("name").cast(pl.String).is_in(list(_FORMULAS))
     )
     flops = np.full(host.height, -1, dtype=np.int64)
     precision = flops.copy()
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
-    distinct = known.select(keys).unique(maintain_order=True)
+    distinct = spans_with_shapes.select(keys).unique(maintain_order=True)
     counts = [_count(*row) for row in distinct.with_columns(pl.all().cast(pl.String)).rows()]
-    told = distinct.with_columns(
+    by_inputs = distinct.with_columns(
         pl.Series("flops", [count for count, _ in counts], dtype=pl.Int64),
         pl.Series("precision", [_NAMES.index(p) if p in _NAMES else -1 for _, p in counts], dtype=pl.Int64),
     )
-    rows = known.join(told, on=keys, how="left", nulls_equal=True).filter(pl.col("flops").is_not_null())
+    rows = spans_with_shapes.join(by_inputs, on=keys, how="left", nulls_equal=True).filter(
+        pl.col("flops").is_not_null()
+    )
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
@@ -189,16 +191,16 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
 
 def _count(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int | None, str | None]:
     types = _json(dtypes)
-    known = [PRECISIONS[t] for t in types if isinstance(t, str) and t in PRECISIONS]
-    return operator_flops(name, _json(shapes), _json(concrete)), known[0] if known else None
+    precisions = [PRECISIONS[t] for t in types if isinstance(t, str) and t in PRECISIONS]
+    return operator_flops(name, _json(shapes), _json(concrete)), precisions[0] if precisions else None
 
 
 def _json(text: str | None) -> list[Any]:
     try:
-        found = msgspec.json.decode(text) if text else []
+        value = msgspec.json.decode(text) if text else []
     except (msgspec.DecodeError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +227,10 @@ class _Inputs:
         return int(self.concrete[place])
 
     def numbers(self, place: int) -> list[int]:
-        found = msgspec.json.decode(str(self.concrete[place]))
-        if not isinstance(found, list) or not found or not all(type(n) is int for n in found):
+        values = msgspec.json.decode(str(self.concrete[place]))
+        if not isinstance(values, list) or not values or not all(type(n) is int for n in values):
             raise ValueError
-        return found
+        return values
 
     def flag(self, place: int) -> bool:
         return {"True": True, "False": False}[self.concrete[place]]

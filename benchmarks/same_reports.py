@@ -66,6 +66,8 @@ PROSE = frozenset(
     | {"question", "title"}
 )
 """Keys below which sentences stand."""
+DROPPED = frozenset({"gpu_gaps", "gpu_time_util"})
+"""Tables of nsys-stats that findings took the place of."""
 NUMBERED = frozenset({"layer_id", "parent_layer_id"})
 """Numbers that only tell rows of one table apart."""
 FIGURE = re.compile(r"\d[\d,.]*(?: ?(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s))?(?![\w.])")
@@ -216,7 +218,7 @@ def compare(old: Any, new: Any, place: str, *, words: bool) -> Iterator[str]:
     """Where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
-            if key in NUMBERED:
+            if key in NUMBERED or key in DROPPED:
                 continue
             if key not in old or key not in new:
                 yield f"{place}.{key} {'is gone' if key in old else 'is new'}"

@@ -250,8 +250,8 @@ def nsys_stats_tables() -> str:
     text = "| report | question | columns |\n|---|---|---|\n"
     for entry in nsys_stats.CATALOGUE.values():
         columns = ", ".join(f"`{column}`" for column in entry.columns)
-        default = " (default)" if entry.name in nsys_stats.DEFAULT_REPORTS else ""
-        text += f"| `{entry.name}`{default} | {entry.question} | {columns} |\n"
+        default = " (default)" if entry.key in nsys_stats.DEFAULT_REPORTS else ""
+        text += f"| `{entry.key}`{default} | {entry.question} | {columns} |\n"
     text += "\n| column | meaning |\n|---|---|\n"
     return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in NSYS_COLUMNS.items())
 

@@ -1,4 +1,4 @@
-"""Reports of calls on the host: `cuda_api_sum`, `cuda_api_trace`, `osrt_sum`.
+"""Calls on the host: the rows of `cuda_api_sum` and `osrt_sum`, and `cuda_api_trace`.
 
 Chosen where NVIDIA's guide is silent: a call of the driver inside one of the runtime is a call of its own, as it is
 in the profile. Names have no version suffix. What a call returned and a thread's priority are not read.
@@ -11,26 +11,26 @@ from collections.abc import Sequence
 import polars as pl
 
 from tracekit.analyses.nsys_stats.rows import clock_shift, stacked
-from tracekit.analyses.nsys_stats.table import Options, Rows, share_of_total, spread
+from tracekit.analyses.nsys_stats.table import Rows
 from tracekit.trace import OS_CALL_SCHEMA, Trace, empty
 
-__all__ = ["api_calls", "cuda_api_sum", "cuda_api_trace", "osrt_sum"]
+__all__ = ["api_calls", "cuda_api_trace", "os_calls"]
 
 
-def cuda_api_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Calls of the CUDA (or HIP) API by name: time, count and spread of their durations."""
-    return Rows(_by_name(api_calls(traces, "name", "duration")))
+def api_calls(traces: Sequence[Trace]) -> Rows:
+    """Calls of the CUDA (or HIP) API."""
+    return Rows(_calls(traces, "name", "duration"))
 
 
-def osrt_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Calls of the operating system's runtime library by name."""
+def os_calls(traces: Sequence[Trace]) -> Rows:
+    """Calls of the operating system's runtime library."""
     frames = [trace.os_calls if trace.os_calls is not None else empty(OS_CALL_SCHEMA) for trace in traces]
-    return Rows(_by_name(stacked([frame.select("name", "duration") for frame in frames])))
+    return Rows(stacked([frame.select("name", "duration") for frame in frames]))
 
 
-def cuda_api_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+def cuda_api_trace(traces: Sequence[Trace]) -> Rows:
     """Every call of the CUDA (or HIP) API, by start."""
-    calls = api_calls(traces, "process_id", "thread_id", "name", "start", "duration", "correlation")
+    calls = _calls(traces, "process_id", "thread_id", "name", "start", "duration", "correlation")
     threads = stacked([trace.threads.unique(["process_id", "thread_id"], keep="first") for trace in traces])
     named = calls.join(
         threads.rename({"name": "Thread Name"}),
@@ -50,20 +50,12 @@ def cuda_api_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     return Rows(frame.sort("Start (ns)", maintain_order=True))
 
 
-def api_calls(traces: Sequence[Trace], *columns: str) -> pl.DataFrame:
+def _calls(traces: Sequence[Trace], *columns: str) -> pl.DataFrame:
     """The calls of all traces: `part` and these columns of HOST_SCHEMA, times on the clock of the report."""
-    found = []
+    frames = []
     for part, trace in enumerate(traces):
         rows = trace.host.filter(pl.col("kind") == "runtime").select(columns)
         if "start" in columns:
             rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
-        found.append(rows)
-    return stacked(found)
-
-
-def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
-    frame = rows.group_by("name").agg(
-        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias("Num Calls"), *spread()
-    )
-    named = frame.with_columns(pl.col("name").cast(pl.String).alias("Name"))
-    return named.sort("Total Time (ns)", "Name", descending=[True, False]).with_columns(share_of_total())
+        frames.append(rows)
+    return stacked(frames)

@@ -1,313 +1,362 @@
-"""The reports and rules by NVIDIA's names: what each asks, what it needs, and its columns.
+"""The reports and rules by NVIDIA's names, each a record: what it asks, what it needs, its rows and its columns.
 
 After the sections "Statistical Reports Shipped With Nsight Systems" and "Expert Systems Rules" of NVIDIA's
 Post-Collection Analysis Guide (https://docs.nvidia.com/nsight-systems/AnalysisGuide/). The headings are those that
 `nsys stats` and `nsys analyze` print with their default units, ns and MB (10⁶ bytes).
+
+A rule shows those rows of a report, or of copies and fills with the calls that launched them, of which `where` is true. As
+NVIDIA's guide has it:
+
+* `cuda_memcpy_async`: asynchronous copies from or to pageable memory, which become synchronous.
+* `cuda_memcpy_sync`: copies by calls that block the host, but none of 64 KB or less from host to device.
+* `cuda_memset_sync`: synchronous fills of pinned host memory or of unified memory.
+* `cuda_api_sync`: `cudaDeviceSynchronize` and `cudaStreamSynchronize`.
+
+Chosen where it is silent: 64 KB is 65,536 bytes. A copy from device to device is none that blocks the host. HIP's calls count
+like CUDA's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from tracekit.analyses.nsys_stats.columns import COLUMNS
+from tracekit.analyses.nsys_stats.range_rows import range_name
+from tracekit.analyses.nsys_stats.rows import shape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracekit.analyses.nsys_stats.table import Options, Rows
+    from tracekit.analyses.nsys_stats.table import Rows
     from tracekit.trace import Trace
 
-__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "RULES", "Entry"]
+__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "Entry"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A report or a rule: its `name` at NVIDIA, `title`, the `question`, what it `needs` (keys of MISSING), its columns, those
-    of them that a narrow page shows, and the function that makes it (`module:function`).
+    """A report or a rule.
+
+    * `key`: its name at NVIDIA
+    * `title`, `question`: what it shows, and what it answers
+    * `needs`: what must have been recorded (keys of MISSING)
+    * `target`: the function that makes its rows (`module:function`)
+    * `columns`: its headings in NVIDIA's order (names in COLUMNS)
+    * `shown`: those of them that a narrow page shows; all when none is named
+    * `by`: of a summary the headings by which the rows are summed up, and what stands below each
+    * `count`: the heading of their number
+    * `names`: headings that its rows have under another one
+    * `where`: of a rule the rows that it shows, the longest first
     """
 
-    name: str
+    key: str
     title: str
     question: str
     needs: tuple[str, ...]
-    columns: tuple[str, ...]
     target: str
+    columns: tuple[str, ...]
     shown: tuple[str, ...] = ()
+    by: Mapping[str, pl.Expr] = field(default_factory=dict)
+    count: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    where: pl.Expr | None = None
 
     @property
     def schema(self) -> dict[str, pl.DataType]:
         """The types of the columns."""
         return {name: COLUMNS[name][0] for name in self.columns}
 
-    def load(self) -> Callable[[Sequence[Trace], Options], Rows]:
-        """Import the function."""
+    def rows(self, traces: Sequence[Trace]) -> Rows:
+        """The rows that it is made of."""
         module, _, attribute = self.target.partition(":")
         loaded: Any = getattr(import_module(f"{__package__}.{module}"), attribute)
-        made: Callable[[Sequence[Trace], Options], Rows] = loaded
-        return made
+        function: Callable[[Sequence[Trace]], Rows] = loaded
+        return function(traces)
 
 
 _SPREAD = ("Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
 _SUM = ("Time (%)", "Total Time (ns)")
-_SHORT = ("Time (%)", "Total Time (ns)")
-_COPY = ("Bytes (MB)", "PID", "Device ID", "Context ID", "Green Context ID", "Stream ID", "API Name")
+_PLACE = ("PID", "Device ID", "Context ID", "Green Context ID", "Stream ID", "API Name")
+_COPY = ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", "Bytes (MB)")
+_FILL = ("Duration (ns)", "Start (ns)", "Memory Kind", "Bytes (MB)")
+_NAMES: Final = {"Name": pl.col("name").cast(pl.String)}
+_RANGES: Final = {"Style": pl.col("Style"), "Range": range_name()}
+_WAITS: Final = r"^(cuda|hip)(Device|Stream)Synchronize(_\w+)?$"
+_BLOCKING_FILLS: Final = ("Pinned", "Managed", "Managed Static", "Unified")
+_SMALL_COPY_BYTES: Final = 64 * 1024
+_ASYNC: Final = pl.col("API Name").str.contains("Async")
+_SMALL: Final = ((pl.col("direction") == "HtoD") & (pl.col("bytes") <= _SMALL_COPY_BYTES)).fill_null(
+    value=False
+)
+_ON_DEVICE: Final = (pl.col("direction") == "DtoD").fill_null(value=False)
 
-_REPORTS: Final = (
-    Entry(
+
+def _list(headings: str) -> tuple[str, ...]:
+    return tuple(headings.split(", "))
+
+
+def _sum(
+    key: str,
+    title: str,
+    question: str,
+    needs: tuple[str, ...],
+    target: str,
+    *,
+    by: Mapping[str, pl.Expr],
+    count: str,
+    columns: tuple[str, ...] = (),
+) -> Entry:
+    """A summary: its columns are time, number, spread, and then the headings by which it sums up."""
+    names = columns or tuple(by)
+    shown = (*_SUM, count, *(() if len(names) > 2 else ("Avg (ns)",)), *(n for n in names if n != "Style"))
+    return Entry(
+        key, title, question, needs, target, (*_SUM, count, *_SPREAD, *names), shown, by=by, count=count
+    )
+
+
+_ENTRIES: Final = (
+    _sum(
         "nvtx_sum",
         "NVTX Range Summary",
         "Which ranges take the host's time?",
         ("ranges",),
-        (*_SUM, "Instances", *_SPREAD, "Style", "Range"),
-        "ranges:nvtx_sum",
-        (*_SHORT, "Instances", "Avg (ns)", "Range"),
+        "ranges:all_ranges",
+        by=_RANGES,
+        count="Instances",
     ),
-    Entry(
+    _sum(
         "osrt_sum",
         "OS Runtime Summary",
         "Which calls of the operating system take the host's time?",
         ("os_calls",),
-        (*_SUM, "Num Calls", *_SPREAD, "Name"),
-        "calls:osrt_sum",
-        (*_SHORT, "Num Calls", "Avg (ns)", "Name"),
+        "calls:os_calls",
+        by=_NAMES,
+        count="Num Calls",
     ),
-    Entry(
+    _sum(
         "cuda_api_sum",
         "CUDA API Summary",
         "Which calls of the CUDA API take the host's time?",
         ("calls",),
-        (*_SUM, "Num Calls", *_SPREAD, "Name"),
-        "calls:cuda_api_sum",
-        (*_SHORT, "Num Calls", "Avg (ns)", "Name"),
+        "calls:api_calls",
+        by=_NAMES,
+        count="Num Calls",
     ),
-    Entry(
+    _sum(
         "cuda_gpu_kern_sum",
         "CUDA GPU Kernel Summary",
         "Which kernels take the device's time?",
         ("kernels",),
-        (*_SUM, "Instances", *_SPREAD, "Name"),
-        "device:cuda_gpu_kern_sum",
-        (*_SHORT, "Instances", "Avg (ns)", "Name"),
+        "device:kernels",
+        by=_NAMES,
+        count="Instances",
     ),
-    Entry(
+    _sum(
         "cuda_gpu_mem_time_sum",
         "CUDA GPU MemOps Summary (by Time)",
         "Which copies and fills take the device's time?",
         ("device",),
-        (*_SUM, "Count", *_SPREAD, "Operation"),
-        "device:cuda_gpu_mem_time_sum",
-        (*_SHORT, "Count", "Avg (ns)", "Operation"),
+        "device:moves",
+        by={"Operation": pl.col("Operation")},
+        count="Count",
     ),
     Entry(
         "cuda_gpu_mem_size_sum",
         "CUDA GPU MemOps Summary (by Size)",
         "How much is copied and filled?",
         ("device",),
-        ("Total (MB)", "Count", "Avg (MB)", "Med (MB)", "Min (MB)", "Max (MB)", "StdDev (MB)", "Operation"),
         "device:cuda_gpu_mem_size_sum",
-        ("Total (MB)", "Count", "Avg (MB)", "Operation"),
+        columns=_list("Total (MB), Count, Avg (MB), Med (MB), Min (MB), Max (MB), StdDev (MB), Operation"),
+        shown=_list("Total (MB), Count, Avg (MB), Operation"),
     ),
-    Entry(
+    _sum(
         "cuda_gpu_kern_gb_sum",
         "CUDA GPU Kernel/Grid/Block Summary",
         "Which kernels take the device's time, by the shape of their launch?",
         ("kernels",),
-        (*_SUM, "Instances", *_SPREAD, "GridXYZ", "BlockXYZ", "Name"),
-        "device:cuda_gpu_kern_gb_sum",
-        ("Time (%)", "Total Time (ns)", "Instances", "GridXYZ", "BlockXYZ", "Name"),
+        "device:kernels",
+        by=_NAMES | {"GridXYZ": shape_text(pl.col("grid")), "BlockXYZ": shape_text(pl.col("block"))},
+        count="Instances",
+        columns=("GridXYZ", "BlockXYZ", "Name"),
     ),
-    Entry(
+    _sum(
         "cuda_gpu_sum",
         "CUDA GPU Summary (Kernels/MemOps)",
         "Which kernels, copies and fills take the device's time?",
         ("device",),
-        (*_SUM, "Instances", *_SPREAD, "Category", "Operation"),
-        "device:cuda_gpu_sum",
-        (*_SHORT, "Instances", "Avg (ns)", "Category", "Operation"),
+        "device:activities",
+        by={"Category": pl.col("Category"), "Operation": pl.col("Operation")},
+        count="Instances",
     ),
     Entry(
         "cuda_gpu_trace",
         "CUDA GPU Trace",
         "What ran on the device, one after the other?",
         ("device",),
-        (
-            *("Start (ns)", "Duration (ns)", "CorrId", "GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ"),
-            *("Reg/Trd", "StcSMem (MB)", "DymSMem (MB)", "Bytes (MB)", "Throughput (MB/s)", "SrcMemKd"),
-            *("DstMemKd", "Device", "Ctx", "GreenCtx", "Strm", "Name"),
-        ),
         "device:cuda_gpu_trace",
-        ("Start (ns)", "Duration (ns)", "CorrId", "Bytes (MB)", "Strm", "Name"),
+        columns=_list(
+            "Start (ns), Duration (ns), CorrId, GrdX, GrdY, GrdZ, BlkX, BlkY, BlkZ, Reg/Trd, StcSMem (MB), "
+            "DymSMem (MB), Bytes (MB), Throughput (MB/s), SrcMemKd, DstMemKd, Device, Ctx, GreenCtx, Strm, "
+            "Name"
+        ),
+        shown=_list("Start (ns), Duration (ns), CorrId, Bytes (MB), Strm, Name"),
     ),
     Entry(
         "cuda_api_trace",
         "CUDA API Trace",
         "Which calls of the CUDA API were made, one after the other?",
         ("calls",),
-        ("Start (ns)", "Duration (ns)", "Name", "Result", "CorrID", "Pid", "Tid", "T-Pri", "Thread Name"),
         "calls:cuda_api_trace",
-        ("Start (ns)", "Duration (ns)", "CorrID", "Tid", "Name"),
+        columns=_list("Start (ns), Duration (ns), Name, Result, CorrID, Pid, Tid, T-Pri, Thread Name"),
+        shown=_list("Start (ns), Duration (ns), CorrID, Tid, Name"),
     ),
     Entry(
         "cuda_kern_exec_sum",
         "CUDA Kernel Launch & Exec Time Summary",
         "How long do kernels take to launch, to wait and to run?",
         ("kernels", "links"),
-        (
+        "launches:cuda_kern_exec_sum",
+        columns=(
             *("PID", "TID", "DevId", "Count", "QCount"),
             *(f"{phase}{name}" for phase in "TAQK" for name in _SPREAD),
             *("API Name", "Kernel Name"),
         ),
-        "launches:cuda_kern_exec_sum",
-        ("Count", "QCount", "TAvg (ns)", "AAvg (ns)", "QAvg (ns)", "KAvg (ns)", "Kernel Name"),
+        shown=("Count", "QCount", "TAvg (ns)", "AAvg (ns)", "QAvg (ns)", "KAvg (ns)", "Kernel Name"),
     ),
     Entry(
         "cuda_kern_exec_trace",
         "CUDA Kernel Launch & Exec Time Trace",
         "When was each kernel launched, and when did it run?",
         ("kernels", "links"),
-        (
-            *("API Start (ns)", "API Dur (ns)", "Queue Start (ns)", "Queue Dur (ns)", "Kernel Start (ns)"),
-            *("Kernel Dur (ns)", "Total Dur (ns)", "PID", "TID", "DevId", "API Function", "GridXYZ"),
-            *("BlockXYZ", "Kernel Name"),
-        ),
         "launches:cuda_kern_exec_trace",
-        ("API Start (ns)", "API Dur (ns)", "Queue Dur (ns)", "Kernel Dur (ns)", "Kernel Name"),
+        columns=_list(
+            "API Start (ns), API Dur (ns), Queue Start (ns), Queue Dur (ns), Kernel Start (ns), "
+            "Kernel Dur (ns), Total Dur (ns), PID, TID, DevId, API Function, GridXYZ, BlockXYZ, "
+            "Kernel Name"
+        ),
+        shown=_list("API Start (ns), API Dur (ns), Queue Dur (ns), Kernel Dur (ns), Kernel Name"),
     ),
-    Entry(
+    _sum(
         "nvtx_pushpop_sum",
         "NVTX Push/Pop Range Summary",
         "Which ranges that nest take the host's time?",
         ("ranges",),
-        (*_SUM, "Instances", *_SPREAD, "Range"),
-        "ranges:nvtx_pushpop_sum",
-        (*_SHORT, "Instances", "Avg (ns)", "Range"),
+        "ranges:pushpop_ranges",
+        by={"Range": range_name()},
+        count="Instances",
     ),
-    Entry(
+    _sum(
         "nvtx_startend_sum",
         "NVTX Start/End Range Summary",
         "Which ranges that need not nest take the host's time?",
         ("startend",),
-        (*_SUM, "Instances", *_SPREAD, "Range"),
-        "ranges:nvtx_startend_sum",
-        (*_SHORT, "Instances", "Avg (ns)", "Range"),
+        "ranges:startend_ranges",
+        by={"Range": range_name()},
+        count="Instances",
     ),
     Entry(
         "nvtx_pushpop_trace",
         "NVTX Push/Pop Range Trace",
         "Which ranges lie in which?",
         ("ranges",),
-        (
-            *("Start (ns)", "End (ns)", "Duration (ns)", "DurChild (ns)", "DurNonChild (ns)", "Name", "PID"),
-            *("TID", "Lvl", "NumChild", "RangeId", "ParentId", "RangeStack", "NameTree"),
-        ),
         "ranges:nvtx_pushpop_trace",
-        ("Start (ns)", "Duration (ns)", "DurNonChild (ns)", "Lvl", "NumChild", "NameTree"),
+        columns=_list(
+            "Start (ns), End (ns), Duration (ns), DurChild (ns), DurNonChild (ns), Name, PID, TID, Lvl, "
+            "NumChild, RangeId, ParentId, RangeStack, NameTree"
+        ),
+        shown=_list("Start (ns), Duration (ns), DurNonChild (ns), Lvl, NumChild, NameTree"),
     ),
     Entry(
         "nvtx_kern_sum",
         "NVTX Range Kernel Summary",
         "Which kernels are launched in which ranges?",
         ("ranges", "kernels", "links"),
-        (
+        "projection:nvtx_kern_sum",
+        columns=(
             *("NVTX Range", "Style", "PID", "TID", "NVTX Inst", "Kern Inst", "Total Time (ns)", *_SPREAD),
             "Kernel Name",
         ),
-        "projection:nvtx_kern_sum",
-        ("NVTX Range", "NVTX Inst", "Kern Inst", "Total Time (ns)", "Avg (ns)", "Kernel Name"),
+        shown=("NVTX Range", "NVTX Inst", "Kern Inst", "Total Time (ns)", "Avg (ns)", "Kernel Name"),
     ),
     Entry(
         "nvtx_gpu_proj_sum",
         "NVTX GPU Projection Summary",
         "How long does the device work on what each range launched?",
         ("ranges", "device", "links"),
-        (
+        "projection:nvtx_gpu_proj_sum",
+        columns=(
             *("Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances"),
             *(f"Proj {name}" for name in _SPREAD),
             *("Total GPU Ops", "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child"),
         ),
-        "projection:nvtx_gpu_proj_sum",
-        ("Range", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances", "Total GPU Ops"),
+        shown=("Range", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances", "Total GPU Ops"),
     ),
     Entry(
         "nvtx_gpu_proj_trace",
         "NVTX GPU Projection Trace",
         "When does the device work on what each range launched?",
         ("ranges", "device", "links"),
-        (
-            *(
-                "Name",
-                "Projected Start (ns)",
-                "Projected Duration (ns)",
-                "Orig Start (ns)",
-                "Orig Duration (ns)",
-            ),
-            *("Style", "PID", "TID", "NumGPUOps", "Lvl", "NumChild", "RangeId", "ParentId", "RangeStack"),
-        ),
         "projection:nvtx_gpu_proj_trace",
-        ("Name", "Projected Start (ns)", "Projected Duration (ns)", "Orig Start (ns)", "NumGPUOps", "Lvl"),
+        columns=_list(
+            "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), Orig Duration (ns), "
+            "Style, PID, TID, NumGPUOps, Lvl, NumChild, RangeId, ParentId, RangeStack"
+        ),
+        shown=_list("Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), NumGPUOps, Lvl"),
     ),
-)
-
-_RULES: Final = (
     Entry(
         "cuda_memcpy_async",
         "CUDA Async Memcpy with Pageable Memory",
         "Which asynchronous copies block, because their memory is pageable?",
         ("device", "links"),
-        ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", *_COPY),
-        "rules:cuda_memcpy_async",
-        ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", "Bytes (MB)", "API Name"),
+        "device:copies_with_calls",
+        columns=(*_COPY, *_PLACE),
+        shown=(*_COPY, "API Name"),
+        where=_ASYNC & ((pl.col("Src Kind") == "Pageable") | (pl.col("Dst Kind") == "Pageable")),
     ),
     Entry(
         "cuda_memcpy_sync",
         "CUDA Synchronous Memcpy",
         "Which copies block the host?",
         ("device", "links"),
-        ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", *_COPY),
-        "rules:cuda_memcpy_sync",
-        ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", "Bytes (MB)", "API Name"),
+        "device:copies_with_calls",
+        columns=(*_COPY, *_PLACE),
+        shown=(*_COPY, "API Name"),
+        where=~_ASYNC & pl.col("API Name").str.contains("Memcpy") & ~_SMALL & ~_ON_DEVICE,
     ),
     Entry(
         "cuda_memset_sync",
         "CUDA Synchronous Memset",
         "Which fills block the host?",
         ("device", "links"),
-        ("Duration (ns)", "Start (ns)", "Memory Kind", *_COPY),
-        "rules:cuda_memset_sync",
-        ("Duration (ns)", "Start (ns)", "Memory Kind", "Bytes (MB)", "API Name"),
+        "device:fills_with_calls",
+        columns=(*_FILL, *_PLACE),
+        shown=(*_FILL, "API Name"),
+        where=~_ASYNC
+        & pl.col("API Name").str.contains("(?i)memset")
+        & pl.col("Memory Kind").is_in(_BLOCKING_FILLS),
     ),
     Entry(
         "cuda_api_sync",
         "CUDA Synchronization APIs",
         "Where does the host wait for the device?",
         ("calls",),
-        ("Duration (ns)", "Start (ns)", "PID", "TID", "API Name"),
-        "rules:cuda_api_sync",
-    ),
-    Entry(
-        "gpu_gaps",
-        "GPU Gaps",
-        "When is a device idle for long?",
-        ("device",),
-        ("Row#", "Duration (ns)", "Start (ns)", "PID", "Device ID", "Context ID"),
-        "rules:gpu_gaps",
-    ),
-    Entry(
-        "gpu_time_util",
-        "GPU Time Utilization",
-        "When is a device used little?",
-        ("device",),
-        ("Row#", "In-Use (%)", "Duration (ns)", "Start (ns)", "PID", "Device ID", "Context ID"),
-        "rules:gpu_time_util",
+        "calls:cuda_api_trace",
+        columns=("Duration (ns)", "Start (ns)", "PID", "TID", "API Name"),
+        names={"API Name": "Name", "PID": "Pid", "TID": "Tid"},
+        where=pl.col("Name").str.contains(_WAITS),
     ),
 )
 
-CATALOGUE: Final[dict[str, Entry]] = {entry.name: entry for entry in (*_REPORTS, *_RULES)}
+CATALOGUE: Final[dict[str, Entry]] = {entry.key: entry for entry in _ENTRIES}
 """The reports, then the rules, by name."""
-RULES: Final = tuple(entry.name for entry in _RULES)
-DEFAULT_REPORTS: Final = tuple(entry.name for entry in _REPORTS[:6])
-"""What `nsys stats` shows when no report is named, in its order, as far as it is about PyTorch and CUDA."""
+RULES: Final = tuple(entry.key for entry in _ENTRIES if entry.where is not None)
+DEFAULT_REPORTS: Final = tuple(CATALOGUE)[:6]
+"""What `nsys stats` shows when no report is named."""
+ELSEWHERE: Final = {
+    "gpu_gaps": "tracekit idle lists the gaps of each device with their causes, and long_gaps of tracekit report weighs them",
+    "gpu_time_util": "low_utilisation and low_part_of_step of tracekit report look for it",
+}
+"""Rules of NVIDIA's that another command answers."""

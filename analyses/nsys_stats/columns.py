@@ -110,8 +110,6 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
     "Avg GPU Ops": (_F, "the same per range"),
     "Avg Range Lvl": (_F, "mean of the levels"),
     "Avg Num Child": (_F, "mean of the ranges directly inside"),
-    "Row#": (_N, "number of the row"),
-    "In-Use (%)": (_F, "of the region; what runs at once adds up, so that it can exceed 100"),
     "Src Kind": (_T, "memory that is copied from"),
     "Dst Kind": (_T, "memory that is copied to"),
     "Memory Kind": (_T, "memory that is filled"),

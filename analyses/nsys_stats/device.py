@@ -1,5 +1,5 @@
-"""Reports of what runs on the device: `cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_mem_time_sum`,
-`cuda_gpu_mem_size_sum`, `cuda_gpu_sum`, `cuda_gpu_trace`.
+"""What runs on the device: the rows of `cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_mem_time_sum` and
+`cuda_gpu_sum`, `cuda_gpu_mem_size_sum`, `cuda_gpu_trace`, and the copies and fills that rules look at.
 
 Chosen where NVIDIA's guide is silent: kernels whose launch was not recorded count. Where only whole CUDA graphs were
 traced, these are rows of `cuda_gpu_sum` (category `CUDA_GRAPH`) and of `cuda_gpu_trace`, so that no device time is
@@ -15,27 +15,36 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.nsys_stats.rows import (
+    api_names,
     copy_kinds,
     device_rows,
     extents,
     operation,
     renamed,
-    shape_text,
 )
-from tracekit.analyses.nsys_stats.table import Options, Rows, megabytes, share_of_total, spread
+from tracekit.analyses.nsys_stats.table import Rows, megabytes, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 
 __all__ = [
-    "cuda_gpu_kern_gb_sum",
-    "cuda_gpu_kern_sum",
+    "activities",
+    "copies_with_calls",
     "cuda_gpu_mem_size_sum",
-    "cuda_gpu_mem_time_sum",
-    "cuda_gpu_sum",
     "cuda_gpu_trace",
+    "fills_with_calls",
+    "kernels",
+    "moves",
 ]
 
 _MEMORY: Final = ("memcpy", "memset")
+_PLACES: Final = {
+    "duration": "Duration (ns)",
+    "start": "Start (ns)",
+    "process_id": "PID",
+    "device_id": "Device ID",
+    "context_id": "Context ID",
+    "stream_id": "Stream ID",
+}
 _BYTES_PER_MB: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _CATEGORIES: Final = {
@@ -46,37 +55,35 @@ _CATEGORIES: Final = {
 }
 
 
-def cuda_gpu_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Kernels by name: time, count and spread of their durations."""
-    rows = device_rows(traces, "name", "duration", kinds=("kernel",))
-    frame = _summary(rows, ["name"], "Instances").with_columns(pl.col("name").cast(pl.String).alias("Name"))
-    return Rows(_by_time(frame, "Name"))
+def kernels(traces: Sequence[Trace]) -> Rows:
+    """Kernels."""
+    return Rows(device_rows(traces, "name", "grid", "block", "duration", kinds=("kernel",)))
 
 
-def cuda_gpu_kern_gb_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Kernels by name, grid and block."""
-    rows = device_rows(traces, "name", "grid", "block", "duration", kinds=("kernel",))
-    frame = _summary(rows, ["name", "grid", "block"], "Instances")
-    frame = frame.with_columns(
-        pl.col("name").cast(pl.String).alias("Name"),
-        shape_text(frame["grid"]).alias("GridXYZ"),
-        shape_text(frame["block"]).alias("BlockXYZ"),
-    )
-    return Rows(_by_time(frame, "Name", "GridXYZ", "BlockXYZ"))
-
-
-def cuda_gpu_mem_time_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Copies by direction, and fills: time, count and spread of their durations."""
+def moves(traces: Sequence[Trace]) -> Rows:
+    """Copies by direction, and fills."""
     rows = device_rows(traces, "name", "duration", kinds=_MEMORY)
-    rows = rows.with_columns(renamed(rows["name"], operation()).alias("Operation"))
-    return Rows(_by_time(_summary(rows, ["Operation"], "Count"), "Operation"))
+    return Rows(rows.with_columns(renamed(rows["name"], operation()).alias("Operation")))
 
 
-def cuda_gpu_mem_size_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+def activities(traces: Sequence[Trace]) -> Rows:
+    """Kernels by name, copies by direction, and fills."""
+    rows = device_rows(traces, "kind", "name", "duration")
+    own = (pl.col("kind") == "kernel") | (pl.col("kind") == "graph")
+    names = pl.when(own).then(renamed(rows["name"], pl.col("text")))
+    return Rows(
+        rows.with_columns(
+            pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("Category"),
+            names.otherwise(renamed(rows["name"], operation())).alias("Operation"),
+        )
+    )
+
+
+def cuda_gpu_mem_size_sum(traces: Sequence[Trace]) -> Rows:
     """Copies by direction, and fills: sum, count and spread of their sizes in MB (10⁶ bytes)."""
     rows = device_rows(traces, "name", "bytes", kinds=_MEMORY)
-    known = rows.filter(pl.col("bytes").is_not_null())
-    size = known.select(renamed(known["name"], operation()).alias("Operation"), "bytes")
+    sized = rows.filter(pl.col("bytes").is_not_null())
+    size = sized.select(renamed(sized["name"], operation()).alias("Operation"), "bytes")
     frame = (
         size.group_by("Operation")
         .agg(pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB"))
@@ -85,26 +92,12 @@ def cuda_gpu_mem_size_sum(traces: Sequence[Trace], _options: Options) -> Rows:
             pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / _BYTES_PER_MB,
         )
     )
-    unknown = rows.height - known.height
+    unknown = rows.height - sized.height
     note = f"{format_count(unknown)} of unknown size are left out" if unknown else None
     return Rows(frame.sort("Total (MB)", "Operation", descending=[True, False]), note)
 
 
-def cuda_gpu_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Kernels by name, copies by direction, and fills: time, count and spread of their durations."""
-    rows = device_rows(traces, "kind", "name", "duration")
-    own = (pl.col("kind") == "kernel") | (pl.col("kind") == "graph")
-    rows = rows.with_columns(
-        pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("Category"),
-        pl.when(own)
-        .then(renamed(rows["name"], pl.col("text")))
-        .otherwise(renamed(rows["name"], operation()))
-        .alias("Operation"),
-    )
-    return Rows(_by_time(_summary(rows, ["Category", "Operation"], "Instances"), "Category", "Operation"))
-
-
-def cuda_gpu_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+def cuda_gpu_trace(traces: Sequence[Trace]) -> Rows:
     """Every kernel, copy and fill, by start. A fill has its memory in `SrcMemKd`."""
     rows = device_rows(
         traces,
@@ -154,28 +147,40 @@ def cuda_gpu_trace(traces: Sequence[Trace], _options: Options) -> Rows:
     return Rows(frame.sort("Start (ns)", "part", maintain_order=True))
 
 
-def _summary(rows: pl.DataFrame, keys: Sequence[str], count: str) -> pl.DataFrame:
-    return rows.group_by(keys).agg(
-        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias(count), *spread()
+def copies_with_calls(traces: Sequence[Trace]) -> Rows:
+    """Every copy, with the `direction`, `bytes`, and the name of the call that launched it."""
+    return _with_calls(traces, "memcpy", "Src Kind")
+
+
+def fills_with_calls(traces: Sequence[Trace]) -> Rows:
+    """Every fill, with the name of the call that launched it."""
+    return _with_calls(traces, "memset", "Memory Kind")
+
+
+def _with_calls(traces: Sequence[Trace], kind: str, memory: str) -> Rows:
+    rows = device_rows(traces, *_PLACES, "name", "bytes", "launch_id", kinds=(kind,))
+    source, target = copy_kinds()
+    frame = rows.with_columns(
+        renamed(rows["name"], pl.col("text").str.extract(r"([A-Z]to[A-Z])")).alias("direction"),
+        renamed(rows["name"], source).alias(memory),
+        renamed(rows["name"], target).alias("Dst Kind"),
+        megabytes("bytes").alias("Bytes (MB)"),
+        api_names(traces, rows).alias("API Name"),
     )
-
-
-def _by_time(frame: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """The rows with the most time first, and each one's share of all."""
-    return frame.sort(
-        "Total Time (ns)", *names, descending=[True, *(False for _ in names)], nulls_last=True
-    ).with_columns(share_of_total())
+    unknown = frame["API Name"].null_count()
+    note = f"of {format_count(unknown)} no call is recorded" if unknown else None
+    return Rows(frame.rename(_PLACES), note)
 
 
 def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
     """`NVIDIA H100 (0)`; the number alone of a device whose name the trace does not tell."""
-    known = [
+    devices = [
         (part, device.device_id, f"{device.name} ({device.device_id})".strip())
         for part, trace in enumerate(traces)
         for device in trace.meta.devices
     ]
     names = pl.DataFrame(
-        known, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
+        devices, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
     ).unique(["part", "device_id"], keep="first", maintain_order=True)
     joined = rows.select("part", "device_id").join(
         names, on=["part", "device_id"], how="left", maintain_order="left"

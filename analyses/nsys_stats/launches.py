@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.rows import clock_shift, shape_text, stacked
-from tracekit.analyses.nsys_stats.table import Options, Rows, spread
+from tracekit.analyses.nsys_stats.rows import clock_shift, renamed, shape_text, stacked
+from tracekit.analyses.nsys_stats.table import Rows, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace
 
@@ -25,7 +25,7 @@ __all__ = ["cuda_kern_exec_sum", "cuda_kern_exec_trace"]
 _PHASES = {"T": "total", "A": "api", "Q": "queue", "K": "duration"}
 
 
-def cuda_kern_exec_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+def cuda_kern_exec_sum(traces: Sequence[Trace]) -> Rows:
     """Launch, queue and kernel times by process, thread, device, call and kernel."""
     rows = _executions(traces)
     queue = pl.col("queue")
@@ -49,7 +49,7 @@ def cuda_kern_exec_sum(traces: Sequence[Trace], _options: Options) -> Rows:
     return Rows(named.sort(order, descending=[True, *(False for _ in order[1:])]), _left_out(traces, rows))
 
 
-def cuda_kern_exec_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+def cuda_kern_exec_trace(traces: Sequence[Trace]) -> Rows:
     """Every kernel with its launch, by the start of the call."""
     rows = _executions(traces)
     frame = rows.select(
@@ -66,8 +66,8 @@ def cuda_kern_exec_trace(traces: Sequence[Trace], _options: Options) -> Rows:
         pl.col("thread_id").alias("TID"),
         pl.col("device_id").alias("DevId"),
         pl.col("api_name").cast(pl.String).alias("API Function"),
-        shape_text(rows["grid"]).alias("GridXYZ"),
-        shape_text(rows["block"]).alias("BlockXYZ"),
+        renamed(rows["grid"], shape_text(pl.col("text"))).alias("GridXYZ"),
+        renamed(rows["block"], shape_text(pl.col("text"))).alias("BlockXYZ"),
         pl.col("name").cast(pl.String).alias("Kernel Name"),
     )
     frame = frame.sort("API Start (ns)", "Kernel Start (ns)", maintain_order=True)
@@ -76,14 +76,14 @@ def cuda_kern_exec_trace(traces: Sequence[Trace], _options: Options) -> Rows:
 
 def _executions(traces: Sequence[Trace]) -> pl.DataFrame:
     """Each kernel with a launch: its own columns, those of the call (`api_*`), and the `queue` and `total` times."""
-    found = []
+    frames = []
     for part, trace in enumerate(traces):
         rows = trace.device.filter((pl.col("kind") == "kernel") & pl.col("launch_id").is_not_null()).select(
             "name", "device_id", "start", "duration", "grid", "block", "launch_id"
         )
         launch, host = rows["launch_id"], trace.host
         shift = clock_shift(traces, part)
-        found.append(
+        frames.append(
             rows.select(
                 pl.exclude("launch_id", "start"),
                 pl.col("start") + shift,
@@ -97,7 +97,7 @@ def _executions(traces: Sequence[Trace]) -> pl.DataFrame:
     called = pl.col("api_start") + pl.col("api")
     waited = pl.col("start") - called
     ended = pl.col("start") + pl.col("duration")
-    return stacked(found).with_columns(
+    return stacked(frames).with_columns(
         pl.when(waited > 0).then(waited).alias("queue"),
         (pl.max_horizontal(called, ended) - pl.col("api_start")).alias("total"),
     )

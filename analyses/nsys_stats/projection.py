@@ -40,7 +40,7 @@ from tracekit.analyses.nsys_stats.range_rows import (
     unnested,
 )
 from tracekit.analyses.nsys_stats.rows import clock_shift
-from tracekit.analyses.nsys_stats.table import Options, Rows, spread
+from tracekit.analyses.nsys_stats.table import Rows, spread
 from tracekit.facts.units import format_count
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -51,14 +51,14 @@ _PAIRS: Final = 4_000_000
 """Pairs of a range and a kernel that are held at once; the ranges of one name stay together."""
 
 
-def nvtx_gpu_proj_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+def nvtx_gpu_proj_trace(traces: Sequence[Trace]) -> Rows:
     """Every range with device work, by its projected start."""
     frames = [_named(_projected(traces, part, ranges), ranges) for part, ranges in _styles(traces)]
     frame = pl.concat(frames).sort("Projected Start (ns)", "RangeId")
     return Rows(frame.rename({"Range": "Name"}), _without_launch(traces))
 
 
-def nvtx_gpu_proj_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+def nvtx_gpu_proj_sum(traces: Sequence[Trace]) -> Rows:
     """Projected ranges by style and name, the most projected time first."""
     columns = ("domain", "name", "Style", "projected", "duration", "operations", "Lvl", "NumChild")
     rows = pl.concat([_projected(traces, part, found).select(columns) for part, found in _styles(traces)])
@@ -78,7 +78,7 @@ def nvtx_gpu_proj_sum(traces: Sequence[Trace], _options: Options) -> Rows:
     return Rows(named, _without_launch(traces))
 
 
-def nvtx_kern_sum(traces: Sequence[Trace], _options: Options) -> Rows:
+def nvtx_kern_sum(traces: Sequence[Trace]) -> Rows:
     """Kernels by the ranges that they were launched in, the most time first."""
     frames, deep = [], 0
     for part, ranges in _styles(traces):

@@ -1,6 +1,6 @@
-"""Reports of ranges on the host: `nvtx_sum`, `nvtx_pushpop_sum`, `nvtx_startend_sum`, `nvtx_pushpop_trace`.
+"""Ranges on the host: the rows of `nvtx_sum`, `nvtx_pushpop_sum` and `nvtx_startend_sum`, and `nvtx_pushpop_trace`.
 
-Which spans are ranges, and what lies in what, is defined in `_ranges`. Chosen where NVIDIA's guide is silent:
+Which spans are ranges, and what lies in what, is defined in `range_rows`. Chosen where NVIDIA's guide is silent:
 the time of a range is its whole duration, with the ranges inside; the name is `domain:name`, without what `emit_nvtx`
 adds to it for each call (`seq = …`), so that calls of one operator are one row; `DurChild` adds up the
 ranges directly inside, so that `DurNonChild` is the range's own time; marks have no duration, and are left out.
@@ -21,28 +21,28 @@ from tracekit.analyses.nsys_stats.range_rows import (
     range_stacks,
     unnested,
 )
-from tracekit.analyses.nsys_stats.table import Options, Rows, share_of_total, spread
+from tracekit.analyses.nsys_stats.table import Rows
 from tracekit.trace import Trace
 
-__all__ = ["nvtx_pushpop_sum", "nvtx_pushpop_trace", "nvtx_startend_sum", "nvtx_sum"]
+__all__ = ["all_ranges", "nvtx_pushpop_trace", "pushpop_ranges", "startend_ranges"]
 
 
-def nvtx_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Ranges of both styles by style and name: time, count and spread of their durations."""
-    return Rows(_by_name([*_pushpop(traces), *_startend(traces)]))
+def all_ranges(traces: Sequence[Trace]) -> Rows:
+    """Ranges of both styles."""
+    return _stacked([*_pushpop(traces), *_startend(traces)])
 
 
-def nvtx_pushpop_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Push/pop ranges by name."""
-    return Rows(_by_name(_pushpop(traces)))
+def pushpop_ranges(traces: Sequence[Trace]) -> Rows:
+    """Push/pop ranges."""
+    return _stacked(_pushpop(traces))
 
 
-def nvtx_startend_sum(traces: Sequence[Trace], _options: Options) -> Rows:
-    """Start/end ranges by name."""
-    return Rows(_by_name(_startend(traces)))
+def startend_ranges(traces: Sequence[Trace]) -> Rows:
+    """Start/end ranges."""
+    return _stacked(_startend(traces))
 
 
-def nvtx_pushpop_trace(traces: Sequence[Trace], _options: Options) -> Rows:
+def nvtx_pushpop_trace(traces: Sequence[Trace]) -> Rows:
     """Every push/pop range, by start, with its place among the others."""
     frames = [
         _traced(on_clock(traces, part, found.frame), found) for part, found in enumerate(_pushpop(traces))
@@ -58,16 +58,11 @@ def _startend(traces: Sequence[Trace]) -> list[Ranges]:
     return [unnested(traces, part) for part in range(len(traces))]
 
 
-def _by_name(found: Sequence[Ranges]) -> pl.DataFrame:
-    rows = pl.concat(
-        [one.frame.select("domain", "name", "duration", pl.lit(one.style).alias("Style")) for one in found]
-    )
-    frame = rows.group_by("Style", "domain", "name").agg(
-        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias("Instances"), *spread()
-    )
-    named = frame.with_columns(range_name())
-    order = ["Total Time (ns)", "Style", "Range"]
-    return named.sort(order, descending=[True, False, False]).with_columns(share_of_total())
+def _stacked(ranges: Sequence[Ranges]) -> Rows:
+    frames = [
+        one.frame.select("domain", "name", "duration", pl.lit(one.style).alias("Style")) for one in ranges
+    ]
+    return Rows(pl.concat(frames))
 
 
 def _traced(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:

@@ -57,14 +57,14 @@ def stacked(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 def device_rows(traces: Sequence[Trace], *columns: str, kinds: Sequence[str] = ()) -> pl.DataFrame:
     """Device activities of these kinds (of all, when none is named): `part` and these columns of DEVICE_SCHEMA."""
-    found = []
+    frames = []
     for part, trace in enumerate(traces):
         rows = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
         rows = rows.with_columns(own_process(trace)).select(columns)
         if "start" in columns:
             rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
-        found.append(rows)
-    return stacked(found)
+        frames.append(rows)
+    return stacked(frames)
 
 
 def own_process(trace: Trace) -> pl.Expr:
@@ -76,25 +76,19 @@ def own_process(trace: Trace) -> pl.Expr:
 
 def api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
     """The name of the call that launched each device row (columns `part`, `launch_id`); null where it is unknown."""
-    return _of_launch(traces, rows, "name").cast(pl.String)
-
-
-def _of_launch(traces: Sequence[Trace], rows: pl.DataFrame, column: str) -> pl.Series:
-    found = []
+    parts = []
     for part, trace in enumerate(traces):
-        mine = rows.filter(pl.col("part") == part)["launch_id"]
-        found.append(
-            trace.host[column].gather(mine) if trace.host.height else trace.host[column].clear(mine.len())
-        )
-    return pl.concat(found)
+        launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
+        parts.append(names.gather(launches) if names.len() else names.clear(launches.len()))
+    return pl.concat(parts).cast(pl.String)
 
 
 def renamed(names: pl.Series, texts: pl.Expr) -> pl.Series:
     """A text for each name of a categorical column, by an expression over the text of `name`, once per distinct name."""
     column = names.to_frame("name")
-    known = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
-    made = known.select("name", texts.alias("made"))
-    return column.join(made, on="name", how="left", maintain_order="left", nulls_equal=True)["made"]
+    distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
+    made = distinct.select("name", texts.alias("new"))
+    return column.join(made, on="name", how="left", maintain_order="left", nulls_equal=True)["new"]
 
 
 def operation() -> pl.Expr:
@@ -120,15 +114,15 @@ def copy_kinds() -> tuple[pl.Expr, pl.Expr]:
     return pl.col("text").str.extract(_KINDS, 1), pl.col("text").str.extract(_KINDS, 2)
 
 
-def shape_text(sizes: pl.Series) -> pl.Series:
+def shape_text(text: pl.Expr) -> pl.Expr:
     """The texts `[x, y, z]` of grids or blocks as `nsys stats` prints them, each number four wide.
 
-    >>> shape_text(pl.Series(["[896, 1, 1]", None], dtype=pl.Categorical)).to_list()
+    >>> pl.DataFrame({"grid": ["[896, 1, 1]", None]}).select(shape_text(pl.col("grid"))).to_series().to_list()
     [' 896    1    1', None]
     """
-    numbers = pl.col("text").str.extract_all(r"\d+")
+    numbers = text.cast(pl.String).str.extract_all(r"\d+")
     padded = numbers.list.eval(pl.element().str.pad_start(4)).list.join(" ")
-    return renamed(sizes, pl.when(numbers.list.len() > 0).then(padded))
+    return pl.when(numbers.list.len() > 0).then(padded)
 
 
 def extents(sizes: pl.Series) -> list[pl.Series]:

@@ -1,50 +1,28 @@
-"""One table with what it lacks, what can be asked of it, and the statistics that most of them hold."""
+"""The rows of a report, and the statistics that most reports hold."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
-__all__ = ["Options", "Rows", "Statistics", "StatsTable", "megabytes", "share_of_total", "spread"]
+__all__ = ["Rows", "Statistics", "megabytes", "share_of_total", "spread", "summed"]
 
 _BYTES_PER_MB: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the rules may be told; the defaults are NVIDIA's.
-
-    `rows`: most rows of a rule's table, 0 for all. `gap_ms`: shortest gap of `gpu_gaps`. `threshold`: greatest
-    utilisation that `gpu_time_util` lists, in %, and `chunks` the equal parts that it looks at.
-    """
-
-    rows: int = 50
-    gap_ms: float = 500.0
-    threshold: float = 50.0
-    chunks: int = 30
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What a report found: its `frame`, with at least its columns, and a `note` on what is not in it, if anything."""
+    """The rows of a report.
+
+    * `frame`: them, with at least the columns of the report, or those that it sums up
+    * `note`: what is not in it, if anything
+    """
 
     frame: pl.DataFrame
     note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StatsTable:
-    """The `frame` of the report `name`, with the columns of its catalogue entry, and the `answer` in one sentence.
-
-    `not_captured` says what was not recorded and how to record it; the frame then has no rows.
-    """
-
-    name: str
-    frame: pl.DataFrame
-    answer: str
-    not_captured: str | None = None
 
 
 Statistics = list[pl.Expr]
@@ -87,3 +65,21 @@ def megabytes(column: str) -> pl.Expr:
     [4.194304]
     """
     return (pl.col(column) / _BYTES_PER_MB).round(6)
+
+
+def summed(rows: pl.DataFrame, by: Mapping[str, pl.Expr], count: str) -> pl.DataFrame:
+    """Time, number (under the heading `count`) and spread of the rows' durations by these headings, the most time first.
+
+    >>> rows = pl.DataFrame({"name": ["a", "b", "a"], "duration": [1, 2, 5]})
+    >>> summed(rows, {"Name": pl.col("name")}, "Count").select("Name", "Total Time (ns)", "Count").rows()
+    [('a', 6, 2), ('b', 2, 1)]
+    """
+    # Names are made into text once they are few.
+    keys = list(dict.fromkeys(root for text in by.values() for root in text.meta.root_names()))
+    groups = rows.group_by(keys).agg(
+        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias(count), *spread()
+    )
+    order = ["Total Time (ns)", *by]
+    descending = [True, *(False for _ in by)]
+    named = groups.with_columns(text.alias(heading) for heading, text in by.items())
+    return named.sort(order, descending=descending, nulls_last=True).with_columns(share_of_total())

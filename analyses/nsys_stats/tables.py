@@ -7,28 +7,49 @@ rows means that the profile recorded this kind of thing, and nothing of it occur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, RULES, Entry
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, Entry
 from tracekit.analyses.nsys_stats.columns import MISSING
 from tracekit.analyses.nsys_stats.range_rows import is_range
-from tracekit.analyses.nsys_stats.table import Options, Rows, StatsTable
+from tracekit.analyses.nsys_stats.table import summed
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
-__all__ = ["Options", "StatsTable", "in_unit", "report", "table"]
+__all__ = ["MOST_ROWS", "StatsTable", "in_unit", "report", "table"]
+
+MOST_ROWS: Final = 50
+"""Rows of a rule's table, as NVIDIA's programs list them."""
 
 _UNITS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
-def report(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> pl.DataFrame:
-    """The rows of a report or rule (a key of CATALOGUE) over one trace, or over several together, under NVIDIA's headings.
+@dataclass(frozen=True, slots=True, eq=False)
+class StatsTable:
+    """The table of a report or rule.
 
-    Times are ns, sizes MB; see `_rows` for the clock. Raises UsageError for an unknown name, and InconclusiveError, with the
+    * `key`: its name
+    * `frame`: its rows, with the columns of its record
+    * `answer`: what it shows, in one sentence
+    * `not_captured`: what was not recorded and how to record it; the frame then has no rows
+    """
+
+    key: str
+    frame: pl.DataFrame
+    answer: str
+    not_captured: str | None = None
+
+
+def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> pl.DataFrame:
+    """The rows of a report or rule (a key of CATALOGUE) over one trace, or over several together, under NVIDIA's headings;
+    of a rule at most so many `rows`, 0 for all.
+
+    Times are ns, sizes MB; see `rows` for the clock. Raises UsageError for an unknown name, and InconclusiveError, with the
     flag to record it, when the profile does not hold what is asked for.
 
     >>> import tracekit
@@ -36,13 +57,13 @@ def report(traces: Trace | Sequence[Trace], name: str, options: Options | None =
     >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
     [(3, ':aten::linear')]
     """
-    made = table(traces, name, options)
+    made = table(traces, name, rows)
     if made.not_captured is not None:
         raise InconclusiveError(f"{name}: not captured", remedy=f"record {made.not_captured}")
     return made.frame
 
 
-def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = None) -> StatsTable:
+def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatsTable:
     """As `report`, with the answer in a sentence; what is not captured is said in the table, which then has no rows.
 
     Raises UsageError for an unknown name.
@@ -53,7 +74,9 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
     """
     entry = CATALOGUE.get(name)
     if entry is None:
-        raise UsageError(f"there is no report {name!r}", remedy=f"choose of {', '.join(CATALOGUE)}")
+        raise UsageError(
+            f"there is no report {name!r}", remedy=ELSEWHERE.get(name, f"choose of {', '.join(CATALOGUE)}")
+        )
     given = [traces] if isinstance(traces, Trace) else list(traces)
     lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
     if lacking is not None:
@@ -62,32 +85,33 @@ def table(traces: Trace | Sequence[Trace], name: str, options: Options | None = 
         able = next((one for one in formats if key in one.flags), formats[0])
         missing = f"{what}: {able.flag_for(key)}"
         return StatsTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
-    return _ordered(entry, entry.load()(given, options or Options()))
+    return _table(entry, given, rows)
 
 
-def in_unit(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
-    """The frame with its times in ns, us, ms or s, and the unit in the headings.
+def in_unit(table: StatsTable, unit: str) -> StatsTable:
+    """The table with its times in ns, us, ms or s, and the unit in the headings.
 
-    >>> in_unit(pl.DataFrame({"Total Time (ns)": [1500]}), "us").rows(named=True)
+    >>> in_unit(StatsTable("nvtx_sum", pl.DataFrame({"Total Time (ns)": [1500]}), ""), "us").frame.rows(named=True)
     [{'Total Time (us)': 1.5}]
     """
     if unit == "ns":
-        return frame
-    times = [name for name in frame.columns if name.endswith("(ns)")]
+        return table
+    times = [name for name in table.frame.columns if name.endswith("(ns)")]
     scaled = [(pl.col(name) / _UNITS[unit]).alias(name) for name in times]
-    return frame.with_columns(scaled).rename({name: name.replace("(ns)", f"({unit})") for name in times})
+    names = {name: name.replace("(ns)", f"({unit})") for name in times}
+    return replace(table, frame=table.frame.with_columns(scaled).rename(names))
 
 
 def _holds(trace: Trace, need: str) -> bool:
     """Whether the profile recorded what this key of MISSING stands for."""
     device, captured = trace.device, trace.meta.captured
-    found = {
+    recorded = {
         "device": device.height > 0 or "device" in captured,
         "links": not device.height or device["launch_id"].null_count() < device.height,
         "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
         "os_calls": trace.os_calls is not None,
     }
-    return found[need] if need in found else _holds_some(trace, need)
+    return recorded[need] if need in recorded else _holds_some(trace, need)
 
 
 def _holds_some(trace: Trace, need: str) -> bool:
@@ -101,17 +125,25 @@ def _holds_some(trace: Trace, need: str) -> bool:
     return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
 
 
-def _ordered(entry: Entry, found: Rows) -> StatsTable:
+def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatsTable:
+    made = entry.rows(traces)
+    rows, notes = made.frame, [made.note]
+    if entry.by:
+        rows = summed(rows, entry.by, entry.count)
+    if entry.where is not None:
+        order = ["Duration (ns)", "Start (ns)"]
+        rows = rows.filter(entry.where).sort(order, descending=[True, False], maintain_order=True)
+        if 0 < most < rows.height:
+            notes.append(f"the first {most} of {format_count(rows.height)} rows")
+            rows = rows.head(most)
+    rows = rows.with_columns(pl.col(name).alias(heading) for heading, name in entry.names.items())
     columns = [
-        (pl.col(name) if name in found.frame.columns else pl.lit(None)).cast(kind).alias(name)
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
         for name, kind in entry.schema.items()
     ]
     # A frame of literals alone has one row, whatever the height.
-    frame = found.frame.select(columns) if found.frame.height else pl.DataFrame(schema=entry.schema)
-    if not frame.height:
-        answer = "Nothing found." if entry.name in RULES else "None occurred."
-    else:
-        answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}."
-    if found.note:
-        answer = f"{answer[:-1]}; {found.note}."
-    return StatsTable(entry.name, frame, answer)
+    frame = rows.select(columns) if rows.height else pl.DataFrame(schema=entry.schema)
+    answer = "Nothing found" if entry.key in RULES else "None occurred"
+    if frame.height:
+        answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}"
+    return StatsTable(entry.key, frame, f"{'; '.join(filter(None, (answer, *notes)))}.")

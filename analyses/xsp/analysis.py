@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import tracekit
 from tracekit.analyses.counters.ncu import with_ncu
 from tracekit.analyses.xsp.catalogue import CATALOGUE
-from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
-from tracekit.analyses.xsp.layer_tables import layer_tables
-from tracekit.analyses.xsp.model_tables import best_run, model_information, model_kernels, overhead
-from tracekit.analyses.xsp.result import XspTable, worded
 from tracekit.analyses.xsp.runs import XspRun, run_of
+from tracekit.analyses.xsp.series import best_run, model_information, model_kernels
+from tracekit.analyses.xsp.views import XspTable, tables_of
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
 from tracekit.readers.ncu import read_ncu
@@ -28,13 +25,15 @@ __all__ = ["ReadTrace", "RunFiles", "find_runs", "xsp", "xsp_of"]
 
 ReadTrace = Callable[[Path], Trace]
 
-_OF_SERIES: Final = ("A1", "A15")
-"""Analyses that compare runs; the others are of one."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """A run on the disk: its `manifest`, None of a trace alone, and its `traces` at the levels ML and MLG."""
+    """A run on the disk.
+
+    * `label`: the name of its folder or file
+    * `manifest`: None of a trace alone
+    * `traces`: those at the levels ML and MLG
+    """
 
     label: str
     manifest: Manifest | None
@@ -121,41 +120,27 @@ def xsp_of(
     batch: int | None = None,
     step: str | None = None,
 ) -> dict[str, XspTable]:
-    """As `xsp`, of runs that were found, with a function that reads their traces."""
-    wanted = list(CATALOGUE) if analyses is None else [key for key in CATALOGUE if key in analyses]
+    """As `xsp`, of the runs in these files, with a function that reads their traces."""
+    wanted = [key for key in CATALOGUE if analyses is None or key in analyses]
     _check_series(files)
     bare = [XspRun(label=file.label, manifest=file.manifest) for file in files]
     chosen = _chosen(bare, batch)
+    of_model: list[XspTable] = []
     tables: dict[str, XspTable] = {}
-    if "A1" in wanted:
-        tables["A1"] = model_information(bare)
-    rows: list[XspTable] = []
     for number, file in enumerate(files):
-        alone = number == chosen and any(key not in _OF_SERIES for key in wanted)
-        if not alone and "A15" not in wanted:
+        keys = [key for key in wanted if key == "A15" or (number == chosen and key != "A1")]
+        if not keys:
             continue
         # One run after the other: a series may hold more traces than the memory.
         measured = None if counters is None or number != chosen else read(counters)
         traces = [read(path) for path in file.traces]
-        run = run_of(file.label, *traces, manifest=file.manifest, counters=measured, step=step)
-        if "A15" in wanted:
-            rows.append(worded(model_row(run), run.format))
-        if alone:
-            tables |= _of_one(run, wanted)
-    if rows:
-        tables["A15"] = model_kernels(rows)
-    return {key: tables[key] for key in wanted}
-
-
-def _of_one(run: XspRun, wanted: Sequence[str]) -> dict[str, XspTable]:
-    tables: dict[str, XspTable] = {}
-    if any(key in wanted for key in ("A2", "A3", "A4", "A5", "A6", "A7", "A13")):
-        tables |= layer_tables(run)
-    if any(key in wanted for key in ("A8", "A9", "A10", "A11", "A12", "A14")):
-        tables |= kernel_tables(run)
-    if "overhead" in wanted:
-        tables["overhead"] = overhead(run)
-    return {key: worded(table, run.format) for key, table in tables.items()}
+        tables |= tables_of(
+            run_of(file.label, *traces, manifest=file.manifest, counters=measured, step=step), keys
+        )
+        of_model += [tables["A15"]] if "A15" in keys else []
+    if of_model:
+        tables["A15"] = model_kernels(of_model)
+    return {key: model_information(bare) if key == "A1" else tables[key] for key in wanted}
 
 
 def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:
@@ -164,8 +149,8 @@ def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:
     for number, run in enumerate(runs):
         if run.batch == batch:
             return number
-    known = ", ".join(str(run.batch) for run in runs)
-    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {known}")
+    batches = ", ".join(str(run.batch) for run in runs)
+    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {batches}")
 
 
 def _check_series(files: Sequence[RunFiles]) -> None:

@@ -1,7 +1,7 @@
 """The kernels of a run, call by call: which layer and operator each is of, its time, its work, and what tells it.
 
 Times come from the run at level MLG. FLOPs, DRAM bytes and occupancy come from Nsight Compute where its metrics were joined
-(`analyses.ncu_join`), else from hardware counters (`analyses.counter_join`), FLOPs else from shapes (`analyses.flops`),
+(`analyses.counters.ncu`), else from hardware counters (`analyses.counters.join`), FLOPs else from shapes (`analyses.flops`),
 occupancy else from the profiler's own estimate. The FLOPs of an operator that launches several kernels stand at the longest of them, 0 at the others.
 
 On a trace without a device an operator's call is a row, and its self time the duration.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attributed
 from tracekit.analyses.counters.join import (
     COUNTED,
     MEASURED,
@@ -23,18 +22,16 @@ from tracekit.analyses.counters.join import (
     measured_ranges,
 )
 from tracekit.analyses.flops import counted_operators
-from tracekit.analyses.scope import launch_times
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
-from tracekit.analyses.xsp.runs import Recording, XspRun
+from tracekit.analyses.xsp.runs import UNATTRIBUTED, Recording, XspRun
 from tracekit.facts.stack_names import PHASES
-from tracekit.spans import Int64Array, take
+from tracekit.spans import take
+from tracekit.statistics import trimmed
 
-__all__ = ["UNATTRIBUTED", "kernel_calls", "kernel_pieces"]
-
-UNATTRIBUTED = "<unattributed>"
-"""Stands for the layer of kernels of which no layer is known."""
+__all__ = ["kernel_calls", "union_by"]
 
 CALLS = {
+    "run": pl.String,
     "step": pl.Int64,
     "name": pl.String,
     "kind": pl.String,
@@ -42,7 +39,8 @@ CALLS = {
     "type": pl.String,
     "phase": pl.String,
     "operator": pl.String,
-    "order": pl.Int64,
+    "order": pl.Int64,  # place in the step
+    "turn": pl.Int64,  # how many of its name come before it in its step, layer and phase
     "grid": pl.String,
     "block": pl.String,
     "duration_ns": pl.Int64,
@@ -56,17 +54,7 @@ CALLS = {
     "occupancy_source": pl.String,
     "precision": pl.String,
 }
-
-
-def kernel_pieces(recording: Recording) -> pl.DataFrame:
-    """One row per activity of the steps: `step`, `name`, `layer`, `forward` (launched in a call of the layer), `start`
-    and `end` in ns. They are what unions are made of.
-    """
-    rows = _placed(recording)
-    forward = pl.col("method").cast(pl.String).is_in(FORWARD_METHODS)
-    return rows.select(
-        "step", pl.col("name").cast(pl.String), "layer", forward.alias("forward"), "start", "end"
-    )
+_NO_ARITHMETIC = ("memcpy", "memset")
 
 
 def kernel_calls(run: XspRun) -> pl.DataFrame:
@@ -74,63 +62,56 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
 
     Without a run at level MLG those of the run for counters, without durations; none when there is neither.
     """
-    if run.kernels is not None:
-        counters = run.counters
-        ranges = None if counters is None else measured_ranges(counters.trace)
-        rows = _with_counters(_recorded(run.kernels), ranges, linked(run.kernels.trace))
-        recording = run.kernels
-    elif run.counters is not None:
-        recording, rows = run.counters, _measured(run.counters)
-    else:
+    recording = run.kernels or run.counters
+    if recording is None:
         return pl.DataFrame(schema=CALLS)
+    if run.kernels is None and not recording.trace.has_device:
+        rows = _ranges(recording)
+    else:
+        ranges = None if run.counters is None else measured_ranges(run.counters.trace)
+        rows = _with_counters(_recorded(recording), ranges, linked(recording.trace))
+    if run.kernels is None:
+        rows = rows.with_columns(pl.lit(None, pl.Int64).alias("duration_ns"))
     rows = _with_flops(rows, recording)
     if run.precision == "tf32":
         rows = rows.with_columns(pl.col("precision").replace("fp32", "tf32"))
+    rows = rows.with_columns(
+        pl.lit(run.label).alias("run"),
+        pl.int_range(pl.len()).over("step").alias("order"),
+        pl.int_range(pl.len()).over("step", "layer", "phase", "name").alias("turn"),
+    )
     return rows.select(pl.col(name).cast(kind) for name, kind in CALLS.items())
 
 
-def _placed(recording: Recording) -> pl.DataFrame:
-    """The activities with their layers, in the order of their launches."""
-    rows = attributed(recording.scope)
-    paths = recording.paths(rows["layer_id"].fill_null(-1).to_numpy())
-    at = launch_times(recording.trace, rows)
-    step = (
-        rows["step"] if recording.scope.steps.height else pl.Series("step", [0] * rows.height, dtype=pl.Int64)
-    )
-    return (
-        rows.with_columns(
-            paths["layer"].fill_null(UNATTRIBUTED),
-            paths["type"],
-            pl.Series("launched", at),
-            step.alias("step"),
-        )
-        .filter(pl.col("step").is_not_null())
-        .sort("launched", "start", "activity_id")
-    )
+def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataFrame:
+    """For each group of kernels the time `gpu_ns` in a step in which at least one of them runs: trimmed means over steps.
+
+    With `forward` of those alone that a call of their layer launched. Null without a run at level MLG.
+    """
+    if run.kernels is None:
+        return pl.DataFrame(schema=dict.fromkeys(keys, pl.String) | {"gpu_ns": pl.Float64})
+    rows = run.kernels.activities
+    if forward:
+        rows = rows.filter(pl.col("method").cast(pl.String).is_in(FORWARD_METHODS))
+    ordered = rows.with_columns(pl.lit(run.label).alias("run")).sort("start", "end")
+    before = pl.col("end").cum_max().shift(1).fill_null(pl.col("start"))
+    fresh = (pl.col("end") - pl.max_horizontal("start", before)).clip(lower_bound=0)
+    steps = ordered.group_by(*keys, "step").agg(fresh.sum().alias("gpu_ns"))
+    return steps.group_by(keys).agg(trimmed("gpu_ns")).with_columns(pl.col(keys).cast(pl.String))
 
 
 def _recorded(recording: Recording) -> pl.DataFrame:
-    rows = _placed(recording)
+    rows = recording.activities
     if recording.scope.on_cpu:  # an operator that calls others comes in several pieces
         rows = (
             rows.group_by("launch_id", maintain_order=True)
             .agg(pl.exclude("launch_id", "duration").first(), pl.col("duration").sum())
             .sort("launched", "activity_id")
         )
-    anchor = pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor")
-    return _named(rows, recording).with_columns(
-        anchor,
-        pl.int_range(pl.len()).over("step").alias("order"),
+    return rows.with_columns(
+        pl.col("name").cast(pl.String),
+        pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("duration").alias("duration_ns"),
-    )
-
-
-def _named(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
-    operators = recording.trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").cast(pl.String).alias("operator")
-    )
-    return rows.join(operators, on="op_id", how="left", maintain_order="left").with_columns(
-        pl.col("name").cast(pl.String)
     )
 
 
@@ -138,24 +119,28 @@ def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.Data
     """The rows with the columns of MEASURED and their sources: of Nsight Compute, else of the counters; occupancy else
     the profiler's estimate.
     """
-    estimate = rows["occupancy"]
-    by_ranges = _of_ranges(rows, ranges)
-    by_ncu = rows.select("activity_id").join(ncu, on="activity_id", how="left", maintain_order="left")
-    counted = by_ranges.rename({name: f"{name}_counted" for name in MEASURED})
-    sides = by_ncu.with_columns(*counted.get_columns(), estimate.alias("estimate"))
+    kernels = rows.filter(pl.col("kind") == "kernel")
+    counted = pl.DataFrame(schema=MEASURED).clear(kernels.height)
+    if ranges is not None and ranges.height:
+        counted = join_kernels(ranges, kernels)
+    counted = counted.with_columns(kernels["activity_id"])
+    both = (
+        rows.select("activity_id", pl.col("occupancy").alias("estimate"))
+        .join(ncu, on="activity_id", how="left", maintain_order="left")
+        .join(counted, on="activity_id", how="left", maintain_order="left", suffix="_counted")
+    )
     # The bytes of a launch come from one side, as they belong together.
-    from_ncu = pl.col("dram_bytes").is_not_null()
+    of_ncu = pl.col("dram_bytes").is_not_null()
     traffic = [name for name in MEASURED if name.startswith("dram_")]
-    found = sides.select(
+    estimated = pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
+    figures = both.select(
         pl.coalesce("flops", "flops_counted").alias("flops"),
         _source("flops").alias("flops_source"),
-        *(pl.when(from_ncu).then(name).otherwise(f"{name}_counted").alias(name) for name in traffic),
+        *(pl.when(of_ncu).then(name).otherwise(f"{name}_counted").alias(name) for name in traffic),
         pl.coalesce("occupancy", "occupancy_counted", "estimate").alias("occupancy"),
-        pl.coalesce(
-            _source("occupancy"), pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
-        ).alias("occupancy_source"),
+        pl.coalesce(_source("occupancy"), estimated).alias("occupancy_source"),
     )
-    return rows.with_columns(found.get_columns())
+    return rows.with_columns(figures.get_columns())
 
 
 def _source(figure: str) -> pl.Expr:
@@ -167,74 +152,53 @@ def _source(figure: str) -> pl.Expr:
     )
 
 
-def _of_ranges(rows: pl.DataFrame, ranges: pl.DataFrame | None) -> pl.DataFrame:
-    """The columns of MEASURED of each row, by the ranges of counters."""
-    if ranges is None or not ranges.height:
-        return pl.DataFrame(schema=MEASURED).clear(rows.height)
-    is_kernel = (rows["kind"] == "kernel").to_numpy()
-    joined = join_kernels(ranges, rows.filter(is_kernel))
-    number = pl.Series("at", np.where(is_kernel, np.cumsum(is_kernel) - 1, -1))
-    found = joined.with_row_index("at").with_columns(pl.col("at").cast(pl.Int64))
-    return number.to_frame().join(found, on="at", how="left", maintain_order="left").select(list(MEASURED))
-
-
-def _measured(recording: Recording) -> pl.DataFrame:
+def _ranges(recording: Recording) -> pl.DataFrame:
     """Rows from the ranges of counters alone: kernels with names and operators, but no times."""
-    trace, model = recording.trace, recording.found.model
-    if trace.has_device:
-        rows = _with_counters(_recorded(recording), measured_ranges(trace), linked(trace))
-        return rows.with_columns(pl.lit(None, dtype=pl.Int64).alias("duration_ns"))
-    ranges = join_launches(trace)
+    model = recording.places.model
+    ranges = join_launches(recording.trace)
     if ranges is None:
-        schema = {"anchor": pl.Int64, "activity_id": pl.Int64, **CALLS}
-        return pl.DataFrame(schema=schema)
+        return pl.DataFrame(schema={"anchor": pl.Int64, **CALLS})
     launch = ranges["launch_id"].to_numpy()
     places = model.places(launch)
-    ops = take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)
     paths = recording.paths(places.layer)
-    at = model.stack.start[launch]
-    known = pl.col("occupancy").is_not_null()
     rows = ranges.with_columns(
         paths["layer"].fill_null(UNATTRIBUTED),
         paths["type"],
-        recording.step_of(at).alias("step"),
+        recording.step_of(model.stack.start[launch]).alias("step"),
         pl.Series("anchor", launch),
-        pl.Series("op_id", ops),
-        pl.col("range").alias("activity_id"),
+        pl.Series("op_id", take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)),
         pl.lit("kernel").alias("kind"),
-        pl.Series("phase", _phases(places.phase)),
-        *(pl.lit(None, dtype=kind).alias(name) for name, kind in _UNTIMED.items()),
-        pl.when(known).then(pl.lit(COUNTED)).alias("occupancy_source"),
-        pl.when(pl.col("flops").is_not_null()).then(pl.lit(COUNTED)).alias("flops_source"),
-    ).filter(pl.col("step").is_not_null())
-    return _named(rows, recording).with_columns(pl.int_range(pl.len()).over("step").alias("order"))
-
-
-_UNTIMED = {"grid": pl.String, "block": pl.String, "duration_ns": pl.Int64}
-
-
-def _phases(numbers: Int64Array) -> list[str]:
-    return [PHASES[number] for number in numbers.tolist()]
+        pl.Series("phase", [PHASES[number] for number in places.phase.tolist()], dtype=pl.String),
+        *(pl.lit(None, pl.String).alias(name) for name in ("grid", "block")),
+        *(
+            pl.when(pl.col(name).is_not_null()).then(pl.lit(COUNTED)).alias(f"{name}_source")
+            for name in ("occupancy", "flops")
+        ),
+    )
+    operators = recording.trace.host.select(
+        pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")
+    )
+    return rows.filter(pl.col("step").is_not_null()).join(
+        operators, on="op_id", how="left", maintain_order="left"
+    )
 
 
 def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
     """`flops` where no counter tells them: those of the counted operator around the launch, at its longest kernel."""
-    counted = counted_operators(recording.trace.host, recording.found.model.stack.nesting)
+    counted = counted_operators(recording.trace.host, recording.places.model.stack.nesting)
     owner = take(counted.owner, rows["anchor"].to_numpy())
-    names = pl.Series("names", [*counted.names, None])
+    precision = np.where(owner >= 0, take(counted.precision, owner), -1)
+    names = pl.Series("precision", [*counted.names, None])
     rows = rows.with_columns(
         pl.Series("owner", owner),
         pl.Series("of_operator", take(counted.flops, owner)),
-        names.gather(np.where(owner >= 0, take(counted.precision, owner), -1) % names.len()).alias(
-            "precision"
-        ),
+        names.gather(precision % names.len()),
     )
     # Copies do no arithmetic; and of equals the first counts.
-    works = ~pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"]) & (pl.col("owner") >= 0)
-    rank = (
-        pl.when(works).then(pl.col("duration_ns").fill_null(0)).rank("ordinal", descending=True).over("owner")
-    )
-    analytic = pl.when(works).then(pl.when(rank == 1).then("of_operator").otherwise(0))
+    works = ~pl.col("kind").cast(pl.String).is_in(_NO_ARITHMETIC) & (pl.col("owner") >= 0)
+    length = pl.when(works).then(pl.col("duration_ns").fill_null(0))
+    longest = length.rank("ordinal", descending=True).over("owner") == 1
+    analytic = pl.when(works).then(pl.when(longest).then("of_operator").otherwise(0))
     return rows.with_columns(
         pl.coalesce("flops_source", pl.when(works).then(pl.lit("analytic"))).alias("flops_source"),
         pl.coalesce("flops", analytic).alias("flops"),

@@ -1,4 +1,4 @@
-"""What the levels ML and MLG tell of layers: calls, latency, own time, allocated memory; per step, by path.
+"""The layers of a run, call by call and by path: latency, own time, allocated memory, and what a capture wrote of them.
 
 A layer's latency is the time of its calls, other layers inside them included; its *own* time leaves those out, so that
 own times add up. Both are the host's: of the forward pass, and of what activation checkpointing computes again.
@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import METHODS
-from tracekit.analyses.xsp.runs import Recording
+from tracekit.analyses.xsp.runs import UNATTRIBUTED, Recording, XspRun
 from tracekit.statistics import trimmed
 
-__all__ = ["FORWARD_METHODS", "allocations", "layer_calls", "layer_table", "module_table"]
+__all__ = ["FORWARD_METHODS", "allocations", "layer_calls", "layer_table", "module_table", "own_time_ns"]
 
 FORWARD_METHODS = ("capture", "module", "range", "compiled", "interval")
 """How the layer of work is known that runs inside a span of the layer itself."""
@@ -28,15 +28,14 @@ _CALLS = {
     "self_ns": pl.Int64,
     "leaf": pl.Boolean,
 }
-_ALLOCATIONS = {"layer": pl.String, "step": pl.Int64, "bytes": pl.Int64, "forward": pl.Boolean}
 
 
-def layer_calls(recording: Recording) -> pl.DataFrame:
+def layer_calls(recording: Recording | None) -> pl.DataFrame:
     """One row per call of a layer in the steps: `layer` (its path), `type`, `step`, `start`, `latency_ns`, `self_ns`,
     and `leaf`, whether no other layer is called in it. Of the surest source of layers that the trace has.
     """
-    sources = recording.found.model.layers.sources
-    if not sources:
+    sources = () if recording is None else recording.places.model.layers.sources
+    if recording is None or not sources:
         return pl.DataFrame(schema=_CALLS)
     nesting, layers = sources[0].nesting, sources[0].layer
     leaf = np.ones(layers.size, dtype=bool)
@@ -57,11 +56,24 @@ def layer_calls(recording: Recording) -> pl.DataFrame:
     )
 
 
-def layer_table(calls: pl.DataFrame) -> pl.DataFrame:
+def layer_table(run: XspRun) -> pl.DataFrame:
     """One row per layer in the order of execution: `index` (from 1), `layer`, `type`, `leaf`, `calls` a step, and the
     trimmed means over steps of `latency_ns` and `self_ns`, each the sum of the layer's calls in a step.
+
+    Of the run at level ML; else of a deeper one, which tells the layers but not their latencies.
     """
-    first = pl.col("step").min()
+    rows = _by_layer(layer_calls(next(iter(run.recordings), None)))
+    times = ("latency_ns", "self_ns")
+    return rows if run.layers else rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in times)
+
+
+def own_time_ns(recording: Recording | None) -> float | None:
+    """The own times of all layers in a step, summed; None without layers."""
+    layers = _by_layer(layer_calls(recording))
+    return float(layers["self_ns"].sum()) if layers.height else None
+
+
+def _by_layer(calls: pl.DataFrame) -> pl.DataFrame:
     steps = calls.group_by("layer", "step").agg(
         pl.col("type").first(),
         pl.len().alias("calls"),
@@ -78,38 +90,45 @@ def layer_table(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col("calls").mean(),
             trimmed("latency_ns"),
             trimmed("self_ns"),
-            first.alias("first"),
+            pl.col("step").first(),
             pl.col("start").first(),
         )
-        .sort("first", "start", "layer")
-        .select(
-            pl.int_range(1, pl.len() + 1).alias("index"),
-            *("layer", "type", "leaf", "calls", "latency_ns", "self_ns"),
-        )
+        .sort("step", "start", "layer")
+        .with_row_index("index", 1)
     )
 
 
-def allocations(recording: Recording) -> pl.DataFrame | None:
-    """One row per allocation in the steps: `layer` (null: in none), `step`, `bytes`, and whether it lay in a call of
-    the layer (`forward`). Of device memory, where a device was captured. None when the allocator was not profiled.
+def allocations(recording: Recording | None) -> pl.DataFrame | None:
+    """`layer`, `allocated_bytes`, and the part of it in calls of the layer itself, `forward_bytes`: trimmed means over steps.
+
+    Of device memory, where a device was captured. None when the allocator was not profiled.
     """
-    events = recording.trace.memory
-    if events is None:
+    if recording is None or recording.trace.memory is None:
         return None
     on_host = pl.col("device_id") < 0
-    events = events.filter((pl.col("bytes") > 0) & (~on_host if recording.trace.has_device else on_host))
-    if not events.height:
-        return pl.DataFrame(schema=_ALLOCATIONS)
-    model, start = recording.found.model, events["start"].to_numpy()
+    events = recording.trace.memory.filter(
+        (pl.col("bytes") > 0) & (~on_host if recording.trace.has_device else on_host)
+    )
+    model, start = recording.places.model, events["start"].to_numpy()
     threads = model.stack.code_of(events["process_id"].to_numpy(), events["thread_id"].to_numpy())
     places = model.places(model.stack.nesting.innermost_at(threads, start))
     forward = np.isin(places.method, [METHODS.index(name) for name in FORWARD_METHODS])
-    return (
+    steps = (
         recording.paths(places.layer)
-        .with_columns(recording.step_of(start).alias("step"), events["bytes"], pl.Series("forward", forward))
+        .with_columns(
+            pl.col("layer").fill_null(UNATTRIBUTED),
+            recording.step_of(start).alias("step"),
+            events["bytes"],
+            pl.Series("forward", forward, dtype=pl.Boolean),
+        )
         .filter(pl.col("step").is_not_null())
-        .select(pl.col(name).cast(kind) for name, kind in _ALLOCATIONS.items())
+        .group_by("layer", "step")
+        .agg(
+            pl.col("bytes").sum().alias("allocated_bytes"),
+            pl.col("bytes").filter("forward").sum().alias("forward_bytes"),
+        )
     )
+    return steps.group_by("layer").agg(trimmed("allocated_bytes"), trimmed("forward_bytes"))
 
 
 class _Module(msgspec.Struct):
@@ -125,31 +144,27 @@ class _Table(msgspec.Struct):
 
 def module_table(recording: Recording) -> pl.DataFrame:
     """What a capture wrote of each module: `layer`, `parameters` of its own, `input_shapes` and `output_shapes` (JSON)."""
-    schema = {
-        "layer": pl.String,
-        "parameters": pl.Int64,
-        "input_shapes": pl.String,
-        "output_shapes": pl.String,
-    }
     try:
-        table = msgspec.json.decode(recording.trace.meta.layers or '{"layers": []}', type=_Table)
+        modules = msgspec.json.decode(recording.trace.meta.layers or '{"layers": []}', type=_Table).layers
     except msgspec.DecodeError:
-        return pl.DataFrame(schema=schema)  # the reader has said so in the trace's health
+        modules = []  # the reader has said so in the trace's health
     rows = [
         (
             one.name or "<root>",
-            _fitting(one.parameters),
-            *(_text(it) for it in (one.input_shapes, one.output_shapes)),
+            _parameters(one.parameters),
+            *(_json(it) for it in (one.input_shapes, one.output_shapes)),
         )
-        for one in table.layers
+        for one in modules
     ]
-    return pl.DataFrame(rows, schema=schema, orient="row").unique("layer", keep="first", maintain_order=True)
+    schema = dict.fromkeys(("layer", "parameters", "input_shapes", "output_shapes"), pl.String)
+    frame = pl.DataFrame(rows, schema=schema | {"parameters": pl.Int64}, orient="row")
+    return frame.unique("layer", keep="first", maintain_order=True)
 
 
-def _fitting(count: int | None) -> int | None:
+def _parameters(count: int | None) -> int | None:
     """The count, unless it is none that a column can hold: then it is damaged."""
     return count if count is not None and 0 <= count < 2**63 else None
 
 
-def _text(shapes: object) -> str | None:
+def _json(shapes: object) -> str | None:
     return msgspec.json.encode(shapes).decode() if shapes else None

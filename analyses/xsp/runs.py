@@ -1,4 +1,4 @@
-"""One run of a model: the recordings of its levels, and what each of them may be asked (XSP's ladder).
+"""One run of a model: the recordings of its levels, and what each of them tells (XSP's ladder).
 
 A level that is recorded disturbs all levels above it. So the latency of the model comes from the run at level M alone,
 that of layers from the run at level ML, times of kernels from the run at level MLG, and no time from a run in which
@@ -7,48 +7,73 @@ hardware counters were measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.attribution import Attribution, attributed, attribution
 from tracekit.analyses.counters.join import has_ranges
-from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.scope import Scope, launch_times, select
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest
-from tracekit.readers import KINETO
 from tracekit.spans import Int64Array
 from tracekit.statistics import trimmed_mean
 from tracekit.trace import DeviceInfo, Trace
 
-__all__ = ["Recording", "XspRun", "run_of"]
+__all__ = ["PRECISIONS", "UNATTRIBUTED", "Recording", "XspRun", "run_of"]
 
-_WITHOUT_STEPS = 0
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+"""Those with a peak."""
+
+UNATTRIBUTED = "<unattributed>"
+"""Stands for the layer of what is in no layer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Recording:
-    """A trace at one level: its scope and where each of its activities belongs."""
+    """A trace at one level.
 
-    trace: Trace
+    * `scope`: its steps and activities
+    * `places`: where each of its activities belongs
+    """
+
     scope: Scope
-    found: Attribution
+    places: Attribution
 
     @classmethod
     def of(cls, trace: Trace, step: str | None = None) -> Recording:
         """The recording in a trace; `step` names its steps. Raises UsageError when it matches nothing."""
         scope = select(trace, step=step)
-        return cls(trace, scope, attribution(scope))
+        return cls(scope, attribution(scope))
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded."""
+        return self.scope.trace
+
+    @cached_property
+    def activities(self) -> pl.DataFrame:
+        """The activities of the steps in the order of their launches (`launched`, ns), with `layer` (the path) and `type`."""
+        rows = attributed(self.scope)
+        paths = self.paths(rows["layer_id"].fill_null(-1).to_numpy())
+        return (
+            rows.with_columns(
+                paths["layer"].fill_null(UNATTRIBUTED),
+                paths["type"],
+                pl.Series("launched", launch_times(self.trace, rows)),
+                pl.col("step") if self.scope.steps.height else pl.lit(0, pl.Int64).alias("step"),
+            )
+            .filter(pl.col("step").is_not_null())
+            .sort("launched", "start", "activity_id")
+        )
 
     def step_of(self, times: Int64Array) -> pl.Series:
-        """The number of the step that is open on the host at each time; null outside of the steps.
-
-        Without steps everything is one, number 0.
-        """
+        """The number of the step that is open on the host at each time, null outside of the steps; 0 without steps."""
         steps = self.scope.steps
         if not steps.height:
-            return pl.Series("step", [_WITHOUT_STEPS], dtype=pl.Int64).new_from_index(0, times.size)
+            return pl.repeat(0, times.size, dtype=pl.Int64, eager=True).alias("step")
         index = np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1
         inside = (index >= 0) & (times < steps["end"].to_numpy()[np.maximum(index, 0)])
         numbers = steps["step"].gather(np.maximum(index, 0))
@@ -56,16 +81,20 @@ class Recording:
 
     def paths(self, layers: Int64Array) -> pl.DataFrame:
         """`layer` (the path) and `type` of layers by number; null for −1."""
-        asked = pl.DataFrame({"layer_id": layers})
-        known = self.found.layers.select("layer_id", pl.col("path").alias("layer"), "type")
-        return asked.join(known, on="layer_id", how="left", maintain_order="left").select("layer", "type")
+        table = self.places.layers.select("layer_id", pl.col("path").alias("layer"), "type")
+        numbers = pl.DataFrame({"layer_id": layers})
+        return numbers.join(table, on="layer_id", how="left", maintain_order="left").select("layer", "type")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class XspRun:
-    """One run of a model: what its manifest tells, and the recordings at its levels; None where there is none.
+    """One run of a model, with the recordings at its levels; None where there is none.
 
-    `layers` is of level ML, `kernels` of level MLG, `counters` of a run in which hardware counters were measured.
+    * `label`: its name
+    * `manifest`: what the capture wrote about it
+    * `layers`: the recording at level ML
+    * `kernels`: that at level MLG
+    * `counters`: that in which hardware counters were measured
     """
 
     label: str
@@ -73,7 +102,11 @@ class XspRun:
     layers: Recording | None = None
     kernels: Recording | None = None
     counters: Recording | None = None
-    kept: dict[str, object] = field(default_factory=dict, repr=False)
+
+    @property
+    def recordings(self) -> list[Recording]:
+        """Those that there are, that of the layers first."""
+        return [each for each in (self.layers, self.kernels, self.counters) if each is not None]
 
     def step_ns(self, level: Level) -> float | None:
         """The 20 % trimmed mean of the step times of a level in ns, the slowest rank of each; None if not run."""
@@ -93,10 +126,8 @@ class XspRun:
     def batch(self) -> int | None:
         """Samples of one batch of one rank."""
         settings = None if self.manifest is None else self.manifest.settings
-        if settings is None:
-            return None
-        if settings.batch is not None:
-            return settings.batch
+        if settings is None or settings.batch is not None:
+            return None if settings is None else settings.batch
         return None if self.samples is None else self.samples // (settings.ranks * settings.accumulate)
 
     @property
@@ -113,8 +144,8 @@ class XspRun:
     @property
     def format(self) -> str:
         """The format of its traces (`Meta.format`)."""
-        known = (each for each in (self.kernels, self.layers, self.counters) if each is not None)
-        return next((recording.trace.meta.format for recording in known), KINETO.name)
+        first = self.kernels or self.layers or self.counters
+        return "kineto" if first is None else first.trace.meta.format
 
     @property
     def device(self) -> DeviceInfo | None:
@@ -135,23 +166,20 @@ class XspRun:
             return self.device.name
         return None if self.manifest is None else self.manifest.device_name
 
-    def peak_tflops(self, precision: str | None) -> float | None:
-        """The peak of the device for a precision in 10¹² FLOP/s: the vendor's figure, for fp32 else what size and clock give
-        that the trace tells; None when neither is known.
+    def peak_tflops(self, precision: str) -> float | None:
+        """The peak of the device for one of PRECISIONS in 10¹² FLOP/s: the vendor's figure, for fp32 else what the size and
+        the clock in the trace give; None when neither is there.
         """
-        if precision not in ("fp32", "tf32", "bf16", "fp16"):
-            return None
-        listed = None if self.device_name is None else peak_tflops(self.device_name, precision)
-        if listed is not None or precision != "fp32" or self.device is None:
+        name, device = self.device_name, self.device
+        listed = None if name is None else peak_tflops(name, precision)
+        if listed is not None or precision != "fp32" or device is None:
             return listed
-        return fp32_tflops_of_clock(
-            self.device.compute_capability, self.device.sm_count, self.device.clock_hz
-        )
+        return fp32_tflops_of_clock(device.compute_capability, device.sm_count, device.clock_hz)
 
     @property
     def bandwidth_gbps(self) -> float | None:
         """The peak bandwidth of the device's memory in 10⁹ bytes/s: the vendor's figure, else the one in the trace; None
-        when neither is known.
+        when neither is there.
         """
         listed = None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
         return self.recorded_bandwidth_gbps if listed is None else listed
@@ -181,22 +209,15 @@ def run_of(
     >>> run.layers is None, run.on_cpu
     (True, True)
     """
-    placed: dict[str, Recording] = {}
-    for trace in traces:
-        manifest = manifest or trace.manifest
-        placed[_place(trace)] = Recording.of(trace, step)
+    recordings = {_level_of(trace): Recording.of(trace, step) for trace in traces}
     if counters is not None:
-        placed["counters"] = Recording.of(counters)
-    return XspRun(
-        label=label,
-        manifest=manifest,
-        layers=placed.get("layers"),
-        kernels=placed.get("kernels"),
-        counters=placed.get("counters"),
-    )
+        recordings["counters"] = Recording.of(counters)
+    manifest = manifest or next((trace.manifest for trace in traces if trace.manifest), None)
+    return XspRun(label, manifest, **recordings)
 
 
-def _place(trace: Trace) -> str:
+def _level_of(trace: Trace) -> str:
+    """The field of XspRun that holds the recording in a trace."""
     if has_ranges(trace):
         return "counters"
     works = trace.has_device or bool((trace.host["kind"] == "op").any())

@@ -15,7 +15,7 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import select
 from tracekit.analyses.xsp.catalogue import MISSING
-from tracekit.analyses.xsp.result import lacking, worded
+from tracekit.analyses.xsp.views import lacking_note
 from tracekit.cli.commands.info import facts_of
 from tracekit.readers import KINETO, NSYS, RECORDABLE, flag_for, how_to_record
 from tracekit.report.build import build_report
@@ -151,8 +151,7 @@ def test_rules_name_the_flags_of_the_profiler() -> None:
 
 def test_xsp_names_the_flags_of_the_profiler() -> None:
     for key in MISSING:
-        table = lacking("A2", key)
-        assert "{" not in (table.not_captured or "{")
-        assert not any(word in str(worded(table, "nsys").not_captured) for word in TORCH_ALONE), key
-    assert "profile_memory=True" in str(lacking("A2", "memory").not_captured)
-    assert "--cuda-memory-usage=true" in str(worded(lacking("A2", "memory"), "nsys").not_captured)
+        assert "{" not in str(lacking_note([key], "kineto"))
+        assert not any(word in str(lacking_note([key], "nsys")) for word in TORCH_ALONE), key
+    assert "profile_memory=True" in str(lacking_note(["memory"], "kineto"))
+    assert "--cuda-memory-usage=true" in str(lacking_note(["memory"], "nsys"))

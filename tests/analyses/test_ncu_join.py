@@ -20,8 +20,8 @@ from tracekit.analyses.counters import counters
 from tracekit.analyses.counters.join import has_ranges, linked, measured_ranges
 from tracekit.analyses.counters.ncu import TOLERANCE, NcuMatch, join_ncu, with_ncu
 from tracekit.analyses.kernels import kernels
-from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
 from tracekit.analyses.xsp.runs import run_of
+from tracekit.analyses.xsp.views import tables_of
 from tracekit.facts.gpu_metrics import NCU_METRICS
 from tracekit.readers.ncu import NcuReport, read_ncu
 from tracekit.report.build import build_report
@@ -409,7 +409,7 @@ def test_rooflines_are_those_computed_by_hand(report) -> None:
         Launch("k0", counted(600, 200, 100, 10.0), (8, 1, 1)),
     ]
     run = run_of("planted", with_ncu(layered(H100), report(*launches)))
-    tables = kernel_tables(run)
+    tables = tables_of(run)
     rows = {(row["layer"], row["name"]): row for row in tables["A9"].frame.to_dicts()}
     assert len(rows) == 3
     peak, bandwidth = 989.4, 3350.0
@@ -434,7 +434,7 @@ def test_rooflines_are_those_computed_by_hand(report) -> None:
     assert each["a", "k1"]["occupancy"] == 0.2
     assert {row["occupancy_source"] for row in each.values()} == {"counter (ncu)"}
     assert tables["A9"].answer.endswith("FLOPs: counter (ncu); bytes: counter (ncu).")
-    whole = model_row(run).frame.row(0, named=True)
+    whole = tables_of(run)["A15"].frame.row(0, named=True)
     assert (whole["flops"], whole["dram_bytes"]) == (10_000_600, 5_300)
     assert whole["occupancy"] == pytest.approx((0.5 + 0.2 + 0.1) / 3)
 
@@ -445,7 +445,7 @@ def test_bytes_that_are_not_split_make_a_roofline(report) -> None:
         return Launch(name, whole, (8, 1, 1))
 
     run = run_of("planted", with_ncu(layered(H100), report(launch("k0"), launch("k1"), launch("k0"))))
-    row = kernel_tables(run)["A14"].frame.row(0, named=True)
+    row = tables_of(run)["A14"].frame.row(0, named=True)
     assert (row["dram_bytes"], row["dram_source"]) == (4_000, "derived (ncu)")
     # FLOPs from the shapes: 2 × 2 × 3 × 4
     assert (row["flops"], row["flops_source"], row["intensity"]) == (48, "analytic", 48 / 4_000)
@@ -455,14 +455,12 @@ def test_the_bandwidth_of_a_board_that_is_not_listed_is_that_of_the_trace(report
     launches = report(*(Launch(name, counted(6_000, 10, 10), (8, 1, 1)) for name in ("k0", "k1", "k0")))
     told = run_of("planted", with_ncu(layered(L40S), launches))
     assert (told.bandwidth_gbps, told.recorded_bandwidth_gbps) == (864.0, 864.0)
-    table = kernel_tables(told)["A9"]
+    table = tables_of(told)["A9"]
     assert table.frame["attainable_tflops"][0] == pytest.approx(min(362.0, 300 * 864 / 1e3))
     assert "864 GB/s, is that which the trace tells" in table.answer
-    assert "864 GB/s" in model_row(told).answer
+    assert "864 GB/s" in tables_of(told)["A15"].answer
     bare = trace_of([[("k0", 8)]])
-    plain = kernel_tables(
-        run_of("planted", with_ncu(bare, report(Launch("k0", counted(5, 1, 1), (8, 1, 1)))))
-    )
+    plain = tables_of(run_of("planted", with_ncu(bare, report(Launch("k0", counted(5, 1, 1), (8, 1, 1))))))
     assert "precision of the arithmetic, and so the peak, is not known" in plain["A9"].answer
     assert plain["A9"].frame["intensity"].to_list() == [2.5]
     unknown = run_of("planted", with_ncu(layered(dataclasses.replace(L40S, memory_bandwidth=None)), launches))
@@ -480,7 +478,7 @@ def test_ncu_counts_before_a_run_for_counters(report) -> None:
             made.counters.append({"name": name, "series": series, "start": at, "duration": 1, "value": value})
     made.span("op", "aten::empty", 0, 5)
     joined = with_ncu(trace, report(Launch("k1", counted(5, 10, 2), (8, 1, 1))))
-    frame = kernel_tables(run_of("planted", joined, counters=made.trace()))["A8"].frame
+    frame = tables_of(run_of("planted", joined, counters=made.trace()))["A8"].frame
     assert frame.select("name", "dram_read_bytes", "dram_bytes", "dram_source").rows() == [
         ("k0", 70, 77, "counter"),
         ("k1", 10, 12, "counter (ncu)"),

@@ -29,8 +29,15 @@ def agrees(traces: list[Trace], name: str) -> bool:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_random_traces(name: str) -> None:
-    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(40)]
-    assert sum(compared) > 20
+    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4)]
+    assert sum(compared) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPORTS)
+def test_many_random_traces(name: str) -> None:
+    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 60)]
+    assert sum(compared) > 28
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -40,6 +47,7 @@ def test_several_processes_together(name: str) -> None:
     assert agrees(traces, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", REAL, ids=lambda path: path.name if "trace" not in path.name else path.parent.name
 )
@@ -51,6 +59,7 @@ def test_real_traces(path: Path) -> None:
         assert {"cuda_gpu_kern_sum", "cuda_gpu_sum", "cuda_api_sum"} <= compared
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PUBLIC, reason="no public traces beside the checkout")
 def test_two_ranks_of_a_run_share_a_clock() -> None:
     traces = [tracekit.read(path) for path in PUBLIC if path.name.startswith("ddp_rank")]

@@ -14,15 +14,15 @@ from xsp_planted import H100, model
 
 from tracekit.analyses.xsp.analysis import find_runs, xsp
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
-from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
-from tracekit.analyses.xsp.layer_tables import layer_tables
-from tracekit.analyses.xsp.model_tables import best_run, model_information, overhead
 from tracekit.analyses.xsp.runs import XspRun, run_of
+from tracekit.analyses.xsp.series import best_run, model_information
+from tracekit.analyses.xsp.views import tables_of
 from tracekit.capture.run import run as capture
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import CaptureOptions, Manifest, Run, Settings
 from tracekit.statistics import trimmed_mean
+from tracekit.sweep_index import INDEX_FILE, index_of
 from tracekit.trace import Trace
 
 LEVELS = ("M", "ML", "MLG", "metrics")
@@ -64,20 +64,20 @@ def test_every_quantity_is_that_of_its_own_level() -> None:
         counters=ranged(44_000),
     )
     assert model_information([run]).frame["latency_ns"].to_list() == [1_000]
-    layers, kernels = layer_tables(run), kernel_tables(run)
-    assert layers["A3"].frame["latency_ns"].to_list() == [2_000]
-    assert layers["A2"].frame["latency_ns"].to_list() == [2_000]
-    assert layers["A6"].frame["self_ns"].to_list() == [2_000]
+    tables = tables_of(run)
+    assert tables["A3"].frame["latency_ns"].to_list() == [2_000]
+    assert tables["A2"].frame["latency_ns"].to_list() == [2_000]
+    assert tables["A6"].frame["self_ns"].to_list() == [2_000]
     for key in ("A10", "A11", "A12"):
-        assert kernels[key].frame["gpu_ns"].to_list() == [300], key
-    assert kernels["A8"].frame["duration_ns"].to_list() == [300]
+        assert tables[key].frame["gpu_ns"].to_list() == [300], key
+    assert tables["A8"].frame["duration_ns"].to_list() == [300]
     # The counters came from another run, whose times are nowhere.
-    assert kernels["A8"].frame["dram_read_bytes"].to_list() == [600]
-    part = layers["A13"].frame.row(0, named=True)
+    assert tables["A8"].frame["dram_read_bytes"].to_list() == [600]
+    part = tables["A13"].frame.row(0, named=True)
     assert (part["self_ns"], part["gpu_ns"], part["non_gpu_ns"]) == (2_000, 300, 1_700)
-    whole = model_row(run).frame.row(0, named=True)
+    whole = tables["A15"].frame.row(0, named=True)
     assert (whole["latency_ns"], whole["gpu_ns"], whole["gpu_share"]) == (1_000, 300, 0.3)
-    rows = overhead(run).frame.select("quantity", "level", "latency_ns", "added_ns", "ratio").rows()
+    rows = tables["overhead"].frame.select("quantity", "level", "latency_ns", "added_ns", "ratio").rows()
     assert rows == [
         ("model latency", "M", 1_000, None, 1),
         ("model latency", "ML", 3_000, 2_000, 3),
@@ -90,36 +90,36 @@ def test_every_quantity_is_that_of_its_own_level() -> None:
 def test_a_run_for_counters_gives_no_times() -> None:
     run = run_of("counters", ranged(44_000))
     assert run.kernels is None
-    tables = kernel_tables(run)
+    tables = tables_of(run)
     assert tables["A8"].frame["dram_read_bytes"].to_list() == [600]
     assert tables["A8"].frame["duration_ns"].to_list() == [None]
     for key in ("A10", "A11"):
         assert tables[key].frame.select("sum_ns", "gpu_ns", "tflops").rows() == [(None, None, None)], key
     assert "--levels MLG" in str(tables["A10"].not_captured)
-    assert "--levels ML" in str(layer_tables(run)["A3"].not_captured)
+    assert "--levels ML" in str(tables["A3"].not_captured)
 
 
 def test_a_deeper_level_does_not_stand_in_for_a_missing_one() -> None:
     run = run_of("deep", one_layer(5_000, 300), manifest=manifest(MLG=9_000))
     assert "--levels M" in str(model_information([run]).not_captured)
     assert not model_information([run]).frame.height
-    tables = layer_tables(run)
+    tables = tables_of(run)
     for key in ("A3", "A6", "A13"):
         assert not tables[key].frame.height
         assert "--levels ML" in str(tables[key].not_captured)
     assert tables["A2"].frame.select("layer", "latency_ns", "self_ns").rows() == [("a", None, None)]
     assert tables["A5"].frame["type"].to_list() == ["Linear"]
-    assert model_row(run).frame["gpu_share"].to_list() == [None]
-    shallow = run_of("shallow", one_layer(2_000, None))
-    assert layer_tables(shallow)["A3"].frame["latency_ns"].to_list() == [2_000]
-    for table in (*kernel_tables(shallow).values(), model_row(shallow), layer_tables(shallow)["A4"]):
-        assert not table.frame.height
-        assert "--levels MLG" in str(table.not_captured)
+    assert tables["A15"].frame["gpu_share"].to_list() == [None]
+    shallow = tables_of(run_of("shallow", one_layer(2_000, None)))
+    assert shallow["A3"].frame["latency_ns"].to_list() == [2_000]
+    for key in ("A4", "A8", "A9", "A10", "A11", "A12", "A14", "A15"):
+        assert not shallow[key].frame.height
+        assert "--levels MLG" in str(shallow[key].not_captured)
 
 
 def test_a_device_that_works_on_after_the_call_leaves_no_difference() -> None:
     run = run_of("late", one_layer(2_000, None), one_layer(5_000, 7_000))
-    part = layer_tables(run)["A13"].frame.row(0, named=True)
+    part = tables_of(run)["A13"].frame.row(0, named=True)
     assert (part["gpu_ns"], part["non_gpu_ns"], part["gpu_share"]) == (7_000, None, 3.5)
 
 
@@ -135,9 +135,9 @@ def test_a_trace_without_layers_says_how_to_record_them() -> None:
     made.span("op", "aten::mm", 20, 60)
     made.activity("gemm", 40, 30, launch=25, call_ns=5)
     run = run_of("bare", made.trace(devices=(H100,)))
-    kernels = kernel_tables(run)
-    assert kernels["A10"].frame["name"].to_list() == ["gemm"]
-    for table in (layer_tables(run)["A2"], layer_tables(run)["A5"], kernels["A11"], kernels["A12"]):
+    tables = tables_of(run)
+    assert tables["A10"].frame["name"].to_list() == ["gemm"]
+    for table in (tables["A2"], tables["A5"], tables["A11"], tables["A12"]):
         assert not table.frame.height
         assert "with_stack=True" in str(table.not_captured), table.key
 
@@ -177,7 +177,7 @@ def test_the_optimal_batch_of_made_up_curves(times: dict[int, int], best: int, s
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cnn")
-    settings = Settings(batch=2, size=16)
+    settings = Settings(batch=2, size=16, threads=1)
     capture("cnn", folder, settings=settings, options=CaptureOptions(steps=3, warmup=1), levels=LEVELS)
     return folder
 
@@ -264,6 +264,7 @@ def test_all_formats(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--analysis", "A16"], 2, "there is no analysis 'A16'; choose of A1"),
         (["--format", "html"], 2, "xsp writes table, json, md, csv or parquet, not html"),
         (["--format", "csv"], 2, "give --analysis, or -o FOLDER"),
+        (["--analysis", "A9", "--format", "csv"], 4, "A9: not captured; bytes to and from"),
         (["--batch", "64"], 2, "no run has batch 64; the batches are 2"),
         (["--rank", "3"], 2, "rank 3 was not recorded"),
     ],
@@ -318,7 +319,20 @@ def test_several_runs_must_differ_in_the_batch_alone(tmp_path: Path) -> None:
         xsp([one, write_run(tmp_path / "again", settings=Settings(batch=1))])
 
 
-def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path) -> None:
+    rows = []
+    for batch, status in ((1, "done"), (2, "done"), (4, "failed")):
+        write_run(tmp_path / f"b{batch}", settings=Settings(batch=batch))
+        rows.append({"status": status, "folder": f"b{batch}"})
+    index_of(rows).write_parquet(tmp_path / INDEX_FILE)
+    assert xsp([tmp_path], analyses=["A1"])["A1"].frame["batch"].to_list() == [1, 2]
+    index_of(rows[2:]).write_parquet(tmp_path / INDEX_FILE)
+    with pytest.raises(UnreadableTraceError, match="no run of this sweep is done"):
+        xsp([tmp_path])
+
+
+@pytest.mark.slow
+def test_a_real_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tracekit.capture.sweep import Grid, sweep
 
     grid = Grid(workloads=["cnn"], batch=[1, 2], size=[16], threads=[1])

@@ -9,10 +9,8 @@ import pytest
 import xsp_brute as brute
 from xsp_planted import model
 
-from tracekit.analyses.xsp.kernel_tables import kernel_tables, model_row
-from tracekit.analyses.xsp.layer_tables import layer_tables
-from tracekit.analyses.xsp.result import XspTable
 from tracekit.analyses.xsp.runs import run_of
+from tracekit.analyses.xsp.views import XspTable, tables_of
 
 BLOCKS, MODELS = 10, 20
 
@@ -35,7 +33,7 @@ def check(seed: int) -> None:
         manifest=planted.manifest,
         counters=planted.counters,
     )
-    tables = {**layer_tables(run), **kernel_tables(run)}
+    tables = tables_of(run)
     layers = brute.layers(planted.layers)
     sizes = brute.memory(planted.kernels)
 
@@ -67,9 +65,15 @@ def check(seed: int) -> None:
     whole = brute.work(planted.kernels.kernels, "fp32", None)
     share = whole["gpu_ns"] / latency
     row = {"run": "m", "batch": 4, "latency_ns": latency, "counted_flops": 123, "gpu_share": share}
-    agrees(model_row(run), [{**row, **whole}])
+    agrees(tables["A15"], [{**row, **whole}])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_models_agree_with_brute_force(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_two_hundred_models_agree_with_brute_force(block: int) -> None:
     for seed in range(block * MODELS, (block + 1) * MODELS):
@@ -78,7 +82,7 @@ def test_two_hundred_models_agree_with_brute_force(block: int) -> None:
 
 def test_the_planted_models_hold_what_the_tables_tell_apart() -> None:
     """That the oracle is not trivially right: layers that repeat, overlap, counters, missing layers, many steps."""
-    models = [model(seed) for seed in range(BLOCKS * MODELS)]
+    models = [model(seed) for seed in range(40)]
     assert {m.counters_of for m in models} == {"none", "all", "step"}
     assert {len(m.manifest.runs[0].step_times_ns) for m in models} == set(range(1, 8))
     overlapping = mixed = 0
@@ -86,11 +90,11 @@ def test_the_planted_models_hold_what_the_tables_tell_apart() -> None:
         kernels = [(k.start, k.start + k.duration) for k in m.kernels.kernels]
         overlapping += brute.union(kernels) < sum(end - start for start, end in kernels)
         mixed += len({k.flops_source for k in m.kernels.kernels}) > 1
-    assert overlapping > 100
-    assert mixed > 50
+    assert overlapping > 20
+    assert mixed > 10
     assert (
-        pl.concat(
-            [pl.DataFrame({"calls": [r["calls"]]}) for m in models[:50] for r in brute.layers(m.layers)]
-        )["calls"].max()
+        pl.concat([pl.DataFrame({"calls": [r["calls"]]}) for m in models for r in brute.layers(m.layers)])[
+            "calls"
+        ].max()
         >= 2
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tracekit.cli import output as out
-from tracekit.errors import UsageError
+from tracekit.errors import InconclusiveError, UsageError
 from tracekit.report.formats import Can, Format, choose_format, render_data, render_sections
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.report.model import Section
+    from tracekit.report.model import Column, Section
 
-__all__ = ["Answered", "Entry", "as_json", "as_pages", "format_for"]
+__all__ = ["Entry", "StatedTable", "format_for", "keys_of", "section_of", "write_tables"]
 
 _ROWS: Final = 10
 """Rows of each table when several are shown to a reader."""
@@ -23,6 +24,10 @@ _ROWS: Final = 10
 
 class Entry(Protocol):
     """What a catalogue says about a table."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the catalogue."""
 
     @property
     def title(self) -> str:
@@ -33,8 +38,12 @@ class Entry(Protocol):
         """What it answers."""
 
 
-class Answered(Protocol):
-    """What a table says beside its rows."""
+class StatedTable(Protocol):
+    """A table with what it says beside its rows."""
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The rows."""
 
     @property
     def answer(self) -> str:
@@ -43,6 +52,29 @@ class Answered(Protocol):
     @property
     def not_captured(self) -> str | None:
         """What was not recorded, and how to record it."""
+
+
+def keys_of(
+    words: Sequence[str],
+    catalogue: Sequence[str],
+    what: str,
+    groups: Mapping[str, Sequence[str]],
+    elsewhere: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The keys in a catalogue of what a user names, in lists with commas, however they are cased; of groups all keys.
+
+    Raises UsageError for a name that is not there; `elsewhere` says of some what answers them.
+    """
+    by_name = {key.lower(): (key,) for key in catalogue} | {
+        name: tuple(keys) for name, keys in groups.items()
+    }
+    keys: list[str] = []
+    for name in (part.strip() for word in words for part in word.split(",")):
+        if name.lower() not in by_name:
+            remedy = (elsewhere or {}).get(name, f"choose of {', '.join(catalogue)}")
+            raise UsageError(f"there is no {what} {name!r}", remedy=remedy)
+        keys += by_name[name.lower()]
+    return list(dict.fromkeys(keys))
 
 
 def format_for(command: str, tables: int, given: Format | None, output: Path | None, *, one: str) -> Format:
@@ -56,24 +88,88 @@ def format_for(command: str, tables: int, given: Format | None, output: Path | N
     return chosen
 
 
-def as_json(
-    command: str, tables: Mapping[str, tuple[Entry, Answered, pl.DataFrame]], *, top: int | None
-) -> str:
-    """One object with a key per table; each row on a line of its own."""
+def write_tables(
+    command: str,
+    tables: Sequence[tuple[Entry, StatedTable]],
+    section: Callable[[Any, Any], Section],
+    chosen: Format,
+    output: Path | None,
+    *,
+    top: int | None,
+) -> None:
+    """The tables as JSON, as pages (each a `section` of its entry and table), or as files.
+
+    One table goes to the output; several go to its folder, under their keys. A table of which nothing was captured makes no
+    file: InconclusiveError of a single one, a line on stderr among several.
+    """
+    if Can.FILES in chosen.can:
+        _write_files(tables, chosen, output, top)
+    elif chosen is Format.json:
+        out.emit(render_data(chosen, _document(command, tables, top)), output)
+    else:
+        rows = top or (_ROWS if len(tables) > 1 else None)
+        sections = [(section(entry, table), None) for entry, table in tables]
+        out.emit(render_sections(chosen, sections, out.page_for(chosen, rows)), output)
+
+
+def _write_files(
+    tables: Sequence[tuple[Entry, StatedTable]], chosen: Format, output: Path | None, top: int | None
+) -> None:
+    from tracekit.files import make_directory
+
+    several = len(tables) > 1
+    folder = make_directory(output or Path()) if several else Path()
+    for entry, table in tables:
+        if table.not_captured is not None and not table.frame.height:
+            if not several:
+                raise InconclusiveError(f"{entry.key}: not captured", remedy=table.not_captured)
+            sys.stderr.write(f"tracekit: {entry.key} is not captured: {table.not_captured}\n")
+            continue
+        file = folder / f"{entry.key}.{chosen.value}" if several else output
+        out.emit_frame(table.frame.head(top) if top and not several else table.frame, chosen, file)
+
+
+def _document(
+    command: str, tables: Sequence[tuple[Entry, StatedTable]], top: int | None
+) -> dict[str, object]:
+    """One object with a key per table."""
     parts = {
-        key: {
+        entry.key: {
             "title": entry.title,
             "question": entry.question,
             "answer": table.answer,
             "not_captured": table.not_captured,
-            "rows": (frame.head(top) if top else frame).to_dicts(),
+            "rows": (table.frame.head(top) if top else table.frame).to_dicts(),
         }
-        for key, (entry, table, frame) in tables.items()
+        for entry, table in tables
     }
-    return render_data(Format.json, {"schema_version": "1.0", command: parts})
+    return {"schema_version": "1.0", command: parts}
 
 
-def as_pages(sections: Sequence[Section], chosen: Format, *, top: int | None) -> str:
-    """The sections one below the other, as Markdown or for a terminal."""
-    rows = top or (_ROWS if len(sections) > 1 else None)
-    return render_sections(chosen, [(section, None) for section in sections], out.page_for(chosen, rows))
+def section_of(
+    heading: str,
+    entry: Entry,
+    table: StatedTable,
+    column: Callable[[str, pl.DataType], Column],
+    *,
+    short: Sequence[str],
+    ends: bool = False,
+) -> Section:
+    """A table as a section of a page, `short` the columns of a narrow one. With `ends` the texts at their ends are kept: they
+    say what a row is.
+    """
+    from tracekit.report.model import Section, Table
+    from tracekit.report.text import clean, clean_frame
+
+    frame = clean_frame(table.frame)
+    columns = tuple(column(name, kind) for name, kind in frame.schema.items())
+    texts = {each.name for each in columns if each.unit == "text"}
+    kept = tuple(name for name in (*short[:1], *short[-1:]) if name in texts) if ends else ()
+    shape = Table(entry.key, entry.title, frame, columns, frame.height, short=tuple(short), kept=kept)
+    return Section(
+        heading,
+        f"{heading} · {entry.question}",
+        clean(table.answer),
+        table.not_captured,
+        tables=(shape,) if frame.height else (),
+    )

@@ -1,0 +1,68 @@
+"""The tables of several runs of a model that differ in the batch: A1, and A15 of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from tracekit.analyses.xsp.batch import optimal_batch
+from tracekit.analyses.xsp.catalogue import CATALOGUE
+from tracekit.analyses.xsp.runs import XspRun
+from tracekit.analyses.xsp.views import XspTable, finished
+from tracekit.facts.units import NS_PER_S, format_ns
+
+__all__ = ["best_run", "model_information", "model_kernels"]
+
+
+def best_run(runs: Sequence[XspRun]) -> int:
+    """The number of the run at the optimal batch; the first where no two batches can be compared."""
+    best, _ = optimal_batch(_times(runs))
+    return next((i for i, run in enumerate(runs) if best is not None and run.batch == best), 0)
+
+
+def _times(runs: Sequence[XspRun]) -> Mapping[int, tuple[int, float]]:
+    return {
+        run.batch: (run.samples, run.latency_ns)
+        for run in runs
+        if run.batch is not None and run.samples and run.latency_ns
+    }
+
+
+def model_information(runs: Sequence[XspRun]) -> XspTable:
+    """A1: one row per run, by batch."""
+    analysis = CATALOGUE["A1"]
+    latencies = [run.latency_ns for run in runs if run.latency_ns is not None]
+    if not latencies:
+        return finished(analysis, pl.DataFrame(), "", ["M"])
+    best, is_open = optimal_batch(_times(runs))
+    rows = [
+        (
+            *(run.label, run.manifest and run.manifest.workload, run.device_name, run.precision, run.batch),
+            *(run.samples, run.manifest and run.manifest.parameters, run.latency_ns),
+            run.samples / run.latency_ns * NS_PER_S if run.samples and run.latency_ns else None,
+            None if len(runs) < 2 or run.batch is None else run.batch == best,
+        )
+        for run in runs
+    ]
+    frame = pl.DataFrame(rows, schema=analysis.schema, orient="row").sort("batch", nulls_last=True)
+    answer = f"A step takes {format_ns(latencies[0])}."
+    if len(runs) > 1 and best is not None:
+        gain = "a larger one may still gain" if is_open else "twice as many bring at most 5 % more throughput"
+        answer = f"The optimal batch is {best}{';' if is_open else ':'} {gain}."
+    return finished(analysis, frame, answer, ["M"] if len(latencies) < len(runs) else [])
+
+
+def model_kernels(tables: Sequence[XspTable]) -> XspTable:
+    """A15 of all runs, by batch, from that of each."""
+    full = [table for table in tables if table.frame.height]
+    if not full:
+        return tables[0]
+    notes = dict.fromkeys(table.not_captured for table in tables if table.not_captured)
+    frame = pl.concat([table.frame for table in full]).sort("batch", nulls_last=True)
+    answer = full[0].answer
+    if len(full) > 1:
+        bound = frame["memory_bound"].drop_nulls()
+        by_memory = f", {int(bound.sum())} of them bound by memory" if bound.len() else ""
+        answer = f"{frame.height} runs{by_memory}."
+    return XspTable("A15", frame, answer, "; ".join(notes) or None)

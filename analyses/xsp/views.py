@@ -1,0 +1,314 @@
+"""The tables of XSP's analyses: each a view of the layers or of the kernels of a run, as its record in CATALOGUE says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from tracekit.analyses.xsp.answers import answer_of
+from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
+from tracekit.analyses.xsp.kernels import kernel_calls, union_by
+from tracekit.analyses.xsp.layers import allocations, layer_table, module_table, own_time_ns
+from tracekit.analyses.xsp.runs import PRECISIONS, XspRun
+from tracekit.readers import RECORDABLE, flag_for
+from tracekit.statistics import trimmed
+
+__all__ = ["XspTable", "finished", "lacking_note", "tables_of"]
+
+_TRAFFIC = ("dram_read_bytes", "dram_write_bytes", "dram_bytes")
+_OF_CALL = ("kind", "operator", "grid", "block")
+_SOURCES = ("flops_source", "dram_source", "occupancy_source")
+_OF_LAYER = ~pl.col("layer").str.starts_with("<") | (pl.col("layer") == "<root>")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class XspTable:
+    """The table of an analysis.
+
+    * `key`: that of the analysis
+    * `frame`: its rows, with the columns of its record
+    * `answer`: what it shows, in one sentence
+    * `not_captured`: what was not recorded and how to record it: all of the table, which then has no rows, or the columns
+      that are null; None when nothing lacks
+    """
+
+    key: str
+    frame: pl.DataFrame
+    answer: str
+    not_captured: str | None = None
+
+
+def tables_of(run: XspRun, keys: Iterable[str] = CATALOGUE) -> dict[str, XspTable]:
+    """The tables of these analyses of a single run, but A1, which is of a series."""
+    views = _Views(run)
+    return {key: views.table(CATALOGUE[key]) for key in keys if CATALOGUE[key].base != "runs"}
+
+
+def lacking_note(missing: Iterable[str], format_: str) -> str | None:
+    """What lacks (keys of MISSING), and how a profiler that writes this format records it; None when nothing does."""
+    flags = {what: flag_for(what, format_) for what in RECORDABLE}
+    return "; ".join(MISSING[key].format(**flags) for key in dict.fromkeys(missing)) or None
+
+
+def finished(
+    analysis: Analysis, rows: pl.DataFrame, answer: str, missing: Iterable[str], format_: str = "kineto"
+) -> XspTable:
+    """The table with the columns of the analysis in order; one that the rows lack is null."""
+    columns = [
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in analysis.schema.items()
+    ]
+    # A frame of literals alone has one row, whatever the height.
+    frame = rows.select(columns) if rows.height else pl.DataFrame(schema=analysis.schema)
+    return XspTable(
+        analysis.key, frame, answer if frame.height else "Nothing to show.", lacking_note(missing, format_)
+    )
+
+
+class _Views:
+    """The tables of one run. What several are made of is made once."""
+
+    def __init__(self, run: XspRun) -> None:
+        self.run = run
+
+    @cached_property
+    def layers(self) -> pl.DataFrame:
+        return layer_table(self.run)
+
+    @cached_property
+    def memory(self) -> pl.DataFrame | None:
+        return allocations(self.run.kernels)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        return kernel_calls(self.run)
+
+    def table(self, analysis: Analysis) -> XspTable:
+        """The view that the record describes."""
+        run = self.run
+        missing = self.lacking(analysis.needs)
+        if missing:
+            return finished(analysis, pl.DataFrame(), "", missing, run.format)
+        if analysis.base == "levels":
+            return _overhead(analysis, run)
+        rows = self.of_kernels(analysis) if analysis.base == "kernels" else self.of_layers(analysis)
+        if analysis.share:
+            rows = rows.with_columns(_share(analysis.share))
+        rows = _in_order(rows, analysis.order)
+        if "index" in analysis.columns and "index" not in rows.columns:
+            rows = rows.with_row_index("index", 1)
+        missing = self.lacking(analysis.wants)
+        if analysis.known:
+            rows = rows.filter(pl.col(analysis.known).is_not_null())
+            missing = [] if rows.height else self.lacking(("shapes", "bytes")) or ["bytes"]
+        answer = answer_of(analysis, rows, run) if rows.height else ""
+        return finished(analysis, rows, answer, missing, run.format)
+
+    def lacking(self, needs: Sequence[str]) -> list[str]:
+        """Those keys of MISSING that the run lacks of what is needed."""
+        return [key for need in needs if (key := self._lacks(need)) is not None]
+
+    def _lacks(self, need: str) -> str | None:
+        run = self.run
+        if need in ("M", "ML", "MLG"):
+            there = {"M": run.latency_ns, "ML": run.layers, "MLG": run.kernels}[need]
+            return need if there is None else None
+        if need == "layers":
+            return None if self.layers.height else "layers" if run.recordings else "ML"
+        if need == "memory":
+            return "MLG" if run.kernels is None else "memory" if self.memory is None else None
+        if need == "kernels":
+            return None if self.kernels.height else "MLG"
+        if need == "kernels of layers":
+            return None if self.kernels.height and self.kernels.select(_OF_LAYER.any()).item() else "layers"
+        figure = {"shapes": "flops", "bytes": "dram_bytes"}[need]
+        works = self.kernels.filter(~pl.col("kind").is_in(["memcpy", "memset"]))
+        return None if works[figure].count() else need
+
+    def of_layers(self, analysis: Analysis) -> pl.DataFrame:
+        """The layers, or their sums by type, with as many figures as the analysis shows."""
+        rows, run = self.layers, self.run
+        if "allocated_bytes" in analysis.columns and self.memory is not None:
+            # Nothing was allocated in the layers that are not there, which was captured.
+            rows = rows.join(self.memory, on="layer", how="left", maintain_order="left").with_columns(
+                pl.col("allocated_bytes", "forward_bytes").fill_null(0.0)
+            )
+            if analysis.base == "memory":  # what was allocated in no layer, by size
+                others = self.memory.join(rows, on="layer", how="anti")
+                rows = pl.concat([rows, _in_order(others, ("-allocated_bytes", "layer"))], how="diagonal")
+        if "parameters" in analysis.columns:
+            rows = rows.join(module_table(run.recordings[0]), on="layer", how="left", maintain_order="left")
+        if "gpu_ns" in analysis.columns:
+            rows = _with_device(rows, run)
+        if not analysis.by:
+            return rows
+        sums = pl.col("calls", "self_ns", "^allocated_bytes$", "^forward_bytes$").sum()
+        return rows.group_by(analysis.by).agg(
+            pl.len().alias("layers"), pl.col("leaf").sum().alias("leaves"), sums
+        )
+
+    def of_kernels(self, analysis: Analysis) -> pl.DataFrame:
+        """The kernels by the columns of the analysis, with their place below the roof."""
+        run, keys = self.run, list(analysis.by)
+        rows = _grouped(self.kernels, keys)
+        if "gpu_ns" in analysis.columns:
+            rows = rows.join(union_by(run, keys), on=keys, how="left")
+        if "latency_ns" in analysis.columns:
+            counted = None if run.manifest is None else run.manifest.flops_per_step
+            latency = pl.lit(run.latency_ns, pl.Float64)
+            rows = rows.with_columns(
+                pl.lit(run.batch, pl.Int64).alias("batch"),
+                latency.alias("latency_ns"),
+                (pl.lit(None) if run.on_cpu else pl.col("gpu_ns") / latency).alias("gpu_share"),
+                pl.lit(counted, pl.Int64).alias("counted_flops"),
+            )
+        return _with_roofline(rows, run)
+
+
+def _overhead(analysis: Analysis, run: XspRun) -> XspTable:
+    """What each level adds to the quantities above it: the model's latency at M, ML and MLG, the layers' at ML and MLG.
+
+    The latency of layers is the sum of their own times in a step; `ratio` is over the level at which the quantity counts.
+    """
+    model = [("model latency", level, run.step_ns(level)) for level in ("M", "ML", "MLG")]
+    layers = [
+        ("layer latency", level, own_time_ns(recording))
+        for level, recording in (("ML", run.layers), ("MLG", run.kernels))
+    ]
+    missing = [level for _, level, latency in (model[0], layers[0]) if latency is None]
+    latency, before = pl.col("latency_ns"), pl.col("latency_ns").shift(1)
+    base = pl.when(pl.col("level").first() == pl.col("counts_at").first()).then(latency.first())
+    rows = (
+        pl.DataFrame(
+            [(*row, quantity[0][1]) for quantity in (model, layers) for row in quantity],
+            schema={
+                "quantity": pl.String,
+                "level": pl.String,
+                "latency_ns": pl.Float64,
+                "counts_at": pl.String,
+            },
+            orient="row",
+        )
+        .drop_nulls("latency_ns")
+        .with_columns(
+            (latency - before).over("quantity").alias("added_ns"),
+            (latency / base).over("quantity").alias("ratio"),
+        )
+    )
+    ratios = rows.filter(quantity="model latency")["ratio"].drop_nulls()
+    deepest = rows.filter(quantity="model latency")["level"].to_list()
+    answer = "One level only."
+    if ratios.len() > 1 and ratios[-1]:
+        answer = f"At level {deepest[-1]} a step takes {ratios[-1]:.2f} times as long."
+    return finished(analysis, rows, answer, missing if rows.height else ["M"], run.format)
+
+
+def _with_device(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
+    """What of the layers' own time the device works; only what a call of the layer launched is part of its time."""
+    rest = pl.col("self_ns") - pl.col("gpu_ns")
+    device = union_by(run, ["layer"], forward=True)
+    return (
+        rows.join(device, on="layer", how="left", maintain_order="left")
+        .with_columns(pl.col("gpu_ns").fill_null(0.0))
+        .with_columns(
+            pl.when(rest >= 0).then(rest).alias("non_gpu_ns"),
+            pl.when(pl.col("self_ns") > 0).then(pl.col("gpu_ns") / pl.col("self_ns")).alias("gpu_share"),
+        )
+    )
+
+
+def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Per group the trimmed means over steps of the number of kernels, their summed time and their work.
+
+    FLOPs are the sum of those that are known, null when none is. Bytes are null unless all kernels of the group tell
+    theirs: a part of the traffic would pass for all of it. Occupancy is weighted by duration.
+
+    With `turn` among the keys a group has one kernel in a step, and its texts are those of the first step.
+    """
+    single = "turn" in keys
+    is_kernel = pl.col("kind") == "kernel"
+    ordered = calls.sort("step", "order")
+    means = ordered.group_by(*keys, "step").agg(
+        pl.len().alias("kernels"),
+        _sum_of_known("duration_ns").alias("sum_ns"),
+        _sum_of_known("flops").alias("flops"),
+        *(_sum_of_all(name, is_kernel).alias(name) for name in _TRAFFIC),
+        (pl.col("occupancy").first() if single else _weighted("occupancy")).alias("occupancy"),
+    )
+    by_flops = pl.col("precision").sort_by("flops", nulls_last=False).drop_nulls().last()
+    others = [name for name in _OF_CALL if name not in keys]
+    about = ordered.group_by(keys).agg(
+        pl.col(others).first(),
+        *([] if "type" in keys else [pl.col("type").drop_nulls().first()]),
+        *(pl.col(name).drop_nulls().first() if single else _joined(name) for name in _SOURCES),
+        pl.col("precision").first() if single else by_flops,
+        pl.col("order").first() if single else pl.col("order").min(),
+        pl.col("step").first().alias("first_step"),
+        pl.col("step").n_unique().alias("steps"),
+    )
+    figures = ("kernels", "sum_ns", "flops", *_TRAFFIC, "occupancy")
+    rows = means.group_by(keys).agg(trimmed(name) for name in figures).join(about, on=keys, nulls_equal=True)
+    return rows.with_columns(pl.col("sum_ns").alias("duration_ns"))
+
+
+def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
+    """The rows with the columns of a roofline, over their `gpu_ns`, else their `duration_ns`.
+
+    The precision is that of the operator with the most FLOPs, else that of the run. Null where FLOPs, bytes, or the
+    device's peaks are not known.
+    """
+    time = pl.col("gpu_ns" if "gpu_ns" in rows.columns else "duration_ns")
+    peaks = {name: run.peak_tflops(name) for name in PRECISIONS}
+    peak = pl.col("precision").replace_strict(peaks, default=None, return_dtype=pl.Float64)
+    bandwidth = pl.lit(run.bandwidth_gbps, dtype=pl.Float64)
+    # What is shown as read and as written adds up to what is shown as moved.
+    moved = pl.coalesce(pl.col("dram_read_bytes") + pl.col("dram_write_bytes"), "dram_bytes")
+    # FLOPs per ns are 10⁹ a second; so is intensity × bandwidth.
+    roof = pl.min_horizontal(peak, pl.col("intensity") * bandwidth / 1e3)
+    return (
+        rows.with_columns(
+            pl.coalesce("precision", pl.lit(run.precision, dtype=pl.String)).alias("precision"),
+            moved.alias("dram_bytes"),
+            pl.when(moved > 0).then(pl.col("flops") / moved).alias("intensity"),
+            pl.when(time > 0).then(pl.col("flops") / time / 1e3).alias("tflops"),
+        )
+        .with_columns((pl.col("intensity") < peak * 1e3 / bandwidth).alias("memory_bound"))
+        # min_horizontal would pass over the one that is null
+        .with_columns(pl.when(pl.col("memory_bound").is_not_null()).then(roof).alias("attainable_tflops"))
+    )
+
+
+def _in_order(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """The rows sorted by these columns; after a minus from the largest down."""
+    if not columns:
+        return rows
+    names = [name.removeprefix("-") for name in columns]
+    return rows.sort(names, descending=[name.startswith("-") for name in columns], nulls_last=True)
+
+
+def _share(name: str) -> pl.Expr:
+    total = pl.col(name).sum()
+    return pl.when(total > 0).then(pl.col(name) / total).alias("share")
+
+
+def _sum_of_known(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum())
+
+
+def _sum_of_all(name: str, of: pl.Expr) -> pl.Expr:
+    values = pl.col(name).filter(of)
+    return pl.when((values.null_count() == 0) & (values.len() > 0)).then(values.sum())
+
+
+def _weighted(name: str) -> pl.Expr:
+    known = pl.col(name).is_not_null()
+    weight = pl.col("duration_ns").fill_null(1).filter(known)
+    return pl.when(weight.sum() > 0).then((pl.col(name).filter(known) * weight).sum() / weight.sum())
+
+
+def _joined(name: str) -> pl.Expr:
+    values = pl.col(name).drop_nulls().unique().sort()
+    return pl.when(values.len() > 0).then(values.str.join("+")).alias(name)
