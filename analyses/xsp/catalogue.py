@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-__all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis"]
+__all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis", "Figure"]
 
 _T, _N, _F, _B = pl.String(), pl.Int64(), pl.Float64(), pl.Boolean()
 
