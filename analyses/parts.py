@@ -1,7 +1,8 @@
 """The parts of a run's time that a verdict weighs: they sum to its basis exactly.
 
 Of a run on a device it is the busiest device's time: the categories of computation, exposed communication, exposed copies,
-and idle time by what ended it. Without a device it is the processors': operators, data loading and what lies outside both.
+and idle time by what ended it. Without a device it is the processors': operators, data loading and what lies outside both. That parts sum to their whole, here and in the analyses, is a law of
+conservation; one that does not hold is a fault of tracekit, never of the trace.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import polars as pl
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.join import replayed
 from tracekit.analyses.idle import idle
+from tracekit.analyses.kernels import kernels
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.steps import DATA_LOADER, steps
@@ -25,9 +27,11 @@ from tracekit.trace import Trace, one_of
 __all__ = [
     "CounterRun",
     "DeviceParts",
+    "Law",
     "NothingRan",
     "ProcessorParts",
     "RunParts",
+    "conservation",
     "run_parts",
     "selected_compute",
 ]
@@ -280,3 +284,47 @@ def _data_loading(scope: Scope, before: int) -> int:
     """Time of the steps in which only the data loader ran, in ns, less what passed `before` the window."""
     loading = steps(scope).table["data_loader_ns"]
     return int(loading.sum()) - min(before, int(loading[0])) if loading.len() else 0
+
+
+# -- laws of conservation ---------------------------------------------------------------------------
+
+_PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
+_WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A law, and whether a scope obeys it."""
+
+    law: str
+    holds: bool
+
+
+def conservation(of: Scope | Trace) -> tuple[Law, ...]:
+    """Whether the parts of every window sum to it.
+
+    >>> import tracekit
+    >>> all(law.holds for law in conservation(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")))
+    True
+    """
+    return once(of, _conservation)
+
+
+def _conservation(scope: Scope) -> tuple[Law, ...]:
+    devices, streams, table = breakdown(scope).devices, idle(scope).streams, kernels(scope)
+    by_name, by_category = (int(frame["total_ns"].sum()) for frame in (table.by_name, table.by_category))
+    return (
+        Law(
+            "compute + exposed communication + exposed memory + idle = window, on every device",
+            _sums(devices, _PARTS, "window_ns"),
+        ),
+        Law("idle by category = idle, on every stream", _sums(streams, _WAITS, "idle_ns")),
+        Law(
+            "kernels by name = kernels by category = device time",
+            by_name == by_category == int(scope.activities["duration"].sum()),
+        ),
+    )
+
+
+def _sums(frame: pl.DataFrame, parts: tuple[str, ...], whole: str) -> bool:
+    return bool((frame.select(parts).sum_horizontal() == frame[whole]).all())

@@ -11,8 +11,8 @@ import polars as pl
 from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.attribution.host_stack import texts
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, waits_for
+from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
-from tracekit.analyses.idle.timeline import timeline
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES

@@ -21,8 +21,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed, attribution
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.layers.groups import by_group, pattern_of, shares
-from tracekit.analyses.layers.host_times import HostTimes, host_times
+from tracekit.analyses.layers.groups import HostTimes, by_group, host_times, pattern_of, shares
 from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import PHASES

@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.launches import Launches
-from tracekit.analyses.rules.calls import (
+from tracekit.analyses.rules.idle_time import (
     CONTEXT_CREATION_NS,
     LONG_CALL_NS,
+    CausedIdle,
     calls_with_roles,
+    caused_idle,
     outermost_operators,
 )
-from tracekit.analyses.rules.idle_time import CausedIdle, caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH

@@ -22,7 +22,7 @@ from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.causes import IdleCauses, idle_causes
-from tracekit.analyses.idle.timeline import timeline
+from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from planted import US, Planted
 
-from tracekit.analyses.rules.calls import outermost_operators
+from tracekit.analyses.rules.idle_time import outermost_operators
 from tracekit.analyses.rules.rule import all_idle, bounded, by_share
 from tracekit.analyses.scope import select
 

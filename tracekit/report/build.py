@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from tracekit.analyses.conservation import conservation
+from tracekit.analyses.parts import conservation
 from tracekit.analyses.registry import BUILT_IN, Analysis, analyses
 from tracekit.analyses.result import Result
 from tracekit.analyses.run import run

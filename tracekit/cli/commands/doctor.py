@@ -51,7 +51,7 @@ def doctor(
 def _health_of(trace: Trace) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from tracekit.analyses.conservation import conservation
+    from tracekit.analyses.parts import conservation
     from tracekit.report.text import clean_frame
 
     laws = [asdict(law) for law in conservation(trace)]
