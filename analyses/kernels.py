@@ -15,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
-from tracekit.analyses.counters.join import measured_kernels
+from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.category_names import category_name

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import breakdown
-from tracekit.analyses.counters.join import replayed
+from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.result import has_launch_calls

@@ -1,4 +1,4 @@
-"""What hardware counters and counter tracks measured."""
+"""What hardware counters and counter tracks measured, and of which kernel each range of counters tells."""
 
 from __future__ import annotations
 
@@ -9,11 +9,28 @@ import polars as pl
 
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
+from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
 from tracekit.facts.units import format_count
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
-__all__ = ["TABLES", "Counters", "counters"]
+__all__ = [
+    "COUNTED",
+    "MEASURED",
+    "NCU_SUFFIX",
+    "TABLES",
+    "UNNAMED",
+    "Counters",
+    "counters",
+    "has_ranges",
+    "join_kernels",
+    "join_launches",
+    "linked",
+    "measured_kernels",
+    "measured_ranges",
+    "replayed",
+]
 
 TABLES: Final = {
     "series": TableView("Counters", "series samples total mean min max", main=True),
@@ -86,3 +103,173 @@ def _summary() -> list[pl.Expr]:
         value.min().alias("min"),
         value.max().alias("max"),
     ]
+
+
+# -- kernels that counters were measured over -------------------------------------------------------
+
+UNNAMED: Final = "__missing__"
+"""How the profiler writes a range whose kernel it cannot name."""
+
+MEASURED: Final = WORK_SCHEMA
+"""What the counters of a range tell; null where they were not recorded."""
+
+NCU_SUFFIX: Final = " (ncu)"
+"""Behind the source of a figure that Nsight Compute measured."""
+
+
+def replayed(counters: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The counters that were measured over ranges while the trace was recorded; None when there are none."""
+    if counters is None:
+        return None
+    rows = counters.filter(pl.col("duration").is_not_null() & pl.col("activity_id").is_null())
+    return rows if rows.height else None
+
+
+def has_ranges(trace: Trace) -> bool:
+    """Whether counters were measured kernel by kernel, so that the times of the trace are those of replays."""
+    return replayed(trace.counters) is not None
+
+
+def measured_ranges(trace: Trace) -> pl.DataFrame:
+    """One row per range, in order: `range` (from 0), `name`, `start` (ns) and the columns of MEASURED.
+
+    >>> import tracekit
+    >>> measured_ranges(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).height
+    0
+    """
+    schema = {"range": pl.Int64, "name": pl.String, "start": pl.Int64, **MEASURED}
+    rows = replayed(trace.counters)
+    if rows is None:
+        return pl.DataFrame(schema=schema)
+    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
+    return (
+        found.sort("start", maintain_order=True)
+        .with_row_index("range")
+        .select(pl.col(name).cast(kind) for name, kind in schema.items())
+    )
+
+
+def linked(trace: Trace) -> pl.DataFrame:
+    """One row per activity for which another recording measured counters: `activity_id` and the columns of MEASURED.
+
+    `dram_source` says that Nsight Compute measured it. Empty when there are none.
+
+    >>> import tracekit
+    >>> linked(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).height
+    0
+    """
+    schema = {"activity_id": pl.Int64, **MEASURED}
+    if trace.counters is None:
+        return pl.DataFrame(schema=schema)
+    rows = trace.counters.filter(pl.col("activity_id").is_not_null())
+    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
+    return found.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
+        pl.col(name).cast(kind) for name, kind in schema.items()
+    )
+
+
+def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The columns of MEASURED, one row per row of `kernels` (`name`, `step`), which are in the order of their launches.
+
+    A name joins when it has as many ranges as kernels, or as many as kernels in each step, which then all get the same.
+    Where all ranges and all kernels are equally many and no name contradicts, ranges without a name join by their
+    place. What does not join is null.
+    """
+    mine = kernels.select(pl.col("name").cast(pl.String), "step").with_row_index("row")
+    names = ranges["name"]
+    if ranges.height == mine.height and bool(((names == mine["name"]) | (names == UNNAMED)).all()):
+        return ranges.select(list(MEASURED))
+    mine = mine.with_columns(
+        pl.len().over("name").alias("many"),
+        pl.len().over("name", "step").alias("per_step"),
+        pl.int_range(pl.len()).over("name").alias("turn"),
+        pl.int_range(pl.len()).over("name", "step").alias("step_turn"),
+    ).with_columns(
+        (pl.col("per_step").min().over("name") == pl.col("per_step").max().over("name")).alias("steady")
+    )
+    theirs = ranges.filter(pl.col("name") != UNNAMED).with_columns(
+        pl.int_range(pl.len()).over("name").alias("turn"), pl.len().over("name").alias("ranges")
+    )
+    counts = theirs.select("name", "ranges").unique()
+    mine = mine.join(counts, on="name", how="left", maintain_order="left")
+    by_turn = (
+        pl.when(pl.col("many") == pl.col("ranges"))
+        .then("turn")
+        .when(pl.col("steady") & (pl.col("per_step") == pl.col("ranges")))
+        .then("step_turn")
+    )
+    mine = mine.with_columns(by_turn.cast(pl.Int64).alias("turn"))
+    joined = mine.join(theirs, on=["name", "turn"], how="left", maintain_order="left", suffix="_of_range")
+    return joined.select(pl.col(name).cast(kind) for name, kind in MEASURED.items())
+
+
+def join_launches(trace: Trace) -> pl.DataFrame | None:
+    """The ranges of a trace without kernels: `launch_id` (host.span_id) beside the columns of `measured_ranges`.
+
+    None when the profile holds another number of launch calls than of ranges, so that nothing tells which is whose;
+    also when graphs were launched, whose kernels have no call of their own.
+    """
+    ranges = measured_ranges(trace)
+    calls = trace.host.filter(pl.col("kind") == "runtime").with_columns(pl.col("name").cast(pl.String))
+    if calls["name"].str.contains(GRAPH_LAUNCH).any():
+        return None
+    calls = calls.filter(pl.col("name").str.contains(KERNEL_LAUNCH)).sort("start", "span_id")
+    if not ranges.height or calls.height != ranges.height:
+        return None
+    return ranges.with_columns(calls["span_id"].alias("launch_id"))
+
+
+# -- kernels by name --------------------------------------------------------------------------------
+
+
+def measured_kernels(scope: Scope) -> pl.DataFrame | None:
+    """One row per `name` of the kernels of the scope to which metrics were joined, by their time; None when there are none.
+
+    `count` kernels have the name, `measured` of them metrics; `total_ns` is the time of these in the trace. `flops` and
+    `dram_bytes` are sums over these, null unless all of them tell theirs; `dram_source` says how the bytes are
+    known. `intensity` is FLOPs over bytes, `tflops` and `bandwidth_gbps` are over `total_ns`, `occupancy` is
+    weighted by duration.
+    """
+    found = linked(scope.trace)
+    if not found.height or scope.on_cpu:
+        return None
+    rows = (
+        scope.activities.filter(pl.col("kind") == "kernel")
+        .select("activity_id", pl.col("name").cast(pl.String), "duration")
+        .join(found.with_columns(pl.lit(value=True).alias("joined")), on="activity_id", how="left")
+    )
+    is_joined = pl.col("joined").is_not_null()
+    grouped = rows.group_by("name").agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        is_joined.sum().cast(pl.Int64).alias("measured"),
+        pl.col("duration").filter(is_joined).sum().alias("total_ns"),
+        _whole("flops", is_joined),
+        _whole("dram_bytes", is_joined),
+        pl.col("dram_source").drop_nulls().unique().sort().str.join("+").alias("dram_source"),
+        _weighted(is_joined),
+    )
+    busy, moved = pl.col("total_ns") > 0, pl.col("dram_bytes") > 0
+    return (
+        grouped.filter(pl.col("measured") > 0)
+        .select(
+            *("name", "count", "measured", "total_ns", "flops", "dram_bytes"),
+            pl.when(pl.col("dram_bytes").is_not_null()).then("dram_source").alias("dram_source"),
+            pl.when(moved).then(pl.col("flops") / pl.col("dram_bytes")).alias("intensity"),
+            # FLOPs a nanosecond are 10⁹ a second; so are bytes.
+            pl.when(busy).then(pl.col("flops") / pl.col("total_ns") / 1e3).alias("tflops"),
+            pl.when(busy).then(pl.col("dram_bytes") / pl.col("total_ns")).alias("bandwidth_gbps"),
+            "occupancy",
+        )
+        .sort("total_ns", "name", descending=[True, False])
+    )
+
+
+def _whole(name: str, of: pl.Expr) -> pl.Expr:
+    values = pl.col(name).filter(of)
+    return pl.when(values.null_count() == 0).then(values.sum()).alias(name)
+
+
+def _weighted(of: pl.Expr) -> pl.Expr:
+    known = of & pl.col("occupancy").is_not_null()
+    value, weight = pl.col("occupancy").filter(known), pl.col("duration").filter(known)
+    return pl.when(weight.sum() > 0).then((value * weight).sum() / weight.sum()).alias("occupancy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analyses.counters import Counters
-from tracekit.analyses.counters.join import linked, replayed
+from tracekit.analyses.counters.analysis import linked, replayed
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count

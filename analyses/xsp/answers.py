@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analyses.counters.join import NCU_SUFFIX
+from tracekit.analyses.counters.analysis import NCU_SUFFIX
 from tracekit.analyses.xsp.catalogue import Analysis
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share

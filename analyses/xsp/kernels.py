@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.counters.join import (
+from tracekit.analyses.counters.analysis import (
     COUNTED,
     MEASURED,
     NCU_SUFFIX,

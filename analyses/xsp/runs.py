@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attributed, attribution
-from tracekit.analyses.counters.join import has_ranges
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.scope import Scope, launch_times, select
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
 from tracekit.manifest import Level, Manifest

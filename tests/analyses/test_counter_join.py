@@ -10,7 +10,7 @@ from paths import PUBLIC
 from planted import Planted
 
 import tracekit
-from tracekit.analyses.counters.join import (
+from tracekit.analyses.counters.analysis import (
     UNNAMED,
     has_ranges,
     join_kernels,

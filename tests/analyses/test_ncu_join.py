@@ -17,7 +17,7 @@ from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.counters import counters
-from tracekit.analyses.counters.join import has_ranges, linked, measured_ranges
+from tracekit.analyses.counters.analysis import has_ranges, linked, measured_ranges
 from tracekit.analyses.counters.ncu import TOLERANCE, NcuMatch, join_ncu, with_ncu
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.xsp.runs import run_of
