@@ -287,6 +287,10 @@ def _data_loading(scope: Scope, before: int) -> int:
 
 
 # -- laws of conservation ---------------------------------------------------------------------------
+#
+# The laws of conservation: parts of a time sum to it exactly, in ns (DEFINITIONS §3 to §5).
+#
+# A law that does not hold is a fault of tracekit, never of the trace.
 
 _PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
 _WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")

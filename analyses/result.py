@@ -80,6 +80,11 @@ class Result:
 
 
 # -- tables -----------------------------------------------------------------------------------------
+#
+# How the tables of analyses are presented: titles, units, and the columns for a narrow page.
+#
+# An analysis declares its tables as `TABLES`, beside its result. Only names stand here, no figures. A table or column that is
+# not declared is shown all the same: its title and its unit come from its name (`*_ns`, `*_bytes`, `*_gbps`, `*share`).
 
 AGGREGATES: Final = "count total_ns mean_ns median_ns p95_ns min_ns max_ns std_ns"
 """The columns of `statistics.duration_aggregates`."""
@@ -279,6 +284,8 @@ _ON_PROCESSORS: Final = {
 
 
 # -- launches that are not known --------------------------------------------------------------------
+#
+# Why launches are not known, in one place: they were not recorded, or nothing could be linked to them.
 
 
 def has_launch_calls(trace: Trace) -> bool:

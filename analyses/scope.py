@@ -308,6 +308,8 @@ def _int(value: object) -> int:
 
 
 # -- without a device -------------------------------------------------------------------------------
+#
+# Operator self time as activities, for traces without a device.
 
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""

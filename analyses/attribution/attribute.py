@@ -287,6 +287,11 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
 
 
 # -- activities of CUDA graphs ----------------------------------------------------------------------
+#
+# From an activity of a replayed CUDA graph to the host span in which its node was captured.
+#
+# A replay is one call for all that the graph holds; the call that made the node lies where the work was written down:
+# under the layer's range, in the operator, in the phase.
 
 
 def captured_in(scope: Scope, stack: HostStack) -> Int64Array:

@@ -115,6 +115,8 @@ def _listed(texts: pl.Series) -> str:
 
 
 # -- named ranges that are layers -------------------------------------------------------------------
+#
+# The ranges of a trace that a person named and that are layers, and the forward passes that FSDP's hooks mark.
 
 
 def named_ranges(
@@ -201,6 +203,12 @@ def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array,
 
 
 # -- ranges that need not nest ----------------------------------------------------------------------
+#
+# Layers from ranges that need not nest: NVTX start/end ranges, which may begin on one thread and end on another.
+#
+# Such a range says when something ran in the process, not on which thread. Work belongs to the innermost one that is
+# open when it is launched, whatever its thread; where two are open of which neither contains the other, it
+# belongs to none (DEFINITIONS §5, *by interval, abstaining when ambiguous*).
 
 
 @dataclass(frozen=True, slots=True, eq=False)

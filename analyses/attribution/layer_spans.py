@@ -313,6 +313,8 @@ def _last_part(path: str, parent: str | None) -> str:
 
 
 # -- paths ------------------------------------------------------------------------------------------
+#
+# The paths of spans that lie in one another, and the tree of them.
 
 _DEEPEST = 128
 """Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""

@@ -159,6 +159,8 @@ def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
 
 
 # -- phases -----------------------------------------------------------------------------------------
+#
+# The phase of host spans: by the nearest range that tells one, by autograd, by what a thread does meanwhile.
 
 _P = {name: number for number, name in enumerate(PHASES)}
 

@@ -106,6 +106,17 @@ def _summary() -> list[pl.Expr]:
 
 
 # -- kernels that counters were measured over -------------------------------------------------------
+#
+# Which kernel each range of hardware counters was measured over, and what the counters say about it.
+#
+# CUPTI's range profiler replays every kernel once for each pass and writes one range per kernel: its name (or
+# `__missing__`), its counters, and times that are only spread evenly over the recording. So a range is joined by name
+# and order, never by time: the k-th range of a name is the k-th launch of that name. Where the profile holds no kernels,
+# only the calls that launched them, ranges and calls of the whole file are joined in order if they are equally many.
+#
+# Counters that another recording measured for single activities (Nsight Compute's, `analyses.ncu_join`) name the activity
+# in `counters.activity_id`; nothing is left to be joined, and they say nothing of how the trace itself was recorded.
+# What the counters tell is said in `tracekit.counted_work`.
 
 UNNAMED: Final = "__missing__"
 """How the profiler writes a range whose kernel it cannot name."""
@@ -220,6 +231,8 @@ def join_launches(trace: Trace) -> pl.DataFrame | None:
 
 
 # -- kernels by name --------------------------------------------------------------------------------
+#
+# The work of kernels by name, as Nsight Compute measured it, over the time that they take in the trace.
 
 
 def measured_kernels(scope: Scope) -> pl.DataFrame | None:

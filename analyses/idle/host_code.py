@@ -151,6 +151,10 @@ def sampled_most(functions: pl.DataFrame | None) -> tuple[str, float, int] | Non
 
 
 # -- what each thread did, moment by moment ---------------------------------------------------------
+#
+# What each host thread did, moment by moment: every ns belongs to the innermost span that is open in it.
+#
+# Of spans that overlap without one containing the other the innermost is the one that started last.
 
 _EARLIEST = np.iinfo(np.int64).min // 2
 _LATEST = np.iinfo(np.int64).max // 2

@@ -85,6 +85,8 @@ def _sum_or_null(column: str, wanted: pl.Expr | None = None) -> pl.Expr:
 
 
 # -- host time by layer -----------------------------------------------------------------------------
+#
+# Host time by layer: each moment of a thread belongs to the innermost call that is open.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -114,6 +114,8 @@ def _text(value: object) -> str | None:
 
 
 # -- calls of the host ------------------------------------------------------------------------------
+#
+# Host API calls one by one, for rules that must look behind the totals by name.
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches
