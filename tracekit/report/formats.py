@@ -61,7 +61,7 @@ class Can(Flag):
     """Text for a reader, one report or section below the other: `render(report, page)`, `render_section(section, page)`
     and `head(trace, page)`."""
     DOCUMENT = auto()
-    """One document for all reports: `render_reports(reports, page)`."""
+    """One document for all reports, each with its trace: `render_reports(pairs, page)`."""
     DATA = auto()
     """Any nested value: `render_data(value)`. An analysis stands in a report, with the verdict."""
     FILES = auto()
