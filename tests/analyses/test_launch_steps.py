@@ -175,6 +175,15 @@ def test_two_optimizers_for_two_networks_are_one_step() -> None:
     assert starts(scope) in (made.marks[:-1], between[:-1])  # either may be the first
 
 
+def test_an_evaluation_after_every_second_step_makes_no_step_of_two() -> None:
+    made = Loop()
+    for _ in range(4):
+        training(2, made=made)
+        for _ in range(2):
+            made.forward(NETWORK)
+    assert none_in(made.done())
+
+
 def test_a_warm_up_a_tail_and_what_is_done_now_and_then_are_in_no_step_of_their_own() -> None:
     made = Loop()
     made.launches([f"fill_{number % 7}" for number in range(120)])
