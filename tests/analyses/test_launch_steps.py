@@ -311,7 +311,7 @@ def test_few_kernels_in_a_loop_are_no_step() -> None:
 
 
 def test_random_launches_are_no_steps() -> None:
-    for seed in range(3):
+    for seed in range(2):
         rng = random.Random(seed)
         made = Loop()
         made.launches([rng.choice(["stencil", "halo", "update", ADAM, "gemm"]) for _ in range(600)])
@@ -466,6 +466,8 @@ def test_hidden_marks_of_real_traces_are_inferred_or_nothing_is(path: Path) -> N
 def test_exports_of_others(path: Path) -> None:
     if path.name == "power_iteration_t4.sqlite":
         trace = tracekit.read(path)
-        assert_right(select(without(trace, "annotation")), select(trace).steps)
+        scope = select(trace)  # its ranges are numbered blocks of steps
+        assert (scope.inferred_from, scope.steps.height) == ("Step # to #", 44)
+        assert_right(select(without(trace, "annotation")), scope.steps)
     else:  # 17 blocks of one forward pass; five kernels
         assert all(none_in(trace) for trace in tracekit.read_all(path))
