@@ -15,7 +15,7 @@ import polars as pl
 
 from tracekit.analyses.steps_inferred.ranges import InferredSteps
 from tracekit.analyses.steps_inferred.sequence import FEW, LaunchSequence, launch_sequence
-from tracekit.analyses.steps_inferred.stretches import FEWEST, MOST, Stretches, group_starts, stretches
+from tracekit.analyses.steps_inferred.stretches import ALIKE, FEWEST, MOST, Stretches, group_starts, stretches
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
@@ -82,12 +82,25 @@ def _from_optimizer(sequence: LaunchSequence) -> Stretches | None:
     if plain and len(sequence.threads) == 1:
         return None
     starts = group_starts(np.flatnonzero(sequence.optimizer), after=True)
-    for every in (1, 2):
-        made = _possible(stretches(sequence, starts[::every]))
-        if made is not None:
-            beside = made.total((~sequence.optimizer).astype(np.int64))
-            return made if bool((beside >= FEW * (made.end - made.begin)).all()) else None
-    return None
+    made = _possible(stretches(sequence, starts))
+    if made is None and _alternate(sequence.symbols, starts):
+        made = _possible(stretches(sequence, starts[::2]))
+    if made is None:
+        return None
+    beside = made.total((~sequence.optimizer).astype(np.int64))
+    return made if bool((beside >= FEW * (made.end - made.begin)).all()) else None
+
+
+def _alternate(symbols: Int64Array, starts: Int64Array) -> bool:
+    """Whether a stretch in the middle and the next one are of two networks: neither is the other with something added."""
+    if starts.size < FEWEST:
+        return False
+    low, middle, high = starts[starts.size // 2 - 1 :][:3]
+    most = int(symbols.max()) + 1
+    shared = np.minimum(
+        np.bincount(symbols[low:middle], None, most), np.bincount(symbols[middle:high], None, most)
+    ).sum()
+    return bool(shared < ALIKE * min(middle - low, high - middle))
 
 
 def _from_input(sequence: LaunchSequence) -> Stretches | None:

@@ -14,7 +14,7 @@ import numpy as np
 from tracekit.analyses.steps_inferred.sequence import FEW, LaunchSequence
 from tracekit.spans import Int64Array
 
-__all__ = ["FEWEST", "MOST", "Stretches", "group_starts", "stretches"]
+__all__ = ["ALIKE", "FEWEST", "MOST", "Stretches", "group_starts", "stretches"]
 
 FEWEST: Final = 3
 """Two may be one for the warm-up and one for the run."""
@@ -22,7 +22,7 @@ FEWEST: Final = 3
 MOST: Final = 0.5
 """Share of the work, and of the launches, that the steps must hold."""
 
-_ALIKE: Final = 0.75
+ALIKE: Final = 0.75
 """Share of a stretch's launches that another has as well; and share of all that happens between the first and last step that
 must be steps."""
 
@@ -58,7 +58,7 @@ class Stretches:
         return (
             self.begin.size >= FEWEST
             and held >= MOST * sequence.symbols.size
-            and held >= _ALIKE * int(self.end[-1] - self.begin[0])
+            and held >= ALIKE * int(self.end[-1] - self.begin[0])
             and self.total(sequence.activities).sum() >= _LEAST_ACTIVITIES * self.begin.size
             and self.total(sequence.duration).sum() >= MOST * sequence.duration.sum()
             and all(self._with(launches) >= 1 - FEW for launches in sequence.threads)
@@ -108,11 +108,11 @@ def stretches(sequence: LaunchSequence, starts: Int64Array) -> Stretches | None:
     bounds = np.concatenate([before[np.isin(before, opening)], starts, after[after <= symbols.size]])
     lengths = np.diff(bounds)
     longer = np.maximum(lengths, length)
-    if lengths[np.minimum(lengths, length) >= _ALIKE * longer].sum() < MOST * symbols.size:
+    if lengths[np.minimum(lengths, length) >= ALIKE * longer].sum() < MOST * symbols.size:
         return None
     reference = int(np.flatnonzero(bounds == starts[0])[0] + np.argmin(np.abs(np.diff(starts) - length)))
     shared = _shared(symbols, bounds, reference)
-    good = shared >= _ALIKE * longer
+    good = shared >= ALIKE * longer
     which = np.flatnonzero(good)
     whole = bool(good[which[0] :].all())
     return Stretches(sequence, length, bounds[:-1][good], bounds[1:][good], int(shared[good].sum()), whole)

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from paths import ROOT
 from planted import MS, US, Planted, finding
 
-import tracekit
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.steps import steps
 from tracekit.facts.step_names import STEP_RANGE
@@ -252,11 +250,3 @@ def test_no_trace_at_all() -> None:
     for number in range(4):
         made.span("annotation", "step", number * MS, (number + 1) * MS - US)
     assert inferred(made) is None
-
-
-def test_a_public_solver_whose_ranges_are_numbered_blocks_of_steps() -> None:
-    path = ROOT.parent / "shared" / "traces" / "nsys" / "power_iteration_t4.sqlite"
-    if not path.exists():
-        pytest.skip("the public traces are not here")
-    scope = select(tracekit.read(path))
-    assert (scope.inferred_from, scope.steps.height) == ("Step # to #", 44)
