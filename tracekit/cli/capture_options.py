@@ -51,7 +51,7 @@ class Setup:
         int | None, _flag("Limit embedding tables to this many rows.", "--max-rows", min=1)
     ] = None
     ranks: Annotated[int, _flag("Train in this many processes, one per GPU.", min=1)] = 1
-    seed: Annotated[int, _flag("Seed of weights and data.")] = 0
+    seed: Annotated[int, _flag("The seed of the weights and the data.")] = 0
 
     @property
     def settings(self) -> Settings:
@@ -68,24 +68,27 @@ class Training:
     """How a model is trained."""
 
     setup: Setup = field(default_factory=Setup)
-    batch: Annotated[int | None, _flag("Samples per batch.", min=1)] = None
+    batch: Annotated[int | None, _flag("The number of samples per batch.", min=1)] = None
     size: Annotated[
-        int | None, _flag("Size of a sample: the side of an image, or its tokens or frames.", min=1)
+        int | None,
+        _flag("The size of a sample: the side of an image, or the number of tokens or frames.", min=1),
     ] = None
     precision: Annotated[
-        PrecisionName, _flag("The arithmetic; bf16 and fp16 use autocast.", "--precision")
+        PrecisionName, _flag("The precision of the arithmetic; bf16 and fp16 use autocast.", "--precision")
     ] = PrecisionName.fp32
-    compile_: Annotated[bool, _flag("torch.compile each repeated block.", "--compile")] = False
+    compile_: Annotated[bool, _flag("Compile each repeated block with torch.compile.", "--compile")] = False
     channels_last: Annotated[bool, _flag("Store images with the channels last.", "--channels-last")] = False
-    accumulate: Annotated[int, _flag("Batches per step.", min=1)] = 1
+    accumulate: Annotated[int, _flag("The number of batches per step.", min=1)] = 1
     checkpoint_activations: Annotated[
-        bool, _flag("Save memory: compute each block again in backward.", "--checkpoint-activations")
+        bool, _flag("Save memory: recompute each block in the backward pass.", "--checkpoint-activations")
     ] = False
-    workers: Annotated[int, _flag("Processes that load data; 0 loads it in the training loop.", min=0)] = 0
+    workers: Annotated[
+        int, _flag("The number of processes that load data; 0 loads it in the training loop.", min=0)
+    ] = 0
     pin_memory: Annotated[
-        bool | None, _flag("Use page-locked batches. The default is to do so on a GPU.")
+        bool | None, _flag("Put batches into page-locked memory. The default is to do so on a GPU.")
     ] = None
-    threads: Annotated[int | None, _flag("CPU threads that torch uses.", min=1)] = None
+    threads: Annotated[int | None, _flag("The number of CPU threads that torch uses.", min=1)] = None
     parallel: Annotated[
         ParallelName, _flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel")
     ] = ParallelName.ddp
@@ -118,12 +121,12 @@ class Extent:
     levels: Annotated[
         str,
         _flag(
-            "What to record, in turn. M: steps, without a profiler; ML: layers too; MLG: with the profiler; metrics: FLOPs.",
+            "Record these levels one after the other. M: step times, without a profiler; ML: layers too; MLG: with the profiler; metrics: FLOPs.",
             metavar="LIST",
         ),
     ] = "M,MLG,metrics"
-    steps: Annotated[int, _flag("Steps to record at each level.", min=1)] = 3
-    warmup: Annotated[int, _flag("Steps to run before those.", min=1)] = 1
+    steps: Annotated[int, _flag("The number of steps to record at each level.", min=1)] = 3
+    warmup: Annotated[int, _flag("The number of steps to run before those.", min=1)] = 1
 
     @property
     def chosen(self) -> tuple[Level, ...]:
@@ -153,9 +156,9 @@ class Recording:
     """What of a training is recorded."""
 
     extent: Extent = field(default_factory=Extent)
-    shapes: Annotated[bool, _flag("Record the shapes of the inputs of operators.")] = True
+    shapes: Annotated[bool, _flag("Record the input shapes of operators.")] = True
     memory: Annotated[bool, _flag("Record allocator events.", "--memory/--no-memory")] = True
-    stack: Annotated[bool, _flag("Record Python stacks, which makes traces much larger.")] = False
+    stack: Annotated[bool, _flag("Record Python stacks. They make traces much larger.")] = False
 
     @property
     def options(self) -> CaptureOptions:

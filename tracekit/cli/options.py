@@ -100,7 +100,7 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Ranges whose name matches are the steps, instead of ProfilerStep# or inferred ones.",
+        help="Take the ranges whose name matches as steps, instead of ProfilerStep# or inferred steps.",
     ),
 ]
 WindowFlag = Annotated[
@@ -136,7 +136,7 @@ MaxEvents = Annotated[
     typer.Option(
         "--max-events",
         min=0,
-        help="Read about this many events at most, from steps around the middle of the trace; 0 reads all.",
+        help="Read at most about this many events, from the steps around the middle of the trace; 0 reads all.",
     ),
 ]
 NoCache = Annotated[

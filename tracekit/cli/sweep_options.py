@@ -29,26 +29,31 @@ def _list(name: str, text: str) -> Any:
 class GridFlags:
     """The settings that a sweep varies, each a list."""
 
-    batch: Annotated[str, _list("--batch", "Numbers of samples per batch: 1,2,4,8.")] = ""
+    batch: Annotated[str, _list("--batch", "The numbers of samples per batch: 1,2,4,8.")] = ""
     size: Annotated[
-        str, _list("--size", "Sizes of a sample: the side of an image, or its tokens or frames.")
+        str,
+        _list("--size", "The sizes of a sample: the side of an image, or the number of tokens or frames."),
     ] = ""
     precision: Annotated[
         str,
-        _list("--precision", f"The arithmetic: some of {','.join(name.value for name in PrecisionName)}."),
+        _list(
+            "--precision",
+            f"The precisions of the arithmetic: some of {','.join(name.value for name in PrecisionName)}.",
+        ),
     ] = "fp32"
-    threads: Annotated[str, _list("--threads", "Numbers of CPU threads that torch uses.")] = ""
-    compile_: Annotated[str, _list("--compile", "Whether to torch.compile each repeated block: no,yes.")] = (
-        "no"
-    )
+    threads: Annotated[str, _list("--threads", "The numbers of CPU threads that torch uses.")] = ""
+    compile_: Annotated[
+        str, _list("--compile", "Whether to compile each repeated block with torch.compile: no,yes.")
+    ] = "no"
     channels_last: Annotated[
         str, _list("--channels-last", "Whether to store images with the channels last: no,yes.")
     ] = "no"
     checkpoint_activations: Annotated[
-        str, _list("--checkpoint-activations", "Whether to compute each block again in backward: no,yes.")
+        str,
+        _list("--checkpoint-activations", "Whether to recompute each block in the backward pass: no,yes."),
     ] = "no"
-    workers: Annotated[str, _list("--workers", "Numbers of processes that load data.")] = "0"
-    accumulate: Annotated[str, _list("--accumulate", "Numbers of batches per step.")] = "1"
+    workers: Annotated[str, _list("--workers", "The numbers of processes that load data.")] = "0"
+    accumulate: Annotated[str, _list("--accumulate", "The numbers of batches per step.")] = "1"
 
     def of(self, workloads: Sequence[str]) -> Grid:
         """All combinations, of these workloads. Raises UsageError for a value that is none."""

@@ -31,7 +31,10 @@ def characterize(
         "runs/sweep"
     ),
     sort: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Sort by this column, largest first; text from a to z.")
+        str,
+        typer.Option(
+            metavar="COLUMN", help="Sort by this column: numbers from the largest, text from a to z."
+        ),
     ] = "maximum_throughput_per_s",
     format_: flags.TablesFormat = None,
     output: flags.Output = None,
@@ -40,7 +43,7 @@ def characterize(
 ) -> None:
     """Compare the models of a sweep.
 
-    Latency, throughput and optimal batch of each, and what bounds it at that batch.
+    The table shows the latency, throughput and optimal batch of each model, and what bounds it at that batch.
     """
     chosen = format_of(format_, output, command="characterize")
     from tracekit.report.characterize import FIGURES, SETTINGS

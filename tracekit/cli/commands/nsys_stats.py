@@ -60,11 +60,11 @@ _Report = Annotated[
         "--report",
         "-r",
         metavar="NAME[,NAME]",
-        help="Only these reports or rules, by NVIDIA's names; repeatable; all, rules: all of them, all rules.",
+        help="Show only these reports or rules, named as NVIDIA names them; repeatable. `all` shows every report and rule, `rules` every rule.",
     ),
 ]
-_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="Unit of times.")]
-_Rows = Annotated[int, typer.Option(min=0, help="Most rows of a rule; 0: all.")]
+_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="The unit of times.")]
+_Rows = Annotated[int, typer.Option(min=0, help="Show at most this many rows of a rule; 0 shows all.")]
 
 
 @with_flags
@@ -81,7 +81,7 @@ def nsys_stats(
     *,
     reading: Reading,
 ) -> None:
-    """The reports of `nsys stats` and rules of `nsys analyze`, of exports of Nsight Systems and PyTorch traces alike."""
+    """The reports of `nsys stats` and rules of `nsys analyze`, for Nsight Systems exports and PyTorch traces."""
     from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, ELSEWHERE, RULES
     from tracekit.analyses.nsys_stats.tables import in_unit, table
 

@@ -26,20 +26,23 @@ def scrub(
         Path,
         typer.Argument(metavar="IN", help="An Nsight Systems export: .sqlite, or a folder (parquetdir)."),
     ],
-    target: Annotated[Path | None, typer.Argument(metavar="OUT", help="Where the copy is written.")] = None,
+    target: Annotated[Path | None, typer.Argument(metavar="OUT", help="The path of the copy.")] = None,
     replace: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Also replace this wherever it stands; repeatable."),
+        typer.Option(metavar="TEXT", help="Also replace this text wherever it occurs; repeatable."),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Leave this in names, although it was found; repeatable."),
+        typer.Option(metavar="TEXT", help="Do not replace this word in names; repeatable."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be left out; OUT is not needed.")
+        bool, typer.Option("--dry-run", help="Only list what would be kept and left out; OUT is not needed.")
     ] = False,
 ) -> None:
-    """Copy an export without environment, command lines, output of the program, names of hosts and users, and paths."""
+    """Copy an Nsight Systems export with only the data that tracekit reads.
+
+    The copy has no environment variables, command lines, program output, host and user names, or paths.
+    """
     from tracekit.scrub import rehearse
     from tracekit.scrub import scrub as run
 

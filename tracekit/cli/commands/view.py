@@ -31,11 +31,13 @@ def view(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open a browser, or only print the address.")
     ] = True,
-    once: Annotated[bool, typer.Option("--once", help="Stop after the file was fetched once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stop once the browser has fetched the file.")] = False,
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65535, help="Perfetto can load from port 9001 only; with --html, 0 picks a free port."
+            min=0,
+            max=65535,
+            help="Serve on this port. Perfetto can load from port 9001 only; with --html, 0 picks a free port.",
         ),
     ] = PERFETTO_PORT,
     process: flags.Process = None,

@@ -34,25 +34,25 @@ _Traces = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE...",
-        help="Folders of captures or sweeps, or trace files; several differ in the batch.",
+        help="Folders of captures or sweeps, or trace files. Several runs may differ in their batch only.",
     ),
 ]
 _Analysis = Annotated[
     list[str] | None,
-    typer.Option(metavar="A1…A15", help="Only this analysis, or overhead; repeatable."),
+    typer.Option(metavar="A1…A15", help="Show only this analysis, or overhead; repeatable."),
 ]
 _Metrics = Annotated[
     Path | None,
     typer.Option(
         metavar="TRACE",
-        help="A trace of the same steps with hardware counters (CUPTI); its times are not used.",
+        help="Add the hardware counters (CUPTI) from this trace of the same steps; its times are not used.",
     ),
 ]
 _Batch = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
+        help="Show the run with this batch in A2 to A14. The default is the optimal batch.",
     ),
 ]
 
@@ -76,7 +76,7 @@ def xsp(
     ncu: flags.Ncu = None,
     reading: Reading,
 ) -> None:
-    """XSP's analyses A1 to A15 of model, layers and kernels, each from the level at which it counts."""
+    """XSP's analyses A1 to A15 of the model, its layers and its kernels."""
     from tracekit.analyses.xsp.analysis import find_runs, xsp_of
     from tracekit.analyses.xsp.catalogue import CATALOGUE
 
