@@ -77,13 +77,39 @@ class Entry:
         return function(traces)
 
 
-_SPREAD = ("Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
+_TEXTS: Final = """
+nvtx_sum: NVTX Range Summary: Which ranges take the host's time?
+osrt_sum: OS Runtime Summary: Which calls of the operating system take the host's time?
+cuda_api_sum: CUDA API Summary: Which calls of the CUDA API take the host's time?
+cuda_gpu_kern_sum: CUDA GPU Kernel Summary: Which kernels take the device's time?
+cuda_gpu_mem_time_sum: CUDA GPU MemOps Summary (by Time): Which copies and fills take the device's time?
+cuda_gpu_mem_size_sum: CUDA GPU MemOps Summary (by Size): How much is copied and filled?
+cuda_gpu_kern_gb_sum: CUDA GPU Kernel/Grid/Block Summary: Which kernels take the device's time, by the shape of their launch?
+cuda_gpu_sum: CUDA GPU Summary (Kernels/MemOps): Which kernels, copies and fills take the device's time?
+cuda_gpu_trace: CUDA GPU Trace: What ran on the device, one after the other?
+cuda_api_trace: CUDA API Trace: Which calls of the CUDA API were made, one after the other?
+cuda_kern_exec_sum: CUDA Kernel Launch & Exec Time Summary: How long do kernels take to launch, to wait and to run?
+cuda_kern_exec_trace: CUDA Kernel Launch & Exec Time Trace: When was each kernel launched, and when did it run?
+nvtx_pushpop_sum: NVTX Push/Pop Range Summary: Which ranges that nest take the host's time?
+nvtx_startend_sum: NVTX Start/End Range Summary: Which ranges that need not nest take the host's time?
+nvtx_pushpop_trace: NVTX Push/Pop Range Trace: Which ranges lie in which?
+nvtx_kern_sum: NVTX Range Kernel Summary: Which kernels are launched in which ranges?
+nvtx_gpu_proj_sum: NVTX GPU Projection Summary: How long does the device work on what each range launched?
+nvtx_gpu_proj_trace: NVTX GPU Projection Trace: When does the device work on what each range launched?
+cuda_memcpy_async: CUDA Async Memcpy with Pageable Memory: Which asynchronous copies block, because their memory is pageable?
+cuda_memcpy_sync: CUDA Synchronous Memcpy: Which copies block the host?
+cuda_memset_sync: CUDA Synchronous Memset: Which fills block the host?
+cuda_api_sync: CUDA Synchronization APIs: Where does the host wait for the device?
+"""
+"""A line each: the key, the title and the question."""
+
 _SUM = ("Time (%)", "Total Time (ns)")
-_PLACE = ("PID", "Device ID", "Context ID", "Green Context ID", "Stream ID", "API Name")
-_COPY = ("Duration (ns)", "Start (ns)", "Src Kind", "Dst Kind", "Bytes (MB)")
-_FILL = ("Duration (ns)", "Start (ns)", "Memory Kind", "Bytes (MB)")
+_PLACE = "PID, Device ID, Context ID, Green Context ID, Stream ID, API Name"
+_COPY = "Duration (ns), Start (ns), Src Kind, Dst Kind, Bytes (MB)"
+_FILL = "Duration (ns), Start (ns), Memory Kind, Bytes (MB)"
 _NAMES: Final = {"Name": pl.col("name").cast(pl.String)}
-_RANGES: Final = {"Style": pl.col("Style"), "Range": range_name()}
+_RANGE: Final = {"Range": range_name()}
+_SHAPES: Final = {"GridXYZ": shape_text(pl.col("grid")), "BlockXYZ": shape_text(pl.col("block"))}
 _WAITS: Final = r"^(cuda|hip)(Device|Stream)Synchronize(_\w+)?$"
 _BLOCKING_FILLS: Final = ("Pinned", "Managed", "Managed Static", "Unified")
 _SMALL_COPY_BYTES: Final = 64 * 1024
@@ -95,256 +121,118 @@ _ON_DEVICE: Final = (pl.col("direction") == "DtoD").fill_null(value=False)
 
 
 def _list(headings: str) -> tuple[str, ...]:
-    return tuple(headings.split(", "))
+    return tuple(headings.split(", ")) if headings else ()
+
+
+def _spread(prefix: str = "") -> str:
+    return ", ".join(f"{prefix}{name} (ns)" for name in ("Avg", "Med", "Min", "Max", "StdDev"))
+
+
+def _entry(key: str, needs: str, target: str, columns: str, shown: str = "", **more: Any) -> Entry:
+    """A record whose needs and headings are texts with commas."""
+    title, question = _OF_KEY[key]
+    return Entry(key, title, question, _list(needs), target, _list(columns), _list(shown), **more)
 
 
 def _sum(
-    key: str,
-    title: str,
-    question: str,
-    needs: tuple[str, ...],
-    target: str,
-    *,
-    by: Mapping[str, pl.Expr],
-    count: str,
-    columns: tuple[str, ...] = (),
+    key: str, needs: str, target: str, by: Mapping[str, pl.Expr], count: str, columns: str = ""
 ) -> Entry:
     """A summary: its columns are time, number, spread, and then the headings by which it sums up."""
-    names = columns or tuple(by)
-    shown = (*_SUM, count, *(() if len(names) > 2 else ("Avg (ns)",)), *(n for n in names if n != "Style"))
-    return Entry(
-        key, title, question, needs, target, (*_SUM, count, *_SPREAD, *names), shown, by=by, count=count
-    )
+    names = _list(columns) or tuple(by)
+    average = () if len(names) > 2 else ("Avg (ns)",)
+    shown = (*_SUM, count, *average, *(name for name in names if name != "Style"))
+    every = (*_SUM, count, _spread(), *names)
+    return _entry(key, needs, target, ", ".join(every), ", ".join(shown), by=by, count=count)
 
+
+_OF_KEY: Final = {key: texts for key, *texts in (line.split(": ", 2) for line in _TEXTS.strip().split("\n"))}
 
 _ENTRIES: Final = (
-    _sum(
-        "nvtx_sum",
-        "NVTX Range Summary",
-        "Which ranges take the host's time?",
-        ("ranges",),
-        "ranges:all_ranges",
-        by=_RANGES,
-        count="Instances",
+    _sum("nvtx_sum", "ranges", "ranges:all_ranges", {"Style": pl.col("Style"), **_RANGE}, "Instances"),
+    _sum("osrt_sum", "os_calls", "calls:os_calls", _NAMES, "Num Calls"),
+    _sum("cuda_api_sum", "calls", "calls:api_calls", _NAMES, "Num Calls"),
+    _sum("cuda_gpu_kern_sum", "kernels", "device:kernels", _NAMES, "Instances"),
+    _sum("cuda_gpu_mem_time_sum", "device", "device:moves", {"Operation": pl.col("Operation")}, "Count"),
+    _entry(
+        *("cuda_gpu_mem_size_sum", "device", "device:cuda_gpu_mem_size_sum"),
+        "Total (MB), Count, Avg (MB), Med (MB), Min (MB), Max (MB), StdDev (MB), Operation",
+        "Total (MB), Count, Avg (MB), Operation",
     ),
     _sum(
-        "osrt_sum",
-        "OS Runtime Summary",
-        "Which calls of the operating system take the host's time?",
-        ("os_calls",),
-        "calls:os_calls",
-        by=_NAMES,
-        count="Num Calls",
+        *("cuda_gpu_kern_gb_sum", "kernels", "device:kernels"),
+        *(_NAMES | _SHAPES, "Instances", "GridXYZ, BlockXYZ, Name"),
     ),
     _sum(
-        "cuda_api_sum",
-        "CUDA API Summary",
-        "Which calls of the CUDA API take the host's time?",
-        ("calls",),
-        "calls:api_calls",
-        by=_NAMES,
-        count="Num Calls",
+        *("cuda_gpu_sum", "device", "device:activities"),
+        *({name: pl.col(name) for name in ("Category", "Operation")}, "Instances"),
     ),
-    _sum(
-        "cuda_gpu_kern_sum",
-        "CUDA GPU Kernel Summary",
-        "Which kernels take the device's time?",
-        ("kernels",),
-        "device:kernels",
-        by=_NAMES,
-        count="Instances",
+    _entry(
+        *("cuda_gpu_trace", "device", "device:cuda_gpu_trace"),
+        "Start (ns), Duration (ns), CorrId, GrdX, GrdY, GrdZ, BlkX, BlkY, BlkZ, Reg/Trd, StcSMem (MB), "
+        "DymSMem (MB), Bytes (MB), Throughput (MB/s), SrcMemKd, DstMemKd, Device, Ctx, GreenCtx, Strm, Name",
+        "Start (ns), Duration (ns), CorrId, Bytes (MB), Strm, Name",
     ),
-    _sum(
-        "cuda_gpu_mem_time_sum",
-        "CUDA GPU MemOps Summary (by Time)",
-        "Which copies and fills take the device's time?",
-        ("device",),
-        "device:moves",
-        by={"Operation": pl.col("Operation")},
-        count="Count",
+    _entry(
+        *("cuda_api_trace", "calls", "calls:cuda_api_trace"),
+        "Start (ns), Duration (ns), Name, Result, CorrID, Pid, Tid, T-Pri, Thread Name",
+        "Start (ns), Duration (ns), CorrID, Tid, Name",
     ),
-    Entry(
-        "cuda_gpu_mem_size_sum",
-        "CUDA GPU MemOps Summary (by Size)",
-        "How much is copied and filled?",
-        ("device",),
-        "device:cuda_gpu_mem_size_sum",
-        columns=_list("Total (MB), Count, Avg (MB), Med (MB), Min (MB), Max (MB), StdDev (MB), Operation"),
-        shown=_list("Total (MB), Count, Avg (MB), Operation"),
+    _entry(
+        *("cuda_kern_exec_sum", "kernels, links", "launches:cuda_kern_exec_sum"),
+        f"PID, TID, DevId, Count, QCount, {', '.join(map(_spread, 'TAQK'))}, API Name, Kernel Name",
+        "Count, QCount, TAvg (ns), AAvg (ns), QAvg (ns), KAvg (ns), Kernel Name",
     ),
-    _sum(
-        "cuda_gpu_kern_gb_sum",
-        "CUDA GPU Kernel/Grid/Block Summary",
-        "Which kernels take the device's time, by the shape of their launch?",
-        ("kernels",),
-        "device:kernels",
-        by=_NAMES | {"GridXYZ": shape_text(pl.col("grid")), "BlockXYZ": shape_text(pl.col("block"))},
-        count="Instances",
-        columns=("GridXYZ", "BlockXYZ", "Name"),
+    _entry(
+        *("cuda_kern_exec_trace", "kernels, links", "launches:cuda_kern_exec_trace"),
+        "API Start (ns), API Dur (ns), Queue Start (ns), Queue Dur (ns), Kernel Start (ns), Kernel Dur (ns), "
+        "Total Dur (ns), PID, TID, DevId, API Function, GridXYZ, BlockXYZ, Kernel Name",
+        "API Start (ns), API Dur (ns), Queue Dur (ns), Kernel Dur (ns), Kernel Name",
     ),
-    _sum(
-        "cuda_gpu_sum",
-        "CUDA GPU Summary (Kernels/MemOps)",
-        "Which kernels, copies and fills take the device's time?",
-        ("device",),
-        "device:activities",
-        by={"Category": pl.col("Category"), "Operation": pl.col("Operation")},
-        count="Instances",
+    _sum("nvtx_pushpop_sum", "ranges", "ranges:pushpop_ranges", _RANGE, "Instances"),
+    _sum("nvtx_startend_sum", "startend", "ranges:startend_ranges", _RANGE, "Instances"),
+    _entry(
+        *("nvtx_pushpop_trace", "ranges", "ranges:nvtx_pushpop_trace"),
+        "Start (ns), End (ns), Duration (ns), DurChild (ns), DurNonChild (ns), Name, PID, TID, Lvl, NumChild, "
+        "RangeId, ParentId, RangeStack, NameTree",
+        "Start (ns), Duration (ns), DurNonChild (ns), Lvl, NumChild, NameTree",
     ),
-    Entry(
-        "cuda_gpu_trace",
-        "CUDA GPU Trace",
-        "What ran on the device, one after the other?",
-        ("device",),
-        "device:cuda_gpu_trace",
-        columns=_list(
-            "Start (ns), Duration (ns), CorrId, GrdX, GrdY, GrdZ, BlkX, BlkY, BlkZ, Reg/Trd, StcSMem (MB), "
-            "DymSMem (MB), Bytes (MB), Throughput (MB/s), SrcMemKd, DstMemKd, Device, Ctx, GreenCtx, Strm, "
-            "Name"
-        ),
-        shown=_list("Start (ns), Duration (ns), CorrId, Bytes (MB), Strm, Name"),
+    _entry(
+        *("nvtx_kern_sum", "ranges, kernels, links", "projection:nvtx_kern_sum"),
+        "NVTX Range, Style, PID, TID, NVTX Inst, Kern Inst, Total Time (ns), " + _spread() + ", Kernel Name",
+        "NVTX Range, NVTX Inst, Kern Inst, Total Time (ns), Avg (ns), Kernel Name",
     ),
-    Entry(
-        "cuda_api_trace",
-        "CUDA API Trace",
-        "Which calls of the CUDA API were made, one after the other?",
-        ("calls",),
-        "calls:cuda_api_trace",
-        columns=_list("Start (ns), Duration (ns), Name, Result, CorrID, Pid, Tid, T-Pri, Thread Name"),
-        shown=_list("Start (ns), Duration (ns), CorrID, Tid, Name"),
+    _entry(
+        *("nvtx_gpu_proj_sum", "ranges, device, links", "projection:nvtx_gpu_proj_sum"),
+        f"Range, Style, Total Proj Time (ns), Total Range Time (ns), Range Instances, {_spread('Proj ')}, "
+        "Total GPU Ops, Avg GPU Ops, Avg Range Lvl, Avg Num Child",
+        "Range, Total Proj Time (ns), Total Range Time (ns), Range Instances, Total GPU Ops",
     ),
-    Entry(
-        "cuda_kern_exec_sum",
-        "CUDA Kernel Launch & Exec Time Summary",
-        "How long do kernels take to launch, to wait and to run?",
-        ("kernels", "links"),
-        "launches:cuda_kern_exec_sum",
-        columns=(
-            *("PID", "TID", "DevId", "Count", "QCount"),
-            *(f"{phase}{name}" for phase in "TAQK" for name in _SPREAD),
-            *("API Name", "Kernel Name"),
-        ),
-        shown=("Count", "QCount", "TAvg (ns)", "AAvg (ns)", "QAvg (ns)", "KAvg (ns)", "Kernel Name"),
+    _entry(
+        *("nvtx_gpu_proj_trace", "ranges, device, links", "projection:nvtx_gpu_proj_trace"),
+        "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), Orig Duration (ns), Style, "
+        "PID, TID, NumGPUOps, Lvl, NumChild, RangeId, ParentId, RangeStack",
+        "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), NumGPUOps, Lvl",
     ),
-    Entry(
-        "cuda_kern_exec_trace",
-        "CUDA Kernel Launch & Exec Time Trace",
-        "When was each kernel launched, and when did it run?",
-        ("kernels", "links"),
-        "launches:cuda_kern_exec_trace",
-        columns=_list(
-            "API Start (ns), API Dur (ns), Queue Start (ns), Queue Dur (ns), Kernel Start (ns), "
-            "Kernel Dur (ns), Total Dur (ns), PID, TID, DevId, API Function, GridXYZ, BlockXYZ, "
-            "Kernel Name"
-        ),
-        shown=_list("API Start (ns), API Dur (ns), Queue Dur (ns), Kernel Dur (ns), Kernel Name"),
-    ),
-    _sum(
-        "nvtx_pushpop_sum",
-        "NVTX Push/Pop Range Summary",
-        "Which ranges that nest take the host's time?",
-        ("ranges",),
-        "ranges:pushpop_ranges",
-        by={"Range": range_name()},
-        count="Instances",
-    ),
-    _sum(
-        "nvtx_startend_sum",
-        "NVTX Start/End Range Summary",
-        "Which ranges that need not nest take the host's time?",
-        ("startend",),
-        "ranges:startend_ranges",
-        by={"Range": range_name()},
-        count="Instances",
-    ),
-    Entry(
-        "nvtx_pushpop_trace",
-        "NVTX Push/Pop Range Trace",
-        "Which ranges lie in which?",
-        ("ranges",),
-        "ranges:nvtx_pushpop_trace",
-        columns=_list(
-            "Start (ns), End (ns), Duration (ns), DurChild (ns), DurNonChild (ns), Name, PID, TID, Lvl, "
-            "NumChild, RangeId, ParentId, RangeStack, NameTree"
-        ),
-        shown=_list("Start (ns), Duration (ns), DurNonChild (ns), Lvl, NumChild, NameTree"),
-    ),
-    Entry(
-        "nvtx_kern_sum",
-        "NVTX Range Kernel Summary",
-        "Which kernels are launched in which ranges?",
-        ("ranges", "kernels", "links"),
-        "projection:nvtx_kern_sum",
-        columns=(
-            *("NVTX Range", "Style", "PID", "TID", "NVTX Inst", "Kern Inst", "Total Time (ns)", *_SPREAD),
-            "Kernel Name",
-        ),
-        shown=("NVTX Range", "NVTX Inst", "Kern Inst", "Total Time (ns)", "Avg (ns)", "Kernel Name"),
-    ),
-    Entry(
-        "nvtx_gpu_proj_sum",
-        "NVTX GPU Projection Summary",
-        "How long does the device work on what each range launched?",
-        ("ranges", "device", "links"),
-        "projection:nvtx_gpu_proj_sum",
-        columns=(
-            *("Range", "Style", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances"),
-            *(f"Proj {name}" for name in _SPREAD),
-            *("Total GPU Ops", "Avg GPU Ops", "Avg Range Lvl", "Avg Num Child"),
-        ),
-        shown=("Range", "Total Proj Time (ns)", "Total Range Time (ns)", "Range Instances", "Total GPU Ops"),
-    ),
-    Entry(
-        "nvtx_gpu_proj_trace",
-        "NVTX GPU Projection Trace",
-        "When does the device work on what each range launched?",
-        ("ranges", "device", "links"),
-        "projection:nvtx_gpu_proj_trace",
-        columns=_list(
-            "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), Orig Duration (ns), "
-            "Style, PID, TID, NumGPUOps, Lvl, NumChild, RangeId, ParentId, RangeStack"
-        ),
-        shown=_list("Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), NumGPUOps, Lvl"),
-    ),
-    Entry(
-        "cuda_memcpy_async",
-        "CUDA Async Memcpy with Pageable Memory",
-        "Which asynchronous copies block, because their memory is pageable?",
-        ("device", "links"),
-        "device:copies_with_calls",
-        columns=(*_COPY, *_PLACE),
-        shown=(*_COPY, "API Name"),
+    _entry(
+        *("cuda_memcpy_async", "device, links", "device:copies_with_calls"),
+        *(f"{_COPY}, {_PLACE}", f"{_COPY}, API Name"),
         where=_ASYNC & ((pl.col("Src Kind") == "Pageable") | (pl.col("Dst Kind") == "Pageable")),
     ),
-    Entry(
-        "cuda_memcpy_sync",
-        "CUDA Synchronous Memcpy",
-        "Which copies block the host?",
-        ("device", "links"),
-        "device:copies_with_calls",
-        columns=(*_COPY, *_PLACE),
-        shown=(*_COPY, "API Name"),
+    _entry(
+        *("cuda_memcpy_sync", "device, links", "device:copies_with_calls"),
+        *(f"{_COPY}, {_PLACE}", f"{_COPY}, API Name"),
         where=~_ASYNC & pl.col("API Name").str.contains("Memcpy") & ~_SMALL & ~_ON_DEVICE,
     ),
-    Entry(
-        "cuda_memset_sync",
-        "CUDA Synchronous Memset",
-        "Which fills block the host?",
-        ("device", "links"),
-        "device:fills_with_calls",
-        columns=(*_FILL, *_PLACE),
-        shown=(*_FILL, "API Name"),
+    _entry(
+        *("cuda_memset_sync", "device, links", "device:fills_with_calls"),
+        *(f"{_FILL}, {_PLACE}", f"{_FILL}, API Name"),
         where=~_ASYNC
         & pl.col("API Name").str.contains("(?i)memset")
         & pl.col("Memory Kind").is_in(_BLOCKING_FILLS),
     ),
-    Entry(
-        "cuda_api_sync",
-        "CUDA Synchronization APIs",
-        "Where does the host wait for the device?",
-        ("calls",),
-        "calls:cuda_api_trace",
-        columns=("Duration (ns)", "Start (ns)", "PID", "TID", "API Name"),
+    _entry(
+        *("cuda_api_sync", "calls", "calls:cuda_api_trace"),
+        "Duration (ns), Start (ns), PID, TID, API Name",
         names={"API Name": "Name", "PID": "Pid", "TID": "Tid"},
         where=pl.col("Name").str.contains(_WAITS),
     ),
