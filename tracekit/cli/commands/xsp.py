@@ -33,13 +33,11 @@ _TITLES: Final = {
 _Traces = Annotated[
     list[Path],
     typer.Argument(
-        metavar="TRACE...",
-        help="Folders of captures or sweeps, or trace files; several differ in the batch.",
+        metavar="TRACE...", help="Folders of captures or sweeps, or trace files; several differ in the batch."
     ),
 ]
 _Analysis = Annotated[
-    list[str] | None,
-    typer.Option(metavar="A1…A15", help="Only this analysis, or overhead; repeatable."),
+    list[str] | None, typer.Option(metavar="A1…A15", help="Only this analysis, or overhead; repeatable.")
 ]
 _Metrics = Annotated[
     Path | None,
@@ -51,8 +49,7 @@ _Metrics = Annotated[
 _Batch = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        help="Of several runs, the one that A2 to A14 are about; default: the optimal batch.",
+        min=1, help="Of several runs, the one that A2 to A14 are about; default: the optimal batch."
     ),
 ]
 
