@@ -20,7 +20,7 @@ from synthetic.nsys_schema import NEWEST, OLDEST, VERSIONS
 REAL = {"saxpy_mpi_a100": "2.9.1", "power_iteration_t4": "3.20.2", "fsdp_2gpu": "3.25.0"}
 
 
-@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [path for path in PUBLIC_NSYS if path.stem in REAL], ids=lambda p: p.stem)
 def test_columns_are_those_of_real_files(path: Path) -> None:
     compared = 0
     for table, columns in nsys_schema.schema(REAL[path.stem]).items():

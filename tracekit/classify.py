@@ -16,12 +16,7 @@ __all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise", "recategorise"]
 ACTIVITY_CLASSES = ("compute", "communication", "memory")
 
 
-def categorise(
-    kind: pl.Series,
-    name: pl.Series,
-    operator: pl.Series,
-    in_optimizer: pl.Series,
-) -> pl.Series:
+def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimizer: pl.Series) -> pl.Series:
     """The category of each activity, as an Enum over `trace.CATEGORIES`.
 
     `operator` is the name of the innermost operator around the launch, null when unknown; `in_optimizer` says

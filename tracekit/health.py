@@ -15,7 +15,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "malformed_event": ("error", "events that no repair could make readable were left out"),
     "oversized_event": (
         "error",
-        "one event is longer than 64 MB, which no real event is; reading stopped there",
+        "one event is longer than 64 MB, and no real event is; reading stopped there",
     ),
     "damaged_gzip": (
         "error",
@@ -25,7 +25,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "repaired_header": ("info", "the file's header was repaired before reading"),
     "unescaped_quote": ("info", 'a name with an unescaped " made the JSON invalid; it was repaired'),
     "control_character": ("info", "raw control characters in text were escaped"),
-    "invalid_utf8": ("info", "bytes that are no UTF-8 were replaced by �"),
+    "invalid_utf8": ("info", "bytes that are not UTF-8 were replaced by �"),
     "bare_value": ("info", "NaN, Infinity or N/A stand where JSON allows none; they were read as missing"),
     "odd_arguments": ("info", "arguments of an unexpected type were read one by one"),
     "event_without_time": ("warning", "events without a readable start time were left out"),
@@ -33,67 +33,73 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "negative_duration": ("warning", "negative durations were set to 0 ns"),
     "absurd_duration": (
         "warning",
-        "device activities longer than 1 s; a known overflow of ROCm's profiler; kept as they are",
+        "device activities are longer than 1 s, a known overflow of ROCm's profiler; they were kept as they are",
     ),
     "activity_without_stream": ("warning", "device activities without a device or stream were put on 0"),
     "overlap_on_stream": (
         "info",
-        "activities overlap on one stream (programmatic launches); kept, unions are exact",
+        "activities overlap on one stream (programmatic launches); they were kept, and unions stay exact",
     ),
     "overlapping_spans": ("info", "host spans overlap partly on one thread; neither is the other's parent"),
     "unlinked_activity": (
         "info",
-        "device activities without a recorded launch call; they count as device time",
+        "device activities have no recorded launch call; they count as device time",
     ),
     "ambiguous_correlation": (
         "warning",
-        "several processes use one correlation id; settled by operator and time",
+        "several processes use one correlation id; operator and time decided",
     ),
     "activity_before_launch": (
         "warning",
-        "clocks of host and device disagree: activities start before their launch",
+        "the clocks of host and device disagree: activities start before their launch",
     ),
     "unknown_category": ("info", "events of a category that tracekit does not know were read as annotations"),
     "unread_phase": (
         "info",
-        "events of a kind that tracekit does not read (asynchronous or begin/end pairs)",
+        "events of a kind that tracekit does not read (asynchronous or begin/end pairs) were left out",
     ),
     "unread_instant": (
         "info",
-        "instant events other than the allocator's mark moments without duration; left out",
+        "instant events other than the allocator's have no duration; they were left out",
     ),
     "excerpt": (
         "warning",
-        "rows outside the steps that were read, because the trace is larger than --max-events",
+        "rows outside the steps that were read were left out, because the trace is larger than --max-events",
     ),
     "ncu_other_lines": (
         "info",
-        "lines around the table of Nsight Compute (of ncu and of the program) were skipped",
+        "lines around Nsight Compute's table (from ncu and from the program) were skipped",
     ),
-    "ncu_damaged_row": ("warning", "rows of the table of Nsight Compute that name no kernel were left out"),
+    "ncu_damaged_row": ("warning", "rows of Nsight Compute's table that name no kernel were left out"),
     "ncu_unmatched": (
         "warning",
-        "kernels that Nsight Compute measured are not in the trace with this name, grid and block",
+        "kernels that Nsight Compute measured have a name, grid and block that the trace does not have",
     ),
     "ncu_ambiguous": (
         "warning",
-        "kernels have other counts of launches in the trace and in Nsight Compute's table, and their metrics differ;"
-        " no metric was given to them",
+        "kernels ran another number of times in the trace than in Nsight Compute's table, and their metrics differ;"
+        " they got no metrics",
     ),
     "ncu_mean": (
         "info",
-        "kernels got the mean of the launches of their name, grid and block that Nsight Compute measured, which agree",
+        "kernels got the mean over the launches of their name, grid and block that Nsight Compute measured; these launches agree",
     ),
-    "ncu_not_measured": ("info", "kernels of the trace that Nsight Compute did not measure"),
+    "ncu_not_measured": ("info", "kernels of the trace were not measured by Nsight Compute"),
     "table_without_row_ids": (
         "warning",
-        "tables are there, but their rows have no ids (WITHOUT ROWID), by which tables are read: not read",
+        "tables were not read, because their rows have no ids (WITHOUT ROWID)",
     ),
-    "unread_payload": ("info", "binary payloads that the file's schemas do not explain"),
-    "unread_table": ("info", "rows of tables that tracekit does not read"),
-    "open_range": ("info", "ranges that had not ended when recording did; they end with it"),
+    "unread_payload": (
+        "info",
+        "binary payloads were not read, because the file's schemas do not explain them",
+    ),
+    "unread_table": ("info", "rows are in tables that tracekit does not read"),
+    "open_range": ("info", "ranges were still open when the recording ended; they end with it"),
     "other_process": ("info", "host spans of processes that put no work on a device were left out"),
-    "thinned_metrics": ("info", "there are very many samples of metrics; evenly fewer were read"),
+    "thinned_metrics": (
+        "info",
+        "there are very many samples of metrics; an evenly spaced part of them was read",
+    ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
 }
 """Defect → (severity, meaning)."""
@@ -119,7 +125,7 @@ class HealthLog:
         if kind.startswith(_DERIVED):
             severity, meaning = (
                 "info",
-                f"{kind.removeprefix(_DERIVED)} events repeat what other events say; left out",
+                f"{kind.removeprefix(_DERIVED)} events repeat what other events say; they were left out",
             )
         else:
             severity, meaning = MEANINGS[kind]

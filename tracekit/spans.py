@@ -14,16 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = [
-    "BoolArray",
-    "Int64Array",
-    "Nesting",
-    "kept_nesting",
-    "nest",
-    "nesting_of",
-    "take",
-    "thread_codes",
-]
+__all__ = ["BoolArray", "Int64Array", "Nesting", "kept_nesting", "nest", "nesting_of", "take", "thread_codes"]
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

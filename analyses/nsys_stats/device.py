@@ -14,14 +14,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.rows import (
-    api_names,
-    copy_kinds,
-    device_rows,
-    extents,
-    operation,
-    renamed,
-)
+from tracekit.analyses.nsys_stats.rows import api_names, copy_kinds, device_rows, extents, operation, renamed
 from tracekit.analyses.nsys_stats.table import Rows, megabytes, spread
 from tracekit.facts.units import format_count
 from tracekit.trace import Trace

@@ -125,6 +125,7 @@ SETTINGS: Final = {
 def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> str:
     """The advice with the flags behind it, where `tracekit capture` ran the training loop; not switches that were on.
 
+    >>> from tracekit.manifest import Settings
     >>> with_flags("Compile it.", ("--compile", "--batch"), Manifest(workload="cnn", settings=Settings(compile=True)))
     'Compile it; capture with --batch.'
     """

@@ -7,7 +7,7 @@ After Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and Analy
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -108,7 +108,7 @@ class Analysis:
     * `known`: the column that is null in the rows that are left out
     * `share`: the column of which `share` gives each row's part
     * `order`: the columns that it is sorted by, after a minus from the largest down
-    * `needs`: without these it has no rows: keys of MISSING, or "kernels"
+    * `needs`: without these it has no rows: keys of MISSING, "kernels", or "layer_kernels"
     * `wants`: without these it has columns that are null
     * `answer`: in one sentence, with figures in braces (`answers.figures_of`)
     * `otherwise`: the same when no share, or no bound, is known
@@ -138,247 +138,179 @@ class Analysis:
         return {name: COLUMNS[name][0] for name in self.columns}
 
 
-_LAYER = ("index", "layer", "type")
-_TRAFFIC = ("dram_read_bytes", "dram_write_bytes", "dram_bytes", "dram_source")
-_WORK = ("flops", "flops_source", *_TRAFFIC, "occupancy", "occupancy_source")
-_BOUND = ("precision", "intensity", "tflops", "attainable_tflops", "memory_bound")
-_ROOF = ("flops", "flops_source", "dram_bytes", "dram_source", *_BOUND)
-_GROUP = ("kernels", "sum_ns", "gpu_ns")
-_ALLOCATED = ("allocated_bytes", "forward_bytes")
-_ON_ROOF = ("intensity", "tflops", "attainable_tflops", "memory_bound")
-_OF_DEVICE = ("MLG", "shapes", "bytes")
-_BOUNDS = "{bound} of {rows} %s are bound by memory, the others by arithmetic.{sources}{bandwidth}"
-_NO_BOUND = "The intensity of {rows} %s is known; {unknown} not known.{sources}"
-_CALL = ("layer", "phase", "name", "turn")
+_TEXTS: Final = """
+A1: Model information: How fast is the model, and at which batch?
+A2: Layer information: Which layers does the model run?
+A3: Layer latency: How long does each layer take, in the order of execution?
+A4: Layer memory allocation: How much memory does each layer allocate, in the order of execution?
+A5: Layer type distribution: Of which types are the layers?
+A6: Layer latency by type: Which types of layers take the time?
+A7: Layer memory allocation by type: Which types of layers allocate the memory?
+A8: GPU kernel information: Which kernels run, call by call?
+A9: GPU kernel roofline: Is each kernel bound by memory or by arithmetic?
+A10: GPU kernel information by name: Which kernels take the time?
+A11: GPU kernel information by layer: Which layers take the device's time?
+A12: GPU metrics by layer: How much arithmetic and memory traffic does each layer cause?
+A13: GPU and non-GPU latency of layers: What of each layer's time does the device work?
+A14: Layer roofline: Is each layer bound by memory or by arithmetic?
+A15: GPU kernel information by model: What do the kernels of the model do, and what bounds it?
+overhead: What each level adds: How much does each level of recording slow down what lies above it?
+"""
+"""A line each: the key, the title and the question."""
+
+_OF_KEY: Final = {key: texts for key, *texts in (line.split(": ", 2) for line in _TEXTS.strip().split("\n"))}
+
+
+def _analysis(key: str, levels: str, base: Base, columns: str, shown: str = "", **more: Any) -> Analysis:
+    """A record whose lists are texts with blanks."""
+    title, question = _OF_KEY[key]
+    texts = {"levels": levels, "columns": columns, "shown": shown}
+    texts |= {name: more.pop(name) for name in ("by", "order", "needs", "wants") if name in more}
+    lists: dict[str, Any] = {name: tuple(text.split()) for name, text in texts.items()}
+    return Analysis(key=key, title=title, question=question, base=base, **lists, **more)
+
+
+_LAYER = "index layer type"
+_WORK = (
+    "flops flops_source dram_read_bytes dram_write_bytes dram_bytes dram_source occupancy occupancy_source"
+)
+_BOUND = "precision intensity tflops attainable_tflops memory_bound"
+_ROOF = f"flops flops_source dram_bytes dram_source {_BOUND}"
+_GROUP = "kernels sum_ns gpu_ns"
+_ALLOCATED = "allocated_bytes forward_bytes"
+_ON_ROOF = "intensity tflops attainable_tflops memory_bound"
+_OF_DEVICE = "MLG shapes bytes"
+
+_BY_CALL: dict[str, Any] = {"by": "layer phase name turn", "order": "order first_step", "needs": "kernels"}
+_BY_LAYER: dict[str, Any] = {"by": "layer", "order": "order layer"}
+_LAYERS_OF_KERNELS: Final[dict[str, Any]] = {
+    **(_BY_LAYER | {"share": "sum_ns", "needs": "kernels layer_kernels", "wants": _OF_DEVICE}),
+    "answer": "{top[layer]} takes {top[share]} of the kernels' time.",
+    "otherwise": "{rows} layers with kernels.",
+}
+
+
+def _by_type(share: str) -> dict[str, Any]:
+    return {"by": "type", "share": share, "order": f"-{share} type", "figure": "type"}
+
+
+def _roofline(of: str) -> dict[str, Any]:
+    return {
+        "answer": f"{{bound}} of {{rows}} {of} are bound by memory, the others by arithmetic.{{sources}}{{bandwidth}}",
+        "otherwise": f"The intensity of {{rows}} {of} is known; {{unknown}} not known.{{sources}}",
+        **{"known": "intensity", "figure": "roofline"},
+    }
+
 
 _ANALYSES: Final = (
-    Analysis(
-        key="A1",
-        title="Model information",
-        question="How fast is the model, and at which batch?",
-        levels=("M",),
-        columns=(
-            *("run", "workload", "device_name", "precision", "batch", "samples_per_step", "parameters"),
-            *("latency_ns", "throughput_per_s", "optimal"),
-        ),
-        shown=("run", "batch", "latency_ns", "throughput_per_s", "optimal"),
-        base="runs",
-        order=("batch",),
+    _analysis(
+        *("A1", "M", "runs"),
+        "run workload device_name precision batch samples_per_step parameters latency_ns throughput_per_s "
+        "optimal",
+        "run batch latency_ns throughput_per_s optimal",
+        order="batch",
     ),
-    Analysis(
-        key="A2",
-        title="Layer information",
-        question="Which layers does the model run?",
-        levels=("ML", "MLG"),
-        columns=(
-            *(*_LAYER, "leaf", "calls", "latency_ns", "self_ns", *_ALLOCATED),
-            *("parameters", "input_shapes", "output_shapes"),
-        ),
-        shown=(*_LAYER, "output_shapes", "latency_ns", "self_ns", "allocated_bytes"),
-        base="layers",
-        needs=("layers",),
-        wants=("ML", "memory"),
+    _analysis(
+        *("A2", "ML MLG", "layers"),
+        f"{_LAYER} leaf calls latency_ns self_ns {_ALLOCATED} parameters input_shapes output_shapes",
+        f"{_LAYER} output_shapes latency_ns self_ns allocated_bytes",
+        needs="layers",
+        wants="ML memory",
         answer="{rows} layers, {sum[leaf]} of them without layers inside.",
     ),
-    Analysis(
-        key="A3",
-        title="Layer latency",
-        question="How long does each layer take, in the order of execution?",
-        levels=("ML",),
-        columns=(*_LAYER, "leaf", "latency_ns", "self_ns", "share"),
-        shown=(*_LAYER, "latency_ns", "self_ns", "share"),
-        base="layers",
+    _analysis(
+        *("A3", "ML", "layers"),
+        f"{_LAYER} leaf latency_ns self_ns share",
+        f"{_LAYER} latency_ns self_ns share",
         share="self_ns",
-        needs=("ML", "layers"),
+        needs="ML layers",
         answer="{top[layer]} takes the most: {top[self_ns]} of its own, {top[share]} of all layers.",
         figure="order",
     ),
-    Analysis(
-        key="A4",
-        title="Layer memory allocation",
-        question="How much memory does each layer allocate, in the order of execution?",
-        levels=("MLG",),
-        columns=(*_LAYER, *_ALLOCATED, "share"),
-        base="memory",
+    _analysis(
+        *("A4", "MLG", "memory", f"{_LAYER} {_ALLOCATED} share"),
         share="allocated_bytes",
-        needs=("memory", "layers"),
+        needs="memory layers",
         answer="{sum[allocated_bytes]} are allocated a step, {layers[allocated_bytes]} of them by layers.",
         figure="order",
     ),
-    Analysis(
-        key="A5",
-        title="Layer type distribution",
-        question="Of which types are the layers?",
-        levels=("ML",),
-        columns=("type", "layers", "leaves", "calls", "share"),
-        base="layers",
-        by=("type",),
-        share="layers",
-        order=("-layers", "type"),
-        needs=("layers",),
+    _analysis(
+        *("A5", "ML", "layers", "type layers leaves calls share"),
+        **_by_type("layers"),
+        needs="layers",
         answer="{rows} types; {top[share]} of the layers are {top[type]}.",
-        figure="type",
     ),
-    Analysis(
-        key="A6",
-        title="Layer latency by type",
-        question="Which types of layers take the time?",
-        levels=("ML",),
-        columns=("type", "layers", "self_ns", "share"),
-        base="layers",
-        by=("type",),
-        share="self_ns",
-        order=("-self_ns", "type"),
-        needs=("ML", "layers"),
+    _analysis(
+        *("A6", "ML", "layers", "type layers self_ns share"),
+        **_by_type("self_ns"),
+        needs="ML layers",
         answer="{top[type]} takes {top[share]} of the layers' own time.",
-        figure="type",
     ),
-    Analysis(
-        key="A7",
-        title="Layer memory allocation by type",
-        question="Which types of layers allocate the memory?",
-        levels=("MLG",),
-        columns=("type", "layers", *_ALLOCATED, "share"),
-        base="layers",
-        by=("type",),
-        share="allocated_bytes",
-        order=("-allocated_bytes", "type"),
-        needs=("memory", "layers"),
+    _analysis(
+        *("A7", "MLG", "layers", f"type layers {_ALLOCATED} share"),
+        **_by_type("allocated_bytes"),
+        needs="memory layers",
         answer="{top[type]} allocates {top[share]} of what layers allocate.",
-        figure="type",
     ),
-    Analysis(
-        key="A8",
-        title="GPU kernel information",
-        question="Which kernels run, call by call?",
-        levels=("MLG",),
-        columns=(
-            *("index", "name", "kind", "layer", "phase", "operator", "steps", "grid", "block", "duration_ns"),
-            *(*_WORK, *_BOUND),
-        ),
-        shown=(
-            *("index", "name", "layer", "duration_ns", "flops", "dram_read_bytes", "dram_write_bytes"),
-            "occupancy",
-        ),
-        base="kernels",
-        by=_CALL,
-        order=("order", "first_step"),
-        needs=("kernels",),
+    _analysis(
+        *("A8", "MLG", "kernels"),
+        f"index name kind layer phase operator steps grid block duration_ns {_WORK} {_BOUND}",
+        "index name layer duration_ns flops dram_read_bytes dram_write_bytes occupancy",
+        **_BY_CALL,
         wants=_OF_DEVICE,
         answer="{rows} {calls} a step.",
     ),
-    Analysis(
-        key="A9",
-        title="GPU kernel roofline",
-        question="Is each kernel bound by memory or by arithmetic?",
-        levels=("MLG", "metrics"),
-        columns=("index", "name", "layer", "duration_ns", *_ROOF),
-        shown=("index", "name", "layer", *_ON_ROOF),
-        base="kernels",
-        by=_CALL,
-        known="intensity",
-        order=("order", "first_step"),
-        needs=("kernels",),
-        answer=_BOUNDS % "kernels",
-        otherwise=_NO_BOUND % "kernels",
-        figure="roofline",
+    _analysis(
+        *("A9", "MLG metrics", "kernels"),
+        f"index name layer duration_ns {_ROOF}",
+        f"index name layer {_ON_ROOF}",
+        **_BY_CALL | _roofline("kernels"),
     ),
-    Analysis(
-        key="A10",
-        title="GPU kernel information by name",
-        question="Which kernels take the time?",
-        levels=("MLG",),
-        columns=("name", "kind", *_GROUP, "share", *_WORK, *_BOUND),
-        shown=("name", "kernels", "sum_ns", "share", "flops", "occupancy", "memory_bound"),
-        base="kernels",
-        by=("name",),
+    _analysis(
+        *("A10", "MLG", "kernels"),
+        f"name kind {_GROUP} share {_WORK} {_BOUND}",
+        "name kernels sum_ns share flops occupancy memory_bound",
+        by="name",
         share="sum_ns",
-        order=("-sum_ns", "-kernels", "name"),
-        needs=("kernels",),
+        order="-sum_ns -kernels name",
+        needs="kernels",
         wants=_OF_DEVICE,
         answer="{rows} names; {top[name]} takes {top[share]}.",
         otherwise="{rows} names.",
     ),
-    Analysis(
-        key="A11",
-        title="GPU kernel information by layer",
-        question="Which layers take the device's time?",
-        levels=("MLG",),
-        columns=(*_LAYER, *_GROUP, "share", *_WORK, *_BOUND),
-        shown=(*_LAYER, "kernels", "gpu_ns", "share", "flops", "occupancy", "memory_bound"),
-        base="kernels",
-        by=("layer",),
-        share="sum_ns",
-        order=("order", "layer"),
-        needs=("kernels", "kernels of layers"),
-        wants=_OF_DEVICE,
-        answer="{top[layer]} takes {top[share]} of the kernels' time.",
-        otherwise="{rows} layers with kernels.",
+    _analysis(
+        *("A11", "MLG", "kernels"),
+        f"{_LAYER} {_GROUP} share {_WORK} {_BOUND}",
+        f"{_LAYER} kernels gpu_ns share flops occupancy memory_bound",
+        **_LAYERS_OF_KERNELS,
     ),
-    Analysis(
-        key="A12",
-        title="GPU metrics by layer",
-        question="How much arithmetic and memory traffic does each layer cause?",
-        levels=("MLG", "metrics"),
-        columns=(*_LAYER, "gpu_ns", *_WORK),
-        shown=(*_LAYER, "flops", "flops_source", "dram_read_bytes", "dram_write_bytes", "occupancy"),
-        base="kernels",
-        by=("layer",),
-        share="sum_ns",
-        order=("order", "layer"),
-        needs=("kernels", "kernels of layers"),
-        wants=_OF_DEVICE,
-        answer="{top[layer]} takes {top[share]} of the kernels' time.",
-        otherwise="{rows} layers with kernels.",
+    _analysis(
+        *("A12", "MLG metrics", "kernels"),
+        f"{_LAYER} gpu_ns {_WORK}",
+        f"{_LAYER} flops flops_source dram_read_bytes dram_write_bytes occupancy",
+        **_LAYERS_OF_KERNELS,
     ),
-    Analysis(
-        key="A13",
-        title="GPU and non-GPU latency of layers",
-        question="What of each layer's time does the device work?",
-        levels=("ML", "MLG"),
-        columns=(*_LAYER, "self_ns", "gpu_ns", "non_gpu_ns", "gpu_share"),
-        base="layers",
-        needs=("ML", "MLG", "layers"),
+    _analysis(
+        *("A13", "ML MLG", "layers", f"{_LAYER} self_ns gpu_ns non_gpu_ns gpu_share"),
+        needs="ML MLG layers",
         answer="In {part} of the layers' own time {works}, {sum[gpu_ns]} of {sum[self_ns]}.",
         figure="device",
     ),
-    Analysis(
-        key="A14",
-        title="Layer roofline",
-        question="Is each layer bound by memory or by arithmetic?",
-        levels=("MLG", "metrics"),
-        columns=(*_LAYER, "gpu_ns", *_ROOF),
-        shown=(*_LAYER, *_ON_ROOF),
-        base="kernels",
-        by=("layer",),
-        known="intensity",
-        order=("order", "layer"),
-        needs=("kernels",),
-        answer=_BOUNDS % "layers",
-        otherwise=_NO_BOUND % "layers",
-        figure="roofline",
+    _analysis(
+        *("A14", "MLG metrics", "kernels", f"{_LAYER} gpu_ns {_ROOF}", f"{_LAYER} {_ON_ROOF}"),
+        **_BY_LAYER | _roofline("layers"),
+        needs="kernels",
     ),
-    Analysis(
-        key="A15",
-        title="GPU kernel information by model",
-        question="What do the kernels of the model do, and what bounds it?",
-        levels=("M", "MLG", "metrics"),
-        columns=("run", "batch", "latency_ns", *_GROUP, "gpu_share", *_WORK, "counted_flops", *_BOUND),
-        shown=("run", "batch", "latency_ns", "gpu_ns", "gpu_share", "flops", "occupancy", "memory_bound"),
-        base="kernels",
-        by=("run",),
-        needs=("kernels",),
-        wants=("M", *_OF_DEVICE),
+    _analysis(
+        *("A15", "M MLG metrics", "kernels"),
+        f"run batch latency_ns {_GROUP} gpu_share {_WORK} counted_flops {_BOUND}",
+        "run batch latency_ns gpu_ns gpu_share flops occupancy memory_bound",
+        by="run",
+        needs="kernels",
+        wants=f"M {_OF_DEVICE}",
         answer="In a step {works} for {top[gpu_ns]}.{bandwidth}",
     ),
-    Analysis(
-        key="overhead",
-        title="What each level adds",
-        question="How much does each level of recording slow down what lies above it?",
-        levels=("M",),
-        columns=("quantity", "level", "latency_ns", "added_ns", "ratio"),
-        base="levels",
-    ),
+    _analysis(*("overhead", "M", "levels"), "quantity level latency_ns added_ns ratio"),
 )
 CATALOGUE: Final[dict[str, Analysis]] = {analysis.key: analysis for analysis in _ANALYSES}
 """The analyses by key, in order."""

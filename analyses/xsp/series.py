@@ -1,18 +1,41 @@
-"""The tables of several runs of a model that differ in the batch: A1, and A15 of all of them."""
+"""The tables of several runs of a model that differ in the batch: A1, and A15 of all of them, and XSP's optimal batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.xsp.batch import optimal_batch
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.analyses.xsp.views import XspTable, finished
 from tracekit.facts.units import NS_PER_S, format_ns
 
-__all__ = ["best_run", "model_information", "model_kernels"]
+__all__ = ["GAIN", "best_run", "model_information", "model_kernels", "optimal_batch"]
+
+GAIN: Final = Fraction(5, 100)
+"""A doubled batch that brings no more throughput than this is not worth its memory; XSP's threshold."""
+
+
+def optimal_batch(runs: Mapping[int, tuple[int, float]]) -> tuple[int | None, bool]:
+    """The smallest batch b for which 2b was run too and brings at most 5 % more throughput, and whether it is open.
+
+    `runs` gives for each batch the samples of a step and its time in ns. When no doubling stops to gain, it is the
+    largest batch, and open: a larger one may still gain. None, and open, when there are no runs.
+
+    >>> optimal_batch({1: (1, 100.0), 2: (2, 110.0), 4: (4, 220.0)})
+    (2, False)
+    >>> optimal_batch({1: (1, 100.0), 2: (2, 110.0)})
+    (2, True)
+    """
+    # As fractions: a gain of exactly 5 % must not depend on how a quotient was rounded.
+    rates = {batch: Fraction(samples) / Fraction(time) for batch, (samples, time) in runs.items()}
+    for batch in sorted(rates):
+        if 2 * batch in rates and rates[2 * batch] <= (1 + GAIN) * rates[batch]:
+            return batch, False
+    return max(rates, default=None), True
 
 
 def best_run(runs: Sequence[XspRun]) -> int:

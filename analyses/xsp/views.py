@@ -122,7 +122,7 @@ class _Views:
             return "MLG" if run.kernels is None else "memory" if self.memory is None else None
         if need == "kernels":
             return None if self.kernels.height else "MLG"
-        if need == "kernels of layers":
+        if need == "layer_kernels":
             return None if self.kernels.height and self.kernels.select(_OF_LAYER.any()).item() else "layers"
         figure = {"shapes": "flops", "bytes": "dram_bytes"}[need]
         works = self.kernels.filter(~pl.col("kind").is_in(["memcpy", "memset"]))

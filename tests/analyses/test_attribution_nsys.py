@@ -206,7 +206,7 @@ def test_ranges_around_launches_of_public_files_are_those_of_the_oracle(path: Pa
     for trace in tracekit.read_all(path):
         found |= innermost_range(trace)
     expected = nsys_oracle.innermost(path)
-    assert len(expected) >= 20
+    assert expected
     inside = 0
     for pid, stream, start, name, _ in expected:
         assert found[pid, stream, start] == (None if name is None else nsys_oracle.plain(name)), (pid, start)

@@ -54,7 +54,7 @@ def test_leaves_below_ranges_with_long_names_do_not_repeat_them_all(tmp_path: Pa
     events = [span("user_annotation", f"{i} " + "x" * 2000, i, 10_000 - 2 * i) for i in range(100)]
     for i in range(1000):
         events += [span("user_annotation", f"leaf {i}", 200 + 4 * i, 3), span("cpu_op", "op", 201 + 4 * i, 1)]
-    found = attributed(events)
+    found = attributed(tmp_path, events)
     assert found.layers["path"].str.len_chars().max() == 1024
     assert found.coverage["method"].to_list() == ["range"]  # the leaves' work is in the outermost range
 
@@ -106,7 +106,7 @@ def test_every_thread_with_every_sequence_number_is_more_than_memory_holds(tmp_p
             span("cpu_op", "MmBackward0", 100 + 10 * i, 5, **{"Sequence number": 1, "Fwd thread id": i + 1})
             | {"tid": 9999},
         ]
-    attributed(events)
+    attributed(tmp_path, events)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_forward_threads_and_processes_by_the_thousand(tmp_path: Path) -> None:
             span("cpu_op", "aten::mm", 2, 5) | {"pid": i + 2},
             span("cpu_op", "MmBackward0", 4, 1) | {"pid": i + 2, "tid": 2},
         ]
-    found = attributed(events)
+    found = attributed(tmp_path, events)
     assert found.coverage["method"].to_list() == ["range", "sequence", "enclosing-time"]
 
 

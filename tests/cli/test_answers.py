@@ -120,7 +120,7 @@ def test_other_code_gives_other_answers(
 
 def test_the_state_of_the_code_is_that_of_its_files() -> None:
     known = {Path(str(entry[0])).name for entry in answers.code_state() if isinstance(entry, tuple)}
-    assert {"decide.py", "report.html.j2", "breakdown.py", "low_utilisation.py"} <= known
+    assert {"decide.py", "report.html.j2", "breakdown.py", "parts.py"} <= known
 
 
 def test_a_damaged_answer_is_made_again(

@@ -33,7 +33,7 @@ def test_the_default_reports(capsys: pytest.CaptureFixture[str]) -> None:
     heads = [line.split()[1] for line in text.splitlines() if line.startswith("── ")]
     assert heads == list(DEFAULT_REPORTS)
     assert ":ProfilerStep#" in text
-    assert "nsys profile --trace=osrt" in " ".join(text.split())
+    assert "calls of the operating system: Nsight Systems" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_captured_makes_no_file(capsys: pytest.CaptureFixture[str], 
     code, out, err = run(capsys, SAMPLE, "-r", "osrt_sum", "-o", tmp_path / "a.csv")
     assert (code, out) == (4, "")
     assert err.count("\n") == 1
-    assert "nsys profile --trace=osrt" in err
+    assert "calls of the operating system: Nsight Systems" in err
     assert not (tmp_path / "a.csv").exists()
     code, _, err = run(capsys, SAMPLE, "-f", "csv", "-o", tmp_path / "tables")
     assert code == 0

@@ -16,7 +16,6 @@ from real_traces import report_of, traces
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
-from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, Analysis, get_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope, select
@@ -244,7 +243,6 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
 def test_a_loss_that_no_finding_explains_gets_general_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "RULES", {})
     advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
     assert [(one.title, one.finding, one.ns_at_stake) for one in advice] == [
         ("Keep the device fed", "", 720_000)
@@ -353,7 +351,6 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
             ("large", "info", 400_000),
         )
     )
-    monkeypatch.setattr(rules, "RULES", {})
     monkeypatch.setattr(
         "tracekit.verdict.decide.owned", lambda _: [Owned(finding, "idle") for finding in found]
     )

@@ -25,8 +25,7 @@ from tracekit.analyses.scope import select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.report.build import build_report
-from tracekit.report.html.timeline import shapes_drawn, timeline
-from tracekit.report.html.timeline_pack import varints, zigzag
+from tracekit.report.html.timeline import shapes_drawn, timeline, varints, zigzag
 from tracekit.report.html.timeline_shapes import GROUPS
 from tracekit.trace import Trace
 

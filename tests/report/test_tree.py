@@ -20,11 +20,11 @@ import tracekit
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.report import figures, html, markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.format import arranged, costliest
 from tracekit.report.formats import Page
 from tracekit.report.html.charts import chart
 from tracekit.report.model import Table
-from tracekit.report.terminal.tree_lines import tree_lines
-from tracekit.report.tree import arranged, costliest
+from tracekit.report.terminal.grid import tree_lines
 from tracekit.trace import Trace
 
 TIMES = {"net": 0, "net.small": 10, "net.large": 0, "net.large.0": 30, "net.large.1": 50, "head": 5}

@@ -8,18 +8,14 @@ from typing import Final
 import typer
 
 from tracekit.analyses.registry import BUILT_IN
-from tracekit.cli.commands.analysis import analysis, command_of
+from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops
 from tracekit.cli.commands.capture import capture
 from tracekit.cli.commands.characterize import characterize
-from tracekit.cli.commands.counters import counters
 from tracekit.cli.commands.doctor import doctor
 from tracekit.cli.commands.export import export
-from tracekit.cli.commands.idle import idle
 from tracekit.cli.commands.info import info
-from tracekit.cli.commands.kernels import kernels
 from tracekit.cli.commands.layers import layers
 from tracekit.cli.commands.nsys_stats import nsys_stats
-from tracekit.cli.commands.ops import ops
 from tracekit.cli.commands.report import report
 from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 import tracekit
-from tracekit.analyses.xsp.batch import GAIN, optimal_batch
+from tracekit.analyses.xsp.series import GAIN, optimal_batch
 from tracekit.errors import TracekitError
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, read_manifest

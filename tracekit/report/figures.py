@@ -14,12 +14,12 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
+from tracekit.facts.category_names import category_name
 from tracekit.files import make_directory, write_bytes
 from tracekit.names import shorten_name
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FIGURE_FORMATS, FigureFormat
 from tracekit.report.model import Figure, Report
-from tracekit.report.names import category_name
 
 __all__ = ["canvas_for", "check_format", "encode", "encode_canvas", "plain", "write"]
 

@@ -1,22 +1,28 @@
-"""Cells as a reader sees them: the one place where a figure gets its unit."""
+"""Tables as a reader sees them: which columns and which rows are shown, and the one place where a figure gets its unit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import unit_of
+from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Unit, Window
-from tracekit.report.names import category_name
+from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
 from tracekit.trace import Excerpt
+from tracekit.trees import depth_first, parent_rows
 
 __all__ = [
     "NOT_CAPTURED",
     "RIGHT_ALIGNED",
+    "arranged",
+    "bound_name",
+    "costliest",
     "format_cell",
     "format_device",
     "format_excerpt",
@@ -27,6 +33,7 @@ __all__ = [
     "is_silent",
     "missing",
     "shown_columns",
+    "sorted_tree",
 ]
 
 NOT_CAPTURED: Final = "–"
@@ -64,6 +71,15 @@ def format_value(value: Any, column: Column) -> str:
 _NAMED: Final = frozenset({"category", "measure", "part"})
 _SCALARS: Final = re.compile(r"(?:, \[\])+\]$")
 """Arguments without a shape at the end of a list of shapes: they hide what tells two rows apart."""
+
+
+def bound_name(bound: str) -> str:
+    """The name of a bound. Nothing in a profile proves that arithmetic and not bandwidth is short.
+
+    >>> bound_name("compute-bound"), bound_name("idle")
+    ('device-bound', 'idle')
+    """
+    return "device-bound" if bound == "compute-bound" else bound
 
 
 def format_number(value: float) -> str:
@@ -182,6 +198,55 @@ def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
     if column.unit == "device":
         return rows == 1 or values.n_unique() > 1
     return zeros or column.unit != "ns" or bool((values.fill_null(0) != 0).any())
+
+
+def arranged(table: Table) -> pl.DataFrame:
+    """The rows as a reader meets them: siblings by what the tree is measured by, or as they are."""
+    tree = table.tree
+    if tree is None or not tree.largest_first:
+        return table.frame
+    return _by(table.frame, tree.measure)
+
+
+def sorted_tree(table: Table, column: Column) -> Table:
+    """The tree with siblings by this column, largest first (texts from a to z), and measured by it if it can be."""
+    frame = _by(table.frame, column.name, descending=column.unit != "text")
+    measured = column.unit in ("ns", "count", "ratio")
+    return replace(
+        table, frame=frame, tree=Tree(column.name if measured else "device_ns", largest_first=False)
+    )
+
+
+def _by(frame: pl.DataFrame, column: str, *, descending: bool = True) -> pl.DataFrame:
+    rank = frame.select(pl.col(column).rank("ordinal", descending=descending)).to_series()
+    key = rank.cast(pl.Int64).fill_null(frame.height + 1).to_numpy()
+    return frame[depth_first(parent_rows(frame), key)]
+
+
+def costliest(table: Table, rows: int) -> pl.DataFrame:
+    """At most `rows` rows with the most of the tree's measure, and what is above them, in the order of `arranged`."""
+    frame = arranged(table)
+    if table.tree is None or frame.height <= rows:
+        return frame.head(rows)
+    above = parent_rows(frame).tolist()
+    measure = frame[table.tree.measure].fill_null(0).to_numpy()
+    kept: set[int] = set()
+    for row in np.lexsort((np.arange(frame.height), frame["depth"].to_numpy(), -measure)).tolist():
+        chain = _missing_chain(row, above, kept)
+        if len(kept) + len(chain) <= rows:
+            kept.update(chain)
+        if len(kept) == rows:
+            break
+    return frame[sorted(kept)]
+
+
+def _missing_chain(row: int, above: list[int], kept: set[int]) -> list[int]:
+    """The row and what is above it, as far as it is not kept yet."""
+    chain = []
+    while row >= 0 and row not in kept:
+        chain.append(row)
+        row = above[row]
+    return chain
 
 
 def missing(section: Section) -> str | None:

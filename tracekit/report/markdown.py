@@ -11,6 +11,8 @@ from tracekit.findings import Finding
 from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
+    bound_name,
+    costliest,
     format_scalars,
     format_source,
     format_value,
@@ -20,8 +22,6 @@ from tracekit.report.format import (
 )
 from tracekit.report.formats import Page
 from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
-from tracekit.report.names import bound_name
-from tracekit.report.tree import costliest
 
 __all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
 

@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""The commands: a file for each, and one for those of single analyses."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["Part", "analysis", "command_of", "run_analysis"]
+__all__ = ["Part", "analysis", "command_of", "counters", "idle", "kernels", "ops", "run_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Rep
 
 
 def _write_table(section: Section, chosen: Format, request: Request) -> None:
-    from tracekit.report.tree import costliest
+    from tracekit.report.format import costliest
 
     table = section.tables[0]
     frame = costliest(table, request.top) if request.top else table.frame
@@ -177,3 +178,67 @@ def _narrow(section: Section, trace: Trace, part: Part | None, request: Request)
 
         tables = tuple(sort_table(one, sort) if sort in one.frame.columns else one for one in tables)
     return replace(section, tables=tables)
+
+
+@with_flags
+def counters(request: Request, ncu: flags.Ncu = None) -> None:
+    """Run `counters`; the registry has its help."""
+    run_analysis("counters", request, ncu=ncu)
+
+
+_CAUSES: Final = (
+    *("by_cause", "by_layer", "by_operator", "by_frame", "by_range", "by_os_call", "by_function"),
+    "device_gaps",
+)
+
+
+@with_flags
+def idle(
+    request: Request,
+    causes: Annotated[
+        bool,
+        typer.Option(
+            "--causes",
+            help="Show only the time in which a whole device was idle: by cause, layer, operator, line of code and "
+            "range, and by what the host did meanwhile.",
+        ),
+    ] = False,
+) -> None:
+    """Run `idle`; the registry has its help."""
+    run_analysis("idle", request, Part(_CAUSES) if causes else None)
+
+
+class KernelsBy(str, Enum):
+    """What a row of `tracekit kernels` is."""
+
+    name = "name"
+    category = "category"
+    operator = "operator"
+    layer = "layer"
+    shape = "shape"
+
+
+@with_flags
+def kernels(
+    request: Request,
+    by: Annotated[
+        KernelsBy | None, typer.Option(help="Show only this table. The default is all tables.")
+    ] = None,
+    ncu: flags.Ncu = None,
+) -> None:
+    """Run `kernels`; the registry has its help."""
+    needs = {KernelsBy.layer: "layers", KernelsBy.shape: "shapes"}
+    part = None if by is None else Part((f"by_{by.value}",), needs.get(by))
+    run_analysis("kernels", request, part, ncu=ncu)
+
+
+@with_flags
+def ops(
+    request: Request,
+    by_shape: Annotated[
+        bool, typer.Option("--by-shape", help="Show one row per operator and input shapes.")
+    ] = False,
+) -> None:
+    """Run `ops`; the registry has its help."""
+    tables = ("by_shape",) if by_shape else None if request.table else ("by_operator",)
+    run_analysis("ops", request, None if tables is None else Part(tables, "shapes"))

@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["CAPTURED", "facts_of", "info"]
 
 CAPTURED: Final = (
-    "device",
-    "ops",
-    "launches",
-    "steps",
-    "shapes",
-    "memory",
-    "stacks",
-    "modules",
-    "layers",
-    "sync",
-    "collectives",
-    "counters",
-    "occupancy",
+    *("device", "ops", "launches", "steps", "shapes", "memory", "stacks", "modules", "layers", "sync"),
+    *("collectives", "counters", "occupancy"),
 )
 """What a trace may hold, in the order in which what it lacks is listed."""
 

@@ -26,20 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["nsys_stats"]
 
 _NUMBERS: Final = frozenset(
-    {
-        "PID",
-        "TID",
-        "Pid",
-        "Tid",
-        "CorrId",
-        "CorrID",
-        "DevId",
-        "Ctx",
-        "Strm",
-        "RangeId",
-        "ParentId",
-        "Lvl",
-    }
+    {"PID", "TID", "Pid", "Tid", "CorrId", "CorrID", "DevId", "Ctx", "Strm", "RangeId", "ParentId", "Lvl"}
     | {"Device ID", "Context ID", "Stream ID"}
 )
 """Columns whose whole numbers count nothing."""

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli.capture_options import Extent, Setup
+from tracekit.cli.capture_options import Extent, GridFlags, Setup
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.listing import Listing, format_of, varied
 from tracekit.cli.options import format_option, with_flags
-from tracekit.cli.sweep_options import GridFlags
 from tracekit.errors import TracekitError
 from tracekit.report.formats import Can, Format
 

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_share
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure
-from tracekit.report.names import category_name
 from tracekit.trace import CATEGORIES
 
 __all__ = ["Bar", "Box", "Chart", "Line", "Part", "StackRow", "chart", "kind_class"]

@@ -23,6 +23,8 @@ from tracekit.facts.units import format_bytes, format_count, format_ns, format_s
 from tracekit.names import shorten_name
 from tracekit.report.format import (
     RIGHT_ALIGNED,
+    bound_name,
+    costliest,
     format_cell,
     format_scalars,
     format_source,
@@ -36,9 +38,7 @@ from tracekit.report.html.charts import Chart, Part, chart, kind_class
 from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
 from tracekit.report.model import Column, Report, Section, Table
-from tracekit.report.names import bound_name
 from tracekit.report.text import unbroken
-from tracekit.report.tree import costliest
 from tracekit.trace import Trace
 from tracekit.trees import parent_rows
 

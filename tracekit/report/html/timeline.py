@@ -7,6 +7,9 @@ what is written here.
 
 from __future__ import annotations
 
+import base64
+import zlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -16,14 +19,13 @@ import polars as pl
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
-from tracekit.report.html.timeline_pack import packed, zigzag
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
 from tracekit.report.model import Step, Window
 from tracekit.report.text import clean
 from tracekit.spans import Int64Array, nest
 from tracekit.trace import Trace
 
-__all__ = ["MAX_SHAPES", "shapes_drawn", "timeline"]
+__all__ = ["MAX_SHAPES", "shapes_drawn", "timeline", "varints", "zigzag"]
 
 MAX_SHAPES: Final = 200_000
 """A page of more would be over 2 MB; of these the longest are kept, of Python frames and host spans first."""
@@ -135,7 +137,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     layer = frame.select("layer_id").join(number, on="layer_id", how="left", maintain_order="left")["layer"]
     layers = shapes.layers[used.to_list()] if used.len() else shapes.layers.clear()
     rows = frame.group_by("order", "line", maintain_order=True).len()
-    sizes, text = packed(
+    sizes, text = _packed(
         {
             "start": _since_before(frame, shapes.low),
             "duration": (frame["end"] - frame["start"]).to_numpy(),
@@ -185,3 +187,42 @@ def _coded(values: pl.Series) -> tuple[list[str], Int64Array]:
     table = pl.DataFrame({"text": distinct, "number": pl.int_range(distinct.len(), eager=True)})
     rows = pl.DataFrame({"text": values}).join(table, on="text", how="left", maintain_order="left")
     return distinct.to_list(), rows["number"].fill_null(-1).to_numpy()
+
+
+def varints(values: npt.ArrayLike) -> bytes:
+    """Each number in groups of seven bits, the lowest first; every byte but a number's last has its top bit set.
+
+    >>> varints([1, 300]).hex()
+    '01ac02'
+
+    Raises ValueError for a negative number.
+    """
+    numbers = np.asarray(values, dtype=np.int64)
+    if numbers.size and numbers.min() < 0:
+        raise ValueError("only numbers from 0 on can be written")
+    length = np.ones(numbers.size, dtype=np.int64)
+    for group in range(1, 9):
+        length += numbers >= (1 << (7 * group))
+    at = np.cumsum(length) - length
+    out = np.zeros(int(length.sum()), dtype=np.uint8)
+    for group in range(int(length.max()) if length.size else 0):
+        has = np.flatnonzero(length > group)
+        more = np.where(length[has] > group + 1, 0x80, 0)
+        out[at[has] + group] = ((numbers[has] >> (7 * group)) & 0x7F) | more
+    return out.tobytes()
+
+
+def zigzag(values: Int64Array) -> Int64Array:
+    """Numbers of either sign as numbers from 0 on, small ones small.
+
+    >>> zigzag(np.array([0, -1, 1, -2])).tolist()
+    [0, 1, 2, 3]
+    """
+    return (values << 1) ^ (values >> 63)
+
+
+def _packed(columns: Mapping[str, npt.ArrayLike]) -> tuple[list[tuple[str, int]], str]:
+    """The name and size in bytes of each column's varints, and all of them deflated (zlib) as base64."""
+    parts = {name: varints(values) for name, values in columns.items()}
+    text = base64.b64encode(zlib.compress(b"".join(parts.values()), 6)).decode("ascii")
+    return [(name, len(part)) for name, part in parts.items()], text

@@ -134,9 +134,7 @@ def _layers(scope: Scope, attributed: Attribution) -> list[pl.DataFrame]:
         pl.lit(_G["layers"]).alias("group"),
     )
     device = tracks.device.with_columns(
-        pl.format("{}: layers", _stream()).alias("lane"),
-        _device_key(2),
-        pl.lit(_G["streams"]).alias("group"),
+        pl.format("{}: layers", _stream()).alias("lane"), _device_key(2), pl.lit(_G["streams"]).alias("group")
     )
     return [
         frame.join(names, on="layer_id").with_columns(

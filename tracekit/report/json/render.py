@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from tracekit.findings import Finding
+from tracekit.report.format import costliest
 from tracekit.report.formats import Page
 from tracekit.report.model import SCHEMA_VERSION, Report, Section, Table
-from tracekit.report.tree import costliest
 from tracekit.trace import Trace
 
 __all__ = ["finding_dict", "render", "render_data", "render_reports", "report_dict", "section_dict"]

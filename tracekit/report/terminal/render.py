@@ -15,20 +15,19 @@ from rich.text import Text
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
+    bound_name,
     format_scalars,
     format_source,
     format_window,
     is_silent,
     missing,
     shown_columns,
+    sorted_tree,
 )
 from tracekit.report.formats import Page
 from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
-from tracekit.report.names import bound_name
-from tracekit.report.terminal.grid import grid
-from tracekit.report.terminal.tree_lines import tree_lines
+from tracekit.report.terminal.grid import grid, tree_lines
 from tracekit.report.text import unbroken
-from tracekit.report.tree import sorted_tree
 
 __all__ = ["head", "render", "render_section", "sort_table"]
 
