@@ -96,8 +96,8 @@ def test_many_nodes_below_a_deep_chain_took_quadratic_time() -> None:
     depth, count = 20_000, 200_000
     parent = np.append(np.arange(depth) - 1, np.full(count, depth - 1))
     group = np.append(np.arange(depth), np.arange(count) % 2 * (depth + 1))
-    began = time.monotonic()
+    began = time.process_time()
     found = has_same_above(parent, group)
-    assert time.monotonic() - began < SECONDS
+    assert time.process_time() - began < SECONDS
     assert not found[:depth].any()
     assert (found[depth:] == (group[depth:] == 0)).all()

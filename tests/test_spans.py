@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import process_time
 
 import numpy as np
 import pytest
@@ -114,10 +114,10 @@ def test_spans_after_a_deep_chain_took_quadratic_time() -> None:
     depth, count = 20_000, 200_000
     start = np.append(np.arange(depth), 5 * depth + 2 * np.arange(count))
     end = np.append(5 * depth - np.arange(depth), 5 * depth + 2 * np.arange(count) + 1)
-    began = monotonic()
+    began = process_time()
     nesting = nest(np.zeros(depth + count, int), start, end)
     found = nesting.innermost_at(np.zeros(count, int), np.full(count, 5 * depth - 7))
-    assert monotonic() - began < SECONDS
+    assert process_time() - began < SECONDS
     assert nesting.parent.tolist() == [*range(-1, depth - 1), *[-1] * count]
     assert (found == 6).all()
 
