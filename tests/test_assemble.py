@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def frames(host: pl.DataFrame, device: pl.DataFrame) -> list[pl.DataFrame]:
     return whole
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(SPAN, max_size=40))
 def test_the_order_of_spans(spans: list[tuple[int | None, int | None, int, int, str, int | None]]) -> None:
@@ -51,6 +53,7 @@ def test_the_order_of_spans(spans: list[tuple[int | None, int | None, int, int, 
     assert made["span_id"].to_list() == list(range(len(spans)))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(CALL, max_size=12, unique_by=lambda call: call[1]), st.lists(ACTIVITY, min_size=1, max_size=20)

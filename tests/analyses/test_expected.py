@@ -124,6 +124,7 @@ def test_overview(row: dict[str, Any]) -> None:
     assert mean["operator"] < values["cpu_op_us"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*PUBLIC, *SAMPLES], ids=lambda p: f"{p.parent.name}-{p.name}")
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_conservation_laws(path: Any, window: Any) -> None:

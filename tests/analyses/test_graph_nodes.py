@@ -114,6 +114,7 @@ def test_two_processes_number_their_nodes_alike(tmp_path: Path) -> None:
     assert [places(trace, 2_000)["k21"][0] for trace in traces] == ["net.a", "net.b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 4_000])
 def test_an_excerpt_knows_captures_outside_of_it(nodes: int, tmp_path: Path) -> None:
     """Of replays long after the capture; where very many nodes are replayed, those stay without a layer instead."""

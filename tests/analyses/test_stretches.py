@@ -106,6 +106,7 @@ def test_what_is_there_twice_is_no_stretch_that_repeats() -> None:
     assert made.possible
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_what_is_alike_by_plain_counting(data: st.DataObject) -> None:

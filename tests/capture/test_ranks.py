@@ -1,7 +1,6 @@
 """Several ranks on one machine: the same training as one rank on all their samples, and errors that end them all."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -132,10 +131,8 @@ def test_a_crash_while_python_ends_fails_no_rank_that_has_finished(tmp_path: Pat
 
 
 def test_an_error_before_the_first_step_is_of_the_same_kind(tmp_path: Path) -> None:
-    began = time.monotonic()
     with pytest.raises(
         WorkloadError, match=r"rank [01]: .*raised ZeroDivisionError: in the factory"
     ) as caught:
         run(f"{OURS}:raises_in_the_factory", tmp_path, settings=Settings(ranks=2, threads=1))
     assert "in the factory" in str(caught.value.__cause__)
-    assert time.monotonic() - began < 30

@@ -220,6 +220,7 @@ def _children(parent: int) -> list[int]:
 # -- the command -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_command_in_every_format(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

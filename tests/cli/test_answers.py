@@ -47,6 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

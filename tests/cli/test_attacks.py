@@ -31,6 +31,7 @@ def tracekit(tmp_path: Path, *arguments: object, **more: object) -> subprocess.C
     return subprocess.run(command, env=environment, check=False, **given)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_named_pipe_is_read_once(trace: Path, tmp_path: Path) -> None:
     """It was read for its digest first, and then waited for without an end."""
@@ -42,6 +43,7 @@ def test_a_named_pipe_is_read_once(trace: Path, tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
 def test_a_device_without_an_end(tmp_path: Path) -> None:
     ran = tracekit(tmp_path, "info", "/dev/zero")
@@ -49,6 +51,7 @@ def test_a_device_without_an_end(tmp_path: Path) -> None:
     assert b"not a JSON trace" in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here")
 @pytest.mark.parametrize("arguments", [["info"], ["--help"]])
 def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: Path) -> None:
@@ -60,6 +63,7 @@ def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="closes descriptors by a shell")
 @pytest.mark.parametrize(("closed", "arguments", "code"), [(">&-", "info", 0), ("2>&-", "nope", 2)])
 def test_closed_streams(closed: str, arguments: str, code: int, trace: Path, tmp_path: Path) -> None:
@@ -74,6 +78,7 @@ def test_closed_streams(closed: str, arguments: str, code: int, trace: Path, tmp
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="no such pipes here")
 def test_a_reader_who_is_gone_before_the_first_byte(trace: Path, tmp_path: Path) -> None:
     """The command's framework left with 1, which says that a gate failed."""
@@ -84,6 +89,7 @@ def test_a_reader_who_is_gone_before_the_first_byte(trace: Path, tmp_path: Path)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_an_encoding_that_lacks_a_character(trace: Path, tmp_path: Path) -> None:
     ran = tracekit(tmp_path, "report", trace, env={"PYTHONIOENCODING": "ascii"})
     assert (ran.returncode, ran.stderr) == (0, b"")

@@ -15,6 +15,7 @@ import pytest
 from commands import ok, run
 from paths import PUBLIC, ROOT, SAMPLES
 from real_traces import traces
+from slow import rest_is_slow
 from synthetic import damage, dump, generate, write
 
 from tracekit.analyses.registry import BUILT_IN
@@ -40,7 +41,7 @@ def test_report_on_every_trace(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert 20 < len(lines) < 130
 
 
-@pytest.mark.parametrize("analysis", [a.name for a in BUILT_IN])
+@pytest.mark.parametrize("analysis", rest_is_slow((a.name for a in BUILT_IN), 3))
 def test_every_analysis_in_every_format(
     analysis: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_json_contract(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(report["analyses"]["breakdown"]["findings"], list)
 
 
+@pytest.mark.slow
 def test_outputs_by_suffix_and_figures(
     gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +195,7 @@ def test_errors_are_one_line_with_the_right_code(
 
 
 @pytest.mark.parametrize("command", ["report", "info", "doctor", "kernels"])
-@pytest.mark.parametrize("kind", ["empty", "png", "truncated", "cut_gz", "text"])
+@pytest.mark.parametrize("kind", rest_is_slow(["empty", "truncated", "png", "cut_gz", "text"], 2))
 def test_bad_input_never_gives_a_traceback(
     command: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +228,7 @@ def test_info_and_doctor(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) ->
     assert out.count("ok ") >= 3
 
 
+@pytest.mark.slow
 def test_report_shows_no_host_or_user_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(dump(generate(seed=1, steps=1, layers=1)))
     data |= {"host_name": "secret-host", "username": "secret-user", "hostname": "secret-host"}

@@ -103,6 +103,7 @@ def test_stacks_of_a_phase_and_a_step(capsys: pytest.CaptureFixture[str]) -> Non
     assert {line.partition(";")[0] for line in text.splitlines()} == {"<optimizer>"}
 
 
+@pytest.mark.slow
 def test_kernels_and_ops(capsys: pytest.CaptureFixture[str]) -> None:
     by_layer = ok(capsys, "kernels", SAMPLE, "--by", "layer", "-f", "csv")
     assert by_layer.splitlines()[0].startswith("layer,name,category,count,total_ns")

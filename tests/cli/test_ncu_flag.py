@@ -40,6 +40,7 @@ def table(trace: Path, file: Path, flops: int, read: int = 60) -> Path:
 COMMANDS = [["report"], ["report", "-f", "json"], ["kernels"], ["counters"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_what_is_kept_tells_tables_apart(
     words: list[str], trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

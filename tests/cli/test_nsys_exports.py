@@ -125,6 +125,7 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
         assert alone == {"health": one["health"], "conservation": one["conservation"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_of_many_processes_one_report_in_full(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -157,6 +158,7 @@ def test_of_many_processes_one_report_in_full(
     assert one in every
 
 
+@pytest.mark.slow
 def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_sqlite(many(MOST_IN_FULL + 1), tmp_path / "t.sqlite")
     assert len(json.loads(ok(capsys, "report", path, "-f", "json"))["reports"]) == MOST_IN_FULL + 1
@@ -180,6 +182,7 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
     assert "device time" not in said[: said.index("══")]
 
 
+@pytest.mark.slow
 def test_few_processes_have_a_report_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_sqlite(many(MOST_IN_FULL), tmp_path / "t.sqlite")
     out = ok(capsys, "report", path)

@@ -206,6 +206,7 @@ class _Program:
         return self.process.returncode, err
 
 
+@pytest.mark.slow
 def test_once_ends_when_the_file_was_fetched() -> None:
     program = _Program("--no-browser", "--once")
     assert ask(program.port, "/other", **ORIGIN)[0] == 404
@@ -214,6 +215,7 @@ def test_once_ends_when_the_file_was_fetched() -> None:
     assert program.end() == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_without_an_error() -> None:
     program = _Program("--no-browser")
     for _ in range(2):
@@ -225,6 +227,7 @@ def test_ctrl_c_ends_it_without_an_error() -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_the_report_is_served_too() -> None:
     program = _Program("--no-browser", "--html", "--once", "--no-cache")
     assert program.link == f"http://127.0.0.1:{program.port}/report.html"

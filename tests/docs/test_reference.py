@@ -24,6 +24,7 @@ def generate() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_no_page_has_drifted(generate: ModuleType) -> None:
     made_with = re.search(r"<!-- typer (\S+) -->", CLI_PAGE.read_text("utf-8"))
     same_typer = made_with is not None and made_with[1] == version("typer")

@@ -185,6 +185,7 @@ def test_ranges(file: File) -> None:
     assert (made["Instances"].sum(), made["Total Time (ns)"].sum()) == (count, time)
 
 
+@pytest.mark.slow
 def test_projection() -> None:
     """Every range against all work whose call lies in it, on its thread."""
     for path in SMALL:

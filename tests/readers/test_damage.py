@@ -181,6 +181,7 @@ def test_an_empty_event_list_is_a_trace(tmp_path: Path) -> None:
         assert "truncated_file" not in kinds(trace)
 
 
+@pytest.mark.slow
 def test_a_gzip_bomb_is_refused_and_the_flag_overrides(tmp_path: Path) -> None:
     bomb = damage.gzip_bomb(tmp_path / "bomb.json.gz", 40 << 20)
     with pytest.raises(UnreadableTraceError, match="--no-size-limit"):
@@ -246,6 +247,7 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
     assert kinds(trace)["event_without_time"] >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", rest_is_slow([*SAMPLES, *PUBLIC[:9]]), ids=lambda p: f"{p.parent.name}-{p.name}"
 )

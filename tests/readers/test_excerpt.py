@@ -177,6 +177,7 @@ def test_nothing_is_left_on_disk(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["kineto", "nsys"])
 def test_events_too_close_together_are_told_in_one_line(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

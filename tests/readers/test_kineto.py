@@ -118,6 +118,7 @@ def test_small_blocks_change_nothing(
     assert read(tmp_path, truth, style).equals(whole)
 
 
+@pytest.mark.slow
 def test_helper_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = generate(seed=2, steps=4, layers=8)
     monkeypatch.setattr(_source, "BLOCK_BYTES", 20_000)

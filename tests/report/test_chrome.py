@@ -96,6 +96,7 @@ def test_bars_of_a_track_nest(tmp_path: Path) -> None:
             open_.append(end)
 
 
+@pytest.mark.slow
 def test_tracks_have_names_and_threads_of_their_own(tmp_path: Path) -> None:
     trace = tracekit.read(SAMPLES[0])
     mine, _ = enriched(trace, tmp_path / "x.json")

@@ -236,6 +236,7 @@ def call(*arguments: object) -> int:
     return int(left.value.code or 0)
 
 
+@pytest.mark.slow
 def test_all_formats(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(recorded) == 0
     text = capsys.readouterr().out

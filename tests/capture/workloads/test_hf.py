@@ -293,6 +293,7 @@ def test_a_size_the_model_cannot_take_is_refused(name: str, size: int, message: 
         build(name, size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiny", [True, False])
 def test_default_sizes_are_within_the_model_s_limits(tiny: bool) -> None:
     limits = 0
