@@ -23,10 +23,12 @@ __all__ = [
     "Column",
     "NotCaptured",
     "Result",
+    "StatedTable",
     "TableView",
     "Unit",
     "column_of",
     "has_launch_calls",
+    "in_schema",
     "no_launches",
     "processor_word",
     "unit_of",
@@ -314,3 +316,31 @@ def no_launches(scope: Scope, so: str = "") -> str | None:
             f" match nothing){follows}; use the file as the profiler wrote it"
         )
     return f"no launch calls{follows}; {how_to_record('launches', scope.trace.meta.format)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatedTable:
+    """A table of a catalogue: that of a report of `nsys stats`, or of an analysis of XSP.
+
+    * `key`: that of its record
+    * `frame`: its rows, with the columns of the record
+    * `answer`: what it shows, in one sentence
+    * `not_captured`: what was not recorded and how to record it: all of the table, which then has no rows, or the columns
+      that are null; None when nothing lacks
+    """
+
+    key: str
+    frame: pl.DataFrame
+    answer: str
+    not_captured: str | None = None
+
+
+def in_schema(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The rows with these columns in order; one that they lack is null."""
+    # A frame of literals alone has one row, whatever the height.
+    if not rows.height:
+        return pl.DataFrame(schema=schema)
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in schema.items()
+    )

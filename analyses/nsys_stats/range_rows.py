@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats.names import PUSH_POP, START_END
 from tracekit.analyses.nsys_stats.rows import clock_shift
 from tracekit.readers import format_named
 from tracekit.spans import Int64Array, Nesting, nesting_of, take
@@ -45,7 +44,7 @@ class Ranges:
     `start` and `duration` (ns, the trace's own clock).
 
     `parent` is the row of the range directly around each, −1 for none, `level` how many are around it, and `number`
-    the RangeId. `style` is that of all of them.
+    the RangeId. `style` is that of all of them, `PushPop` or `StartEnd`.
     """
 
     style: str
@@ -112,7 +111,7 @@ def nested(traces: Sequence[Trace], part: int) -> Ranges:
     thread = np.zeros(start.size, dtype=np.int64)
     level = Nesting(thread, start, start + frame["duration"].to_numpy(), parent).depth()
     number = first_numbers(traces)[part][0] + np.arange(rows.size, dtype=np.int64)
-    return Ranges(PUSH_POP, frame, parent, level, number)
+    return Ranges("PushPop", frame, parent, level, number)
 
 
 def unnested(traces: Sequence[Trace], part: int, *, one_thread: bool = False) -> Ranges:
@@ -131,7 +130,7 @@ def unnested(traces: Sequence[Trace], part: int, *, one_thread: bool = False) ->
     rows = rows.sort("process_id", "thread_id", "start", maintain_order=True)
     frame = rows.select("name", "domain", "process_id", "thread_id", "start", "duration")
     none = np.full(rows.height, -1, dtype=np.int64)
-    return Ranges(START_END, frame, none, np.zeros_like(none), rows["number"].to_numpy())
+    return Ranges("StartEnd", frame, none, np.zeros_like(none), rows["number"].to_numpy())
 
 
 def range_name() -> pl.Expr:

@@ -16,7 +16,6 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.names import COPIES, FILL
 from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
@@ -33,7 +32,16 @@ __all__ = [
     "stacked",
 ]
 
-_DIRECTION: Final = rf"({'|'.join(sorted(COPIES, key=len, reverse=True))})"
+_ENDS: Final = {"H": "Host", "D": "Device", "P": "Peer", "A": "Array"}
+_COPIES: Final = {
+    f"{kind}{way[0]}to{way[1]}": f"[CUDA memcpy {kind}{_ENDS[way[0]]}-to-{_ENDS[way[1]]}]"
+    for kind, ways in (("", "HD DH DD PP HH HA AH AA AD DA"), ("Unified ", "HD DH DD"))
+    for way in ways.split()
+}
+"""Direction in the name of a copy, as Kineto and `Trace` write it, to the operation of NVIDIA's reports."""
+
+_FILL: Final = "[CUDA memset]"
+_DIRECTION: Final = rf"({'|'.join(sorted(_COPIES, key=len, reverse=True))})"
 _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 
 
@@ -99,8 +107,8 @@ def operation() -> pl.Expr:
     ['[CUDA memcpy Host-to-Device]', '[CUDA memset]', 'odd']
     """
     text = pl.col("text")
-    copy = text.str.extract(_DIRECTION).replace_strict(COPIES, default=None, return_dtype=pl.String)
-    fill = pl.when(text.str.contains("(?i)memset")).then(pl.lit(FILL))
+    copy = text.str.extract(_DIRECTION).replace_strict(_COPIES, default=None, return_dtype=pl.String)
+    fill = pl.when(text.str.contains("(?i)memset")).then(pl.lit(_FILL))
     return pl.coalesce(copy, fill, text)
 
 

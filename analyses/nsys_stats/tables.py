@@ -7,7 +7,7 @@ rows means that the profile recorded this kind of thing, and nothing of it occur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -16,33 +16,18 @@ from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, 
 from tracekit.analyses.nsys_stats.columns import MISSING
 from tracekit.analyses.nsys_stats.range_rows import is_range
 from tracekit.analyses.nsys_stats.table import summed
+from tracekit.analyses.result import StatedTable, in_schema
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
-__all__ = ["MOST_ROWS", "StatsTable", "in_unit", "report", "table"]
+__all__ = ["MOST_ROWS", "in_unit", "report", "table"]
 
 MOST_ROWS: Final = 50
 """Rows of a rule's table, as NVIDIA's programs list them."""
 
 _UNITS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StatsTable:
-    """The table of a report or rule.
-
-    * `key`: its name
-    * `frame`: its rows, with the columns of its record
-    * `answer`: what it shows, in one sentence
-    * `not_captured`: what was not recorded and how to record it; the frame then has no rows
-    """
-
-    key: str
-    frame: pl.DataFrame
-    answer: str
-    not_captured: str | None = None
 
 
 def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> pl.DataFrame:
@@ -63,7 +48,7 @@ def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) ->
     return made.frame
 
 
-def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatsTable:
+def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatedTable:
     """As `report`, with the answer in a sentence; what is not captured is said in the table, which then has no rows.
 
     Raises UsageError for an unknown name.
@@ -84,14 +69,14 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
         formats = [format_named(trace.meta.format) for trace in given]
         able = next((one for one in formats if key in one.flags), formats[0])
         missing = f"{what}: {able.flag_for(key)}"
-        return StatsTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
+        return StatedTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
     return _table(entry, given, rows)
 
 
-def in_unit(table: StatsTable, unit: str) -> StatsTable:
+def in_unit(table: StatedTable, unit: str) -> StatedTable:
     """The table with its times in ns, us, ms or s, and the unit in the headings.
 
-    >>> in_unit(StatsTable("nvtx_sum", pl.DataFrame({"Total Time (ns)": [1500]}), ""), "us").frame.rows(named=True)
+    >>> in_unit(StatedTable("nvtx_sum", pl.DataFrame({"Total Time (ns)": [1500]}), ""), "us").frame.rows(named=True)
     [{'Total Time (us)': 1.5}]
     """
     if unit == "ns":
@@ -125,7 +110,7 @@ def _holds_some(trace: Trace, need: str) -> bool:
     return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
 
 
-def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatsTable:
+def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatedTable:
     made = entry.rows(traces)
     rows, notes = made.frame, [made.note]
     if entry.by:
@@ -137,13 +122,8 @@ def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatsTable:
             notes.append(f"the first {most} of {format_count(rows.height)} rows")
             rows = rows.head(most)
     rows = rows.with_columns(pl.col(name).alias(heading) for heading, name in entry.names.items())
-    columns = [
-        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
-        for name, kind in entry.schema.items()
-    ]
-    # A frame of literals alone has one row, whatever the height.
-    frame = rows.select(columns) if rows.height else pl.DataFrame(schema=entry.schema)
+    frame = in_schema(rows, entry.schema)
     answer = "Nothing found" if entry.key in RULES else "None occurred"
     if frame.height:
         answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}"
-    return StatsTable(entry.key, frame, f"{'; '.join(filter(None, (answer, *notes)))}.")
+    return StatedTable(entry.key, frame, f"{'; '.join(filter(None, (answer, *notes)))}.")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import tracekit
 from tracekit.analyses.counters.ncu import with_ncu
+from tracekit.analyses.result import StatedTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun, run_of
 from tracekit.analyses.xsp.series import best_run, model_information, model_kernels
-from tracekit.analyses.xsp.views import XspTable, tables_of
+from tracekit.analyses.xsp.views import tables_of
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
 from tracekit.readers.ncu import read_ncu
@@ -91,7 +92,7 @@ def xsp(
     batch: int | None = None,
     rank: int | None = None,
     step: str | None = None,
-) -> dict[str, XspTable]:
+) -> dict[str, StatedTable]:
     """The tables of XSP's analyses (keys of CATALOGUE; all by default) of the runs in these files and folders.
 
     A1 and A15 have a row for each run; the others are of the run with this `batch`, else with the optimal one. `counters`
@@ -119,14 +120,14 @@ def xsp_of(
     counters: Path | None = None,
     batch: int | None = None,
     step: str | None = None,
-) -> dict[str, XspTable]:
+) -> dict[str, StatedTable]:
     """As `xsp`, of the runs in these files, with a function that reads their traces."""
     wanted = [key for key in CATALOGUE if analyses is None or key in analyses]
     _check_series(files)
     bare = [XspRun(label=file.label, manifest=file.manifest) for file in files]
     chosen = _chosen(bare, batch)
-    of_model: list[XspTable] = []
-    tables: dict[str, XspTable] = {}
+    of_model: list[StatedTable] = []
+    tables: dict[str, StatedTable] = {}
     for number, file in enumerate(files):
         keys = [key for key in wanted if key == "A15" or (number == chosen and key != "A1")]
         if not keys:

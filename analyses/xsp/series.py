@@ -8,9 +8,10 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.result import StatedTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun
-from tracekit.analyses.xsp.views import XspTable, finished
+from tracekit.analyses.xsp.views import finished
 from tracekit.facts.units import NS_PER_S, format_ns
 
 __all__ = ["GAIN", "best_run", "model_information", "model_kernels", "optimal_batch"]
@@ -52,7 +53,7 @@ def _times(runs: Sequence[XspRun]) -> Mapping[int, tuple[int, float]]:
     }
 
 
-def model_information(runs: Sequence[XspRun]) -> XspTable:
+def model_information(runs: Sequence[XspRun]) -> StatedTable:
     """A1: one row per run, by batch."""
     analysis = CATALOGUE["A1"]
     latencies = [run.latency_ns for run in runs if run.latency_ns is not None]
@@ -76,7 +77,7 @@ def model_information(runs: Sequence[XspRun]) -> XspTable:
     return finished(analysis, frame, answer, ["M"] if len(latencies) < len(runs) else [])
 
 
-def model_kernels(tables: Sequence[XspTable]) -> XspTable:
+def model_kernels(tables: Sequence[StatedTable]) -> StatedTable:
     """A15 of all runs, by batch, from that of each."""
     full = [table for table in tables if table.frame.height]
     if not full:
@@ -88,4 +89,4 @@ def model_kernels(tables: Sequence[XspTable]) -> XspTable:
         bound = frame["memory_bound"].drop_nulls()
         by_memory = f", {int(bound.sum())} of them bound by memory" if bound.len() else ""
         answer = f"{frame.height} runs{by_memory}."
-    return XspTable("A15", frame, answer, "; ".join(notes) or None)
+    return StatedTable("A15", frame, answer, "; ".join(notes) or None)

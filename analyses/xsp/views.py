@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
+from tracekit.analyses.result import StatedTable, in_schema
 from tracekit.analyses.xsp.answers import answer_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
 from tracekit.analyses.xsp.kernels import kernel_calls, union_by
@@ -16,7 +16,7 @@ from tracekit.analyses.xsp.runs import PRECISIONS, XspRun
 from tracekit.readers import RECORDABLE, flag_for
 from tracekit.statistics import trimmed
 
-__all__ = ["XspTable", "finished", "lacking_note", "tables_of"]
+__all__ = ["finished", "lacking_note", "tables_of"]
 
 _TRAFFIC = ("dram_read_bytes", "dram_write_bytes", "dram_bytes")
 _OF_CALL = ("kind", "operator", "grid", "block")
@@ -24,24 +24,7 @@ _SOURCES = ("flops_source", "dram_source", "occupancy_source")
 _OF_LAYER = ~pl.col("layer").str.starts_with("<") | (pl.col("layer") == "<root>")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class XspTable:
-    """The table of an analysis.
-
-    * `key`: that of the analysis
-    * `frame`: its rows, with the columns of its record
-    * `answer`: what it shows, in one sentence
-    * `not_captured`: what was not recorded and how to record it: all of the table, which then has no rows, or the columns
-      that are null; None when nothing lacks
-    """
-
-    key: str
-    frame: pl.DataFrame
-    answer: str
-    not_captured: str | None = None
-
-
-def tables_of(run: XspRun, keys: Iterable[str] = CATALOGUE) -> dict[str, XspTable]:
+def tables_of(run: XspRun, keys: Iterable[str] = CATALOGUE) -> dict[str, StatedTable]:
     """The tables of these analyses of a single run, but A1, which is of a series."""
     views = _Views(run)
     return {key: views.table(CATALOGUE[key]) for key in keys if CATALOGUE[key].base != "runs"}
@@ -55,15 +38,10 @@ def lacking_note(missing: Iterable[str], format_: str) -> str | None:
 
 def finished(
     analysis: Analysis, rows: pl.DataFrame, answer: str, missing: Iterable[str], format_: str = "kineto"
-) -> XspTable:
+) -> StatedTable:
     """The table with the columns of the analysis in order; one that the rows lack is null."""
-    columns = [
-        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
-        for name, kind in analysis.schema.items()
-    ]
-    # A frame of literals alone has one row, whatever the height.
-    frame = rows.select(columns) if rows.height else pl.DataFrame(schema=analysis.schema)
-    return XspTable(
+    frame = in_schema(rows, analysis.schema)
+    return StatedTable(
         analysis.key, frame, answer if frame.height else "Nothing to show.", lacking_note(missing, format_)
     )
 
@@ -86,7 +64,7 @@ class _Views:
     def kernels(self) -> pl.DataFrame:
         return kernel_calls(self.run)
 
-    def table(self, analysis: Analysis) -> XspTable:
+    def table(self, analysis: Analysis) -> StatedTable:
         """The view that the record describes."""
         run = self.run
         missing = self.lacking(analysis.needs)
@@ -168,7 +146,7 @@ class _Views:
         return _with_roofline(rows, run)
 
 
-def _overhead(analysis: Analysis, run: XspRun) -> XspTable:
+def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
     """What each level adds to the quantities above it: the model's latency at M, ML and MLG, the layers' at ML and MLG.
 
     The latency of layers is the sum of their own times in a step; `ratio` is over the level at which the quantity counts.

@@ -9,13 +9,14 @@ import pytest
 import xsp_brute as brute
 from xsp_planted import model
 
+from tracekit.analyses.result import StatedTable
 from tracekit.analyses.xsp.runs import run_of
-from tracekit.analyses.xsp.views import XspTable, tables_of
+from tracekit.analyses.xsp.views import tables_of
 
 BLOCKS, MODELS = 10, 20
 
 
-def agrees(table: XspTable, expected: list[dict[str, Any]]) -> None:
+def agrees(table: StatedTable, expected: list[dict[str, Any]]) -> None:
     """Same rows in the same order; every column that the table has and the truth knows."""
     assert table.frame.height == len(expected), table.key
     for got, row in zip(table.frame.iter_rows(named=True), expected, strict=True):

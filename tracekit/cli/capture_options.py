@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -100,20 +100,9 @@ class Training:
         """The same for the capture, all but the data."""
         from msgspec.structs import replace
 
-        return replace(
-            self.setup.settings,
-            batch=self.batch,
-            size=self.size,
-            precision=self.precision.value,
-            compile=self.compile_,
-            channels_last=self.channels_last,
-            workers=self.workers,
-            pin_memory=self.pin_memory,
-            accumulate=self.accumulate,
-            checkpoint_activations=self.checkpoint_activations,
-            threads=self.threads,
-            parallel=self.parallel.value,
-        )
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "setup"}
+        values = {name: each.value if isinstance(each, Enum) else each for name, each in own.items()}
+        return replace(self.setup.settings, compile=values.pop("compile_"), **values)
 
 
 @dataclass(frozen=True, slots=True)

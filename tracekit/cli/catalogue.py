@@ -14,9 +14,10 @@ from tracekit.report.formats import Can, Format, choose_format, render_data, ren
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analyses.result import StatedTable
     from tracekit.report.model import Column, Section
 
-__all__ = ["Entry", "StatedTable", "format_for", "keys_of", "section_of", "write_tables"]
+__all__ = ["Entry", "format_for", "keys_of", "section_of", "write_tables"]
 
 _ROWS: Final = 10
 """Rows of each table when several are shown to a reader."""
@@ -36,22 +37,6 @@ class Entry(Protocol):
     @property
     def question(self) -> str:
         """What it answers."""
-
-
-class StatedTable(Protocol):
-    """A table with what it says beside its rows."""
-
-    @property
-    def frame(self) -> pl.DataFrame:
-        """The rows."""
-
-    @property
-    def answer(self) -> str:
-        """In one sentence."""
-
-    @property
-    def not_captured(self) -> str | None:
-        """What was not recorded, and how to record it."""
 
 
 def keys_of(

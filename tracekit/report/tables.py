@@ -14,7 +14,7 @@ import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.files import make_directory, write_bytes, write_text
-from tracekit.report.json.render import finding_dict, render_data, report_dict
+from tracekit.report.json.render import render_data, report_dict, section_dict
 from tracekit.report.model import Report, Table
 from tracekit.trace import FRAMES, Trace
 
@@ -87,17 +87,9 @@ def _entry(section: str, table: Table, file: str) -> dict[str, Any]:
 
 def _manifest(report: Report, entries: list[dict[str, Any]]) -> dict[str, Any]:
     envelope = report_dict(dataclasses.replace(report, sections=()))
-    envelope["analyses"] = {
-        section.name: {
-            "question": section.question,
-            "answer": section.answer,
-            "not_captured": section.not_captured,
-            "error": section.error,
-            "scalars": section.scalars,
-            "findings": [finding_dict(finding) for finding in section.findings],
-        }
-        for section in report.sections
-    }
+    for section in report.sections:
+        envelope["analyses"][section.name] = section_dict(dataclasses.replace(section, tables=()))
+        del envelope["analyses"][section.name]["tables"]
     return {**envelope, "tables": entries}
 
 

@@ -11,9 +11,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from tracekit.analyses.result import unit_of
+from tracekit.analyses.result import StatedTable, unit_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, Analysis, Figure
-from tracekit.analyses.xsp.views import XspTable
 from tracekit.files import make_directory, write_bytes
 from tracekit.names import shorten_name
 from tracekit.report.figures import canvas_for, check_format, encode_canvas, plain
@@ -28,7 +27,7 @@ _BLUE, _GREY, _ORANGE, _RED = "#4e79a7", "#cdd2da", "#f28e2b", "#d9484c"
 
 
 def write_xsp(
-    tables: Mapping[str, XspTable], directory: str | os.PathLike[str], format: FigureFormat = "svg"
+    tables: Mapping[str, StatedTable], directory: str | os.PathLike[str], format: FigureFormat = "svg"
 ) -> tuple[Path, ...]:
     """Draw each table that has rows and a figure as `<key>.<format>`; return the paths.
 

@@ -44,14 +44,10 @@ _PHRASES: Final = {
 
 def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str:
     """`, 31.0 % for Python in train.py(42): step`; nothing where no cause of the host's is known. Of the basis, in ns."""
-    tables = results["idle"].tables()
-    causes = tables["by_cause"].filter(
-        (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
-    )
-    if not causes.height or not basis:
+    causes = _host_causes(results, device_id)
+    if not causes or not basis:
         return ""
-    row = causes.sort("total_ns", descending=True, maintain_order=True).row(0, named=True)
-    cause, ns = row["cause"], int(row["total_ns"])
+    cause, ns, _ = causes[0]
     if cause == "data_loading":  # the loss itself is called that
         return where(results, cause)
     return f", {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
@@ -59,17 +55,15 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
     """Whether the host's main cause of idle time lies in gaps that are long on average: no launch takes as long."""
-    causes = (
-        results["idle"]
-        .tables()["by_cause"]
-        .filter((pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES)))
-    )
-    if not causes.height:
-        return False
-    total, gaps = (
-        causes.sort("total_ns", descending=True, maintain_order=True).select("total_ns", "gaps").row(0)
-    )
-    return bool(gaps) and int(total) > LONG_GAP_NS * int(gaps)
+    causes = _host_causes(results, device_id)
+    return bool(causes) and causes[0][1] > LONG_GAP_NS * causes[0][2] > 0
+
+
+def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:
+    """The causes of the host's, the largest first: each with its time in ns and its number of gaps."""
+    mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
+    causes = results["idle"].tables()["by_cause"].filter(mine).select("cause", "total_ns", "gaps")
+    return causes.sort("total_ns", descending=True, maintain_order=True).rows()
 
 
 def where(results: Mapping[str, Result], cause: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.analyses.nsys_stats.catalogue import Entry
-    from tracekit.analyses.nsys_stats.tables import StatsTable
+    from tracekit.analyses.result import StatedTable
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
 
@@ -91,7 +91,7 @@ def _tell_excerpts(traces: Sequence[Trace]) -> None:
             sys.stderr.write(f"tracekit: {format_excerpt(trace.meta.excerpt)}\n")
 
 
-def _section(unit: str, entry: Entry, table: StatsTable) -> Section:
+def _section(unit: str, entry: Entry, table: StatedTable) -> Section:
     short = [name.replace("(ns)", f"({unit})") for name in entry.shown or entry.columns]
     # NVIDIA's tables name the kernel, call or range of a row first or last.
     return section_of(entry.key, entry, table, _column, short=short, ends=True)

@@ -16,8 +16,8 @@ from tracekit.cli.sources import attached, read_one, read_reports
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracekit.analyses.result import StatedTable
     from tracekit.analyses.xsp.catalogue import Analysis
-    from tracekit.analyses.xsp.views import XspTable
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
 
@@ -100,7 +100,7 @@ def xsp(
     write_tables("xsp", shown, _section, chosen, output, top=top)
 
 
-def _section(analysis: Analysis, table: XspTable) -> Section:
+def _section(analysis: Analysis, table: StatedTable) -> Section:
     heading = analysis.key if analysis.key == "overhead" else f"{analysis.key}: {analysis.title}"
     # A column of which nothing is known takes room and tells nothing; the note below the table names it.
     short = [name for name in analysis.shown or analysis.columns if table.frame[name].count()]

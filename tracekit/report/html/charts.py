@@ -162,17 +162,7 @@ def _stack(figure: Figure) -> Chart:
             at += value
         rows.append(StackRow(row["label"], format_cell(total, unit), tuple(parts)))
     whole = sum(totals) or 1
-    legend = tuple(
-        Bar(
-            label,
-            kind_class(label),
-            _percent(value, whole),
-            format_cell(value, unit),
-            format_share(value / whole),
-        )
-        for label, value in sums.items()
-        if value
-    )
+    legend = tuple(_bar(label, label, value, unit, whole, whole) for label, value in sums.items() if value)
     kind = "columns" if len(rows) > MANY_ROWS else "stack"
     return Chart(figure.name, figure.title, kind, rows=tuple(rows), legend=legend)
 
@@ -182,16 +172,14 @@ def _bars(figure: Figure) -> Chart:
     greatest = max((bar["value"] for bar in data), default=0) or 1
     total = sum(bar["value"] for bar in data) or 1
     bars = tuple(
-        Bar(
-            category_name(bar["label"]),
-            kind_class(bar["label"]),
-            _percent(bar["value"], greatest),
-            format_cell(bar["value"], unit),
-            format_share(bar["value"] / total),
-        )
-        for bar in data
+        _bar(category_name(bar["label"]), bar["label"], bar["value"], unit, greatest, total) for bar in data
     )
     return Chart(figure.name, figure.title, "bars", bars=bars)
+
+
+def _bar(label: str, kind: str, value: int, unit: Any, greatest: int, total: int) -> Bar:
+    cell, share = format_cell(value, unit), format_share(value / total)
+    return Bar(label, kind_class(kind), _percent(value, greatest), cell, share)
 
 
 def _lines(figure: Figure) -> Chart:
