@@ -16,7 +16,6 @@ from tracekit.errors import UnreadableTraceError, UsageError
 __all__ = [
     "ASKED",
     "DONE",
-    "FAILED",
     "INDEX_FILE",
     "MEASURED",
     "OUT_OF_MEMORY",
@@ -34,7 +33,6 @@ Status = Literal["done", "out of memory", "failed", "skipped"]
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 DONE: Final = "done"
 OUT_OF_MEMORY: Final = "out of memory"
-FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 
 ASKED: Final[dict[str, pl.DataType]] = {

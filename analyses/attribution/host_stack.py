@@ -9,10 +9,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.name_table import NameTable
-from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest, take
+from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest
 from tracekit.trace import HOST_KINDS, Trace
 
-__all__ = ["HostStack", "ancestor_of", "host_stack", "one_begins_in", "texts"]
+__all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +84,6 @@ def host_stack(trace: Trace) -> HostStack:
         sequence=host["sequence"].fill_null(-1).to_numpy(),
         names=NameTable(host["name"]),
     )
-
-
-def ancestor_of(nesting: Nesting, wanted: BoolArray, rows: Int64Array) -> Int64Array:
-    """The nearest span, from each row upwards and itself included, for which `wanted` is true; −1 for none."""
-    return take(nesting.nearest_ancestor(wanted), rows)
 
 
 def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:

@@ -31,7 +31,6 @@ from tracekit.trace import Trace
 __all__ = [
     "LAYER_SCHEMA",
     "ROOT",
-    "SOURCES",
     "LayerSource",
     "Layers",
     "layers_of",
@@ -40,8 +39,6 @@ __all__ = [
     "rows_of",
 ]
 
-SOURCES = ("capture", "module", "range", "compiled", "interval", "phase", "graph")
-"""Where a layer is known from; `phase` and `graph` layers stand for work that is in no layer."""
 
 ROOT = "<root>"
 

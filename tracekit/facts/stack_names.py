@@ -10,7 +10,6 @@ from typing import Final
 from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
 
 __all__ = [
-    "ACCUMULATE_NODE",
     "BACKWARD_NODE",
     "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
@@ -68,8 +67,6 @@ HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)
 BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w+Backward\d*$"
 """Operators that run a node of the backward graph; since 2021 one span of the engine surrounds each."""
 
-ACCUMULATE_NODE: Final = r"torch::autograd::AccumulateGrad$"
-"""The node that adds a gradient to its parameter; it has no sequence number."""
 
 COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
 
