@@ -25,6 +25,7 @@ __all__ = [
     "Status",
     "index_of",
     "read_index",
+    "typed",
 ]
 
 INDEX_FILE: Final = "index.parquet"
@@ -35,51 +36,29 @@ DONE: Final = "done"
 OUT_OF_MEMORY: Final = "out of memory"
 SKIPPED: Final = "skipped"
 
-ASKED: Final[dict[str, pl.DataType]] = {
-    "key": pl.String(),
-    "series": pl.String(),
-    "workload": pl.String(),
-    "device": pl.String(),
-    "batch": pl.Int64(),
-    "size": pl.Int64(),
-    "precision": pl.String(),
-    "compile": pl.Boolean(),
-    "channels_last": pl.Boolean(),
-    "checkpoint_activations": pl.Boolean(),
-    "accumulate": pl.Int64(),
-    "workers": pl.Int64(),
-    "threads": pl.Int64(),
-    "pin_memory": pl.Boolean(),
-    "tiny": pl.Boolean(),
-    "max_rows": pl.Int64(),
-    "ranks": pl.Int64(),
-    "parallel": pl.String(),
-    "seed": pl.Int64(),
-    "real_data": pl.Boolean(),
-    "levels": pl.String(),
-    "steps": pl.Int64(),
-    "warmup": pl.Int64(),
-}
+_TYPES: Final = {"text": pl.String(), "int": pl.Int64(), "float": pl.Float64(), "flag": pl.Boolean()}
+
+
+def typed(columns: str) -> dict[str, pl.DataType]:
+    """A schema from a text: names with commas, each with its type."""
+    return {name: _TYPES[kind] for name, kind in map(str.split, columns.split(","))}
+
+
+ASKED: Final = typed(
+    "key text, series text, workload text, device text, batch int, size int, precision text, compile flag, "
+    "channels_last flag, checkpoint_activations flag, accumulate int, workers int, threads int, "
+    "pin_memory flag, tiny flag, max_rows int, ranks int, parallel text, seed int, real_data flag, "
+    "levels text, steps int, warmup int"
+)
 """What was asked for. `key` is a hash of the workload, all its settings, the profiler's options, the levels and the
 place of the data; `series` is the same hash without the batch. Null leaves the choice to the workload, or to torch."""
 
-MEASURED: Final[dict[str, pl.DataType]] = {
-    "status": pl.String(),
-    "error": pl.String(),
-    "device_name": pl.String(),
-    "step_median_ns": pl.Float64(),
-    "step_trimmed_mean_ns": pl.Float64(),
-    "step_min_ns": pl.Int64(),
-    "profiling_overhead": pl.Float64(),
-    "samples_per_step": pl.Int64(),
-    "throughput_per_s": pl.Float64(),
-    "flops_per_step": pl.Int64(),
-    "peak_memory_bytes": pl.Int64(),
-    "parameters": pl.Int64(),
-    "folder": pl.String(),
-    "seconds": pl.Float64(),
-    "tracekit_version": pl.String(),
-}
+MEASURED: Final = typed(
+    "status text, error text, device_name text, step_median_ns float, step_trimmed_mean_ns float, "
+    "step_min_ns int, profiling_overhead float, samples_per_step int, throughput_per_s float, "
+    "flops_per_step int, peak_memory_bytes int, parameters int, folder text, seconds float, "
+    "tracekit_version text"
+)
 """What came of it; figures are null where they were not measured. Step times are of the level M, of the slowest rank
 of each step; `profiling_overhead` is the median step of the level MLG over that of M. `throughput_per_s` is samples a
 second. `flops_per_step` is of one rank. `peak_memory_bytes` is the most on one device, at level M where that was run.

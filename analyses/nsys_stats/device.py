@@ -94,18 +94,8 @@ def cuda_gpu_trace(traces: Sequence[Trace]) -> Rows:
     """Every kernel, copy and fill, by start. A fill has its memory in `SrcMemKd`."""
     rows = device_rows(
         traces,
-        *(
-            "kind",
-            "name",
-            "start",
-            "duration",
-            "correlation",
-            "device_id",
-            "context_id",
-            "stream_id",
-            "bytes",
-        ),
-        *("grid", "block", "registers", "shared_memory", "dynamic_shared_memory"),
+        *("kind", "name", "start", "duration", "correlation", "device_id", "context_id", "stream_id"),
+        *("bytes", "grid", "block", "registers", "shared_memory", "dynamic_shared_memory"),
     )
     moved = pl.col("kind").cast(pl.String).is_in(_MEMORY)
     source, target = copy_kinds()

@@ -20,7 +20,7 @@ from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, read_manifest
 from tracekit.report.build import build_report
 from tracekit.report.model import Report
-from tracekit.sweep_index import ASKED, DONE, OUT_OF_MEMORY, read_index
+from tracekit.sweep_index import ASKED, DONE, OUT_OF_MEMORY, read_index, typed
 
 __all__ = ["FIGURES", "GAIN", "SETTINGS", "characterize", "optimal_batch"]
 
@@ -35,20 +35,11 @@ SETTINGS: Final[dict[str, pl.DataType]] = {
     },
 }
 
-FIGURES: Final[dict[str, pl.DataType]] = {
-    "online_latency_ns": pl.Float64(),
-    "maximum_throughput_per_s": pl.Float64(),
-    "optimal_batch": pl.Int64(),
-    "open": pl.Boolean(),
-    "out_of_memory_batch": pl.Int64(),
-    "convolution_share": pl.Float64(),
-    "gpu_share": pl.Float64(),
-    "bound": pl.String(),
-    "roofline_bound": pl.String(),
-    "parameters": pl.Int64(),
-    "runs": pl.Int64(),
-    "note": pl.String(),
-}
+FIGURES: Final = typed(
+    "online_latency_ns float, maximum_throughput_per_s float, optimal_batch int, open flag, "
+    "out_of_memory_batch int, convolution_share float, gpu_share float, bound text, roofline_bound text, "
+    "parameters int, runs int, note text"
+)
 
 
 def characterize(folder: Path, *, limits: Limits | None = None) -> pl.DataFrame:

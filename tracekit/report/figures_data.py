@@ -5,7 +5,8 @@ Long series are thinned: each stretch of time keeps its greatest value, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -41,17 +42,20 @@ Frames = dict[str, pl.DataFrame]
 
 def figures_of(section: str, tables: Frames, *, on_cpu: bool = False) -> tuple[Figure, ...]:
     """The figures of a section; none for a section that draws nothing or has no rows."""
-    if section == "idle":
-        return tuple(_idle(tables, on_cpu=on_cpu))
-    makers = {
-        "breakdown": (_breakdown,),
-        "steps": (_steps,),
-        "layers": (_icicle,),
-        "kernels": (_categories,),
-        "launches": (_queue,),
-        "memory": (_memory,),
+    makers: dict[str, tuple[str, Callable[[pl.DataFrame], Iterator[Figure]]]] = {
+        "breakdown": ("devices", _breakdown),
+        "steps": ("table", _steps),
+        "idle": ("streams", partial(_idle, on_cpu=on_cpu)),
+        "layers": ("by_phase", lambda phases: _icicle(tables["tree"], phases)),
+        "kernels": ("by_category", _categories),
+        "launches": ("queue", _queue),
+        "memory": ("timeline", _memory),
     }
-    return tuple(figure for maker in makers.get(section, ()) for figure in maker(tables))
+    if section not in makers:
+        return ()
+    name, maker = makers[section]
+    frame = tables.get(name)
+    return () if frame is None or not frame.height else tuple(maker(frame))
 
 
 def _stack(frame: pl.DataFrame, labels: list[str], parts: tuple[tuple[str, str], ...]) -> dict[str, Any]:
@@ -62,27 +66,20 @@ def _stack(frame: pl.DataFrame, labels: list[str], parts: tuple[tuple[str, str],
     return {"unit": "ns", "rows": rows}
 
 
-def _breakdown(tables: Frames) -> Iterator[Figure]:
-    frame = tables.get("devices")
-    if frame is None or not frame.height:
-        return
+def _breakdown(frame: pl.DataFrame) -> Iterator[Figure]:
     labels = [_device(number) for number in frame["device_id"].to_list()]
     yield Figure("breakdown", "Where the time went", "stack", _stack(frame, labels, BREAKDOWN_PARTS))
 
 
-def _steps(tables: Frames) -> Iterator[Figure]:
-    frame = tables.get("table")
-    if frame is None or not frame.height:
-        return
+def _steps(frame: pl.DataFrame) -> Iterator[Figure]:
     frame = frame.head(MAX_BARS)
     parts = tuple((f"{part}_ns", part.replace("_", " ")) for part in PARTS)
     labels = [str(name) for name in frame["name"].to_list()]
     yield Figure("steps", "What happens in each step", "stack", _stack(frame, labels, parts))
 
 
-def _idle(tables: Frames, *, on_cpu: bool) -> Iterator[Figure]:
-    frame = tables.get("streams")
-    if frame is None or not frame.height or not int(frame["idle_ns"].sum()):
+def _idle(frame: pl.DataFrame, *, on_cpu: bool) -> Iterator[Figure]:
+    if not int(frame["idle_ns"].sum()):
         return
     parts = (
         ("busy_ns", "busy"),
@@ -104,28 +101,23 @@ def _idle(tables: Frames, *, on_cpu: bool) -> Iterator[Figure]:
     )
 
 
-def _categories(tables: Frames) -> Iterator[Figure]:
-    frame = tables.get("by_category")
-    if frame is None or not frame.height:
-        return
+def _categories(frame: pl.DataFrame) -> Iterator[Figure]:
     bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
     yield Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
 
 
-def _icicle(tables: Frames) -> Iterator[Figure]:
+def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
     """The phases side by side, and below each its layers, every one as wide as its time."""
-    frame = tables.get("tree")
-    phases = tables.get("by_phase")
-    if frame is None or phases is None or not int(phases["device_ns"].sum()):
-        return
     total = int(phases["device_ns"].sum())
+    if not total:
+        return
     nodes: list[dict[str, Any]] = []
     at = 0
     for phase in PHASES:
         value = int(phases.filter(pl.col("phase") == phase)["device_ns"].sum())
         if value:
             nodes.append({"label": phase, "kind": phase, "depth": 0, "start": at, "value": value})
-            nodes += _boxes(frame, phase, at, LEAST_BOX * total)
+            nodes += _boxes(tree, phase, at, LEAST_BOX * total)
         at += value
     yield Figure("layers", "Layers by phase", "icicle", {"unit": "ns", "total": total, "nodes": nodes})
 
@@ -143,10 +135,7 @@ def _boxes(frame: pl.DataFrame, phase: str, start: int, least: float) -> Iterato
             yield {"label": name, "kind": phase, "depth": depth + 1, "start": at, "value": value}
 
 
-def _queue(tables: Frames) -> Iterator[Figure]:
-    frame = tables.get("queue")
-    if frame is None or not frame.height:
-        return
+def _queue(frame: pl.DataFrame) -> Iterator[Figure]:
     key = ["device_id", "stream_id"]
     longest = frame.group_by(key, maintain_order=True).agg(pl.col("length").max())
     chosen = longest.sort("length", descending=True, maintain_order=True).head(8)
@@ -159,11 +148,8 @@ def _queue(tables: Frames) -> Iterator[Figure]:
     yield Figure("queue", "Launched and not yet started", "line", data)
 
 
-def _memory(tables: Frames) -> Iterator[Figure]:
+def _memory(frame: pl.DataFrame) -> Iterator[Figure]:
     """One figure a device: host and device memory differ too much in size to share a scale."""
-    frame = tables.get("timeline")
-    if frame is None or not frame.height:
-        return
     for (number,), rows in frame.group_by(["device_id"], maintain_order=True):
         series = []
         for column in ("allocated", "reserved"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tracekit.facts.units import format_count, format_ns, format_share
@@ -39,22 +39,21 @@ _MENTION: Final = "@&#8203;"
 
 def render(report: Report, page: Page = _PAGE) -> str:
     """The report as Markdown text; tables have at most `page.top` rows (None: 10)."""
-    lines = [f"# tracekit report: {escape(report.trace.name)}", ""]
-    lines += _verdict(report.verdict)
-    lines += [
-        f"*{escape(format_source(report.trace))}*  ",
-        f"*Window: {escape(format_window(report.window))}*",
-        "",
-    ]
+    blocks = [f"# tracekit report: {escape(report.trace.name)}", *_verdict(report.verdict)]
+    window = f"*Window: {escape(format_window(report.window))}*"
+    blocks.append(f"*{escape(format_source(report.trace))}*  \n{window}")
     for section in report.sections:
-        lines += _section(section, page.top or DEFAULT_ROWS)
-    lines += _health(report)
-    return "\n".join(lines).rstrip() + "\n"
+        blocks += _section(section, page.top or DEFAULT_ROWS)
+    return _text([*blocks, *_health(report)])
 
 
 def render_section(section: Section, page: Page = _PAGE) -> str:
     """One section as Markdown text; tables have at most `page.top` rows (None: 10)."""
-    return "\n".join(_section(section, page.top or DEFAULT_ROWS)).rstrip() + "\n"
+    return _text(_section(section, page.top or DEFAULT_ROWS))
+
+
+def _text(blocks: Iterable[str]) -> str:
+    return "\n\n".join(blocks).rstrip() + "\n"
 
 
 def head(trace: TraceInfo, _page: Page) -> str:
@@ -75,52 +74,47 @@ def escape(text: str) -> str:
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"**{bound_name(verdict.bound)}.** {escape(verdict.headline)}"
-    yield ""
     if verdict.costs:
-        yield f"| largest costs | time | share of {verdict.basis} |"
-        yield "|:--|--:|--:|"
-        for cost in verdict.costs:
-            yield f"| {escape(cost.label)} | {format_ns(cost.ns)} | {format_share(cost.share)} |"
-        yield ""
+        lines = [f"| largest costs | time | share of {verdict.basis} |", "|:--|--:|--:|"]
+        lines += [
+            f"| {escape(cost.label)} | {format_ns(cost.ns)} | {format_share(cost.share)} |"
+            for cost in verdict.costs
+        ]
+        yield "\n".join(lines)
     if verdict.advice:
         yield "**What to try first**"
-        yield ""
-        for number, advice in enumerate(verdict.advice, 1):
-            stake = f" (up to {format_ns(advice.ns_at_stake)})" if advice.ns_at_stake else ""
-            yield f"{number}. {escape(advice.title)}{stake}: {escape(advice.advice)}"
-        yield ""
+        yield "\n".join(
+            f"{number}. {escape(advice.title)}{_stake(advice.ns_at_stake)}: {escape(advice.advice)}"
+            for number, advice in enumerate(verdict.advice, 1)
+        )
     for note in verdict.notes:
         yield f"> {escape(note)}"
-        yield ""
+
+
+def _stake(ns: int | None) -> str:
+    return f" (up to {format_ns(ns)})" if ns else ""
 
 
 def _section(section: Section, top: int) -> Iterator[str]:
     yield f"## {escape(section.question)}"
-    yield ""
     if section.error is not None:
         yield f"This analysis failed: {escape(section.error)}"
-        yield ""
         return
     yield escape(section.answer)
-    yield ""
     lacking = missing(section)
     if lacking:
         yield f"*Not captured: {escape(lacking)}.*"
-        yield ""
     if scalars := format_scalars(section):
         yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
-        yield ""
-    for finding in section.findings:
-        yield _finding(finding)
     if section.findings:
-        yield ""
+        yield "\n".join(map(_finding, section.findings))
     for table in section.tables:
         if not table.series or len(section.tables) == 1:
             yield from _table(table, top)
 
 
 def _finding(finding: Finding) -> str:
-    stake = f" (up to {format_ns(finding.ns_at_stake)})" if finding.ns_at_stake else ""
+    stake = _stake(finding.ns_at_stake)
     text = f"- **{finding.severity}**: {escape(finding.title)}{stake}. {escape(finding.evidence)}"
     return f"{text} *Try:* {escape(finding.advice)}" if finding.advice else text
 
@@ -132,13 +126,14 @@ def _table(table: Table, top: int) -> Iterator[str]:
     frame = costliest(table, top) if table.tree is not None else table.frame.head(top)
     more = f" ({frame.height} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
     yield f"**{escape(table.title)}**{more}"
-    yield ""
-    yield "| " + " | ".join(escape(column.title) for column in columns) + " |"
-    yield "|" + "|".join("--:" if column.unit in RIGHT_ALIGNED else ":--" for column in columns) + "|"
-    for row in frame.select([column.name for column in columns]).iter_rows():
-        cells = (_cell(format_value(value, column)) for value, column in zip(row, columns, strict=True))
-        yield "| " + " | ".join(cells) + " |"
-    yield ""
+    rows = [[escape(column.title) for column in columns]]
+    rows += [
+        [_cell(format_value(value, column)) for value, column in zip(row, columns, strict=True)]
+        for row in frame.select([column.name for column in columns]).iter_rows()
+    ]
+    head, *others = ("| " + " | ".join(cells) + " |" for cells in rows)
+    rule = "|" + "|".join("--:" if column.unit in RIGHT_ALIGNED else ":--" for column in columns) + "|"
+    yield "\n".join([head, rule, *others])
 
 
 def _cell(text: str) -> str:
@@ -146,9 +141,9 @@ def _cell(text: str) -> str:
 
 
 def _health(report: Report) -> Iterator[str]:
-    if not report.health:
-        return
-    yield "## Health of the trace"
-    yield ""
-    for item in report.health:
-        yield f"- **{item.severity}** {escape(item.kind)} × {format_count(item.count)}: {escape(item.meaning)}"
+    if report.health:
+        yield "## Health of the trace"
+        yield "\n".join(
+            f"- **{item.severity}** {escape(item.kind)} × {format_count(item.count)}: {escape(item.meaning)}"
+            for item in report.health
+        )

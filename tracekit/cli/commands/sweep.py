@@ -161,14 +161,8 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
         f"{rows.height} run{'' if rows.height == 1 else 's'}: {listed}. All columns are in {folder / INDEX_FILE}.",
         rows,
         [
-            *(
-                "workload",
-                *varied(rows, ASKED),
-                "batch",
-                "status",
-                "step_trimmed_mean_ns",
-                "throughput_per_s",
-            ),
+            *("workload", *varied(rows, ASKED), "batch", "status"),
+            *("step_trimmed_mean_ns", "throughput_per_s"),
             *("peak_memory_bytes", "profiling_overhead", "flops_per_step", "folder", "error"),
         ],
         _RUN_TITLES,

@@ -66,12 +66,7 @@ def _layers(scope: Scope) -> pl.DataFrame:
     )
     frames = [
         frame.join(table, on="layer_id", how="left", maintain_order="left").select(
-            "pid",
-            "label",
-            "sort",
-            "start",
-            "duration",
-            "name",
+            *("pid", "label", "sort", "start", "duration", "name"),
             pl.struct("path", "type", pl.col("phase").cast(pl.String), "work_ns")
             .struct.json_encode()
             .alias("args"),
