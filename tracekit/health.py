@@ -89,11 +89,17 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "warning",
         "tables were not read, because their rows have no ids (WITHOUT ROWID)",
     ),
-    "unread_payload": ("info", "binary payloads were not read, because the file's schemas do not explain them"),
+    "unread_payload": (
+        "info",
+        "binary payloads were not read, because the file's schemas do not explain them",
+    ),
     "unread_table": ("info", "rows are in tables that tracekit does not read"),
     "open_range": ("info", "ranges were still open when the recording ended; they end with it"),
     "other_process": ("info", "host spans of processes that put no work on a device were left out"),
-    "thinned_metrics": ("info", "there are very many samples of metrics; an evenly spaced part of them was read"),
+    "thinned_metrics": (
+        "info",
+        "there are very many samples of metrics; an evenly spaced part of them was read",
+    ),
     "unknown_rank": ("info", "neither the file nor its name says which rank this is"),
 }
 """Defect → (severity, meaning)."""

@@ -288,7 +288,7 @@ def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
     sampled = sampled_most(functions)
     if sampled is not None:
         function, share, count = sampled
-        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples owners {subject} in {function}"
+        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
     return f" Outside recorded calls{told}." if told else ""
 
 
