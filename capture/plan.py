@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         unknown = [level for level in self.levels if level not in LEVELS]
         if unknown or not self.levels or len(set(self.levels)) < len(self.levels):
             raise UsageError(
-                f"the levels {','.join(self.levels)!r} are not a choice of {','.join(LEVELS)}",
+                f"the levels {','.join(self.levels)!r} are not a selection from {','.join(LEVELS)}",
                 remedy="name each once, as in --levels M,ML,MLG",
             )
 

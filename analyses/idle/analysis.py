@@ -54,15 +54,15 @@ TABLES: Final = {
         processor_title="Time outside operators by line of your code",
     ),
     "by_range": TableView(
-        "Idle time by range of yours", "range cause total_ns share", titles={"share": "of idle time"}
+        "Idle time by your own ranges", "range cause total_ns share", titles={"share": "of idle time"}
     ),
     "by_os_call": TableView(
-        "Idle time outside recorded calls, by call of the operating system",
+        "Idle time outside recorded calls, by operating-system call",
         "os_call total_ns share calls",
         titles={"os_call": "OS call", "share": "of this time"},
     ),
     "by_function": TableView(
-        "Idle time outside recorded calls, by the function that samples found running",
+        "Idle time outside recorded calls, by sampled function",
         "function samples share",
     ),
     "device_gaps": TableView(

@@ -312,13 +312,11 @@ def _answer(
     what = "operators' self time" if on_cpu else "device time"
     if not known:
         told = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
-        return f"{total} of {what} in no known layer; by phase: {told}."
+        return f"No layer is known for {total} of {what}; by phase: {told}."
     told = ", ".join(
         f"{label} {format_share(share)}" for label, _, share in most_own_time(by_pattern, count=_NAMED)
     )
-    return (
-        f"{format_share(covered)} of {total} of {what} is in layers or named phases; the most in one: {told}."
-    )
+    return f"{format_share(covered)} of {total} of {what} is in layers or named phases; most of it is in: {told}."
 
 
 def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:

@@ -60,7 +60,8 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
     entry = CATALOGUE.get(name)
     if entry is None:
         raise UsageError(
-            f"there is no report {name!r}", remedy=ELSEWHERE.get(name, f"choose of {', '.join(CATALOGUE)}")
+            f"there is no report {name!r}",
+            remedy=ELSEWHERE.get(name, f"choose one of {', '.join(CATALOGUE)}"),
         )
     given = [traces] if isinstance(traces, Trace) else list(traces)
     lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)

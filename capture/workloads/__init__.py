@@ -129,7 +129,7 @@ class _InFile:
     def load(self) -> WorkloadFactory:
         spec = importlib.util.spec_from_file_location(f"tracekit_user_{self.path.stem}", self.path)
         if spec is None or spec.loader is None:
-            raise UsageError("it is no Python file", path=self.path, remedy="name it FILE.py:FUNCTION")
+            raise UsageError("it is not a Python file", path=self.path, remedy="name it FILE.py:FUNCTION")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # its classes must be found again in the processes of a DataLoader
         sys.path.insert(0, str(self.path.parent.resolve()))  # as if it were run as a script

@@ -30,5 +30,5 @@ def test_each_number_has_a_least_value(name: str) -> None:
 
 @pytest.mark.parametrize("levels", [(), ("M", "M"), ("X",), ("M", "mlg")])
 def test_levels_that_are_none_or_come_twice(levels: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="are not a choice of M,ML,MLG,metrics"):
+    with pytest.raises(UsageError, match="are not a selection from M,ML,MLG,metrics"):
         Plan(workload="cnn", levels=levels).check()

@@ -203,7 +203,7 @@ def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(
     _, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert err.splitlines() == [
-        f"{tmp_path / 'index.parquet'} holds 0 runs; the same command goes on from there",
+        f"{tmp_path / 'index.parquet'} holds 0 runs; the same command continues from there",
         f"tracekit: error: {said}",
     ]
     assert read_index(tmp_path).height == 0

@@ -56,7 +56,7 @@ def keys_of(
     keys: list[str] = []
     for name in (part.strip() for word in words for part in word.split(",")):
         if name.lower() not in by_name:
-            remedy = (elsewhere or {}).get(name, f"choose of {', '.join(catalogue)}")
+            remedy = (elsewhere or {}).get(name, f"choose one of {', '.join(catalogue)}")
             raise UsageError(f"there is no {what} {name!r}", remedy=remedy)
         keys += by_name[name.lower()]
     return list(dict.fromkeys(keys))

@@ -144,8 +144,8 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
     match = join_ncu(trace, *reports)
     if not match.linked:
         sys.stderr.write(
-            f"warning: {_printable(trace.meta.name)}: of {match.measured:,} launches that Nsight Compute measured none "
-            f"fits one of the {match.kernels:,} kernels of the trace ({match.unmatched:,} by name, grid and block, "
+            f"warning: {_printable(trace.meta.name)}: none of the {match.measured:,} launches that Nsight Compute measured "
+            f"matches one of the {match.kernels:,} kernels of the trace ({match.unmatched:,} by name, grid and block, "
             f"{match.ambiguous:,} by their number)\n"
         )
     return match.trace, match.linked > 0

@@ -271,5 +271,5 @@ def format_excerpt(excerpt: Excerpt) -> str:
     if excerpt.steps:
         part = f"{excerpt.steps} of {excerpt.total_steps} steps around the middle"
     else:
-        part = f"{format_ns(excerpt.end - excerpt.start)} around the middle, which are no whole step"
-    return f"Read: {part}, {rows}; --max-events 0 reads all."
+        part = f"{format_ns(excerpt.end - excerpt.start)} around the middle, which holds no whole step"
+    return f"Only a part was read: {part}, {rows}; --max-events 0 reads all."

@@ -112,9 +112,7 @@ def present_verdict(verdict: Verdict, trace: Trace) -> Verdict:
     )
     notes = [] if trace.meta.excerpt is None else [format_excerpt(trace.meta.excerpt)]
     if trace.layer_ranges is not None:
-        notes.append(
-            clean(f"Of the named ranges only those count as layers that {trace.layer_ranges.label} leaves.")
-        )
+        notes.append(clean(f"Only the named ranges that {trace.layer_ranges.label} leaves count as layers."))
     return dataclasses.replace(
         verdict, headline=clean(verdict.headline), costs=costs, layers=layers, notes=(*notes, *verdict.notes)
     )

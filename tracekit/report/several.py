@@ -114,11 +114,11 @@ def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
     if shares.len():
         least, most, middle = (format_share(float(v)) for v in (shares.min(), shares.max(), shares.median()))  # type: ignore[arg-type]
         ran = "Operators ran" if on_cpu else "Their busiest devices were busy"
-        spread = f"{ran} in {least} to {most} of the window, in half of the traces in {middle} or more. "
+        spread = (
+            f"{ran} in {least} to {most} of the window, and in {middle} or more of it in half of the traces. "
+        )
     time = "operator time" if on_cpu else "device time"
-    answer = (
-        f"{spread}Below the table stands the full report of {who} alone, which has the most {time}; {remedy}."
-    )
+    answer = f"{spread}The full report below the table is that of {who}, which has the most {time}; {remedy}."
     return Section("traces", f"What did each of the {table.total_rows} traces do?", answer, tables=(table,))
 
 

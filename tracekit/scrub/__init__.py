@@ -73,7 +73,7 @@ def scrub(
     try:
         with closing(open_tables(source)) as tables:
             if not COLUMNS.keys() & set(tables.names()):
-                fault, remedy = "it is no export of Nsight Systems", "give a file that nsys export wrote"
+                fault, remedy = "it is not an Nsight Systems export", "give a file that nsys export wrote"
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
             found = private_words(tables, keep)
             with closing((FolderWriter if source.is_dir() else SqliteWriter)(made)) as writer:

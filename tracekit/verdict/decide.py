@@ -255,14 +255,14 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
     second = losses[1]
     if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
         share = format_share(second.ns / parts.basis)
-        yield f"It is close: {second.label}, {share} of {format_ns(parts.basis)}."
+        yield f"The second largest loss is close: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
         what = "No launch call could be linked" if parts.launch_calls else "No launch calls were captured"
         yield f"{what}, so the trace cannot tell what the device waited for."
     if bound == "compute-bound" and not parts.has_steps:
         yield "The trace marks no steps, so work of the host before the first activity is not counted."
     if parts.devices > 1:
-        yield f"It is about the busiest of {parts.devices} devices."
+        yield f"The verdict is about the busiest of {parts.devices} devices."
 
 
 # -- what to try -----------------------------------------------------------------------------------

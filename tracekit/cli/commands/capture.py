@@ -109,8 +109,8 @@ def _print_result(result: CaptureResult) -> None:
     if result.manifest.skipped_samples:
         times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
         typer.echo(
-            f"warning: {times} a sample could not be used, and another took its place "
-            "(one that is drawn again counts again)",
+            f"warning: a sample could not be used {times}, and another took its place "
+            "(a sample that is drawn twice counts twice)",
             err=True,
         )
 

@@ -73,7 +73,7 @@ def _answer(rows: pl.DataFrame) -> str:
     still = rows.filter(rows["open"].fill_null(value=False)).height
     if not still:
         return f"{count}. Convolution, GPU and bound are those of the optimal batch."
-    return f"{count}; in {still} no doubling of the batch stopped to gain, so that the optimal one is open: the largest run."
+    return f"{count}. In {still}, doubling the batch still gained throughput at the end, so the optimal batch is open and the largest one is shown."
 
 
 def _sorted_by(rows: pl.DataFrame, column: str) -> pl.DataFrame:

@@ -62,7 +62,7 @@ def _lines_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]
     """What all processes share is said once, then what each has of its own."""
     first, *others = [one["health"] for one in by_process.values()]
     shared = [row for row in first if all(row in rows for rows in others)]
-    yield f"all {len(by_process)} processes" + ("" if shared else ": nothing that they share")
+    yield f"all {len(by_process)} processes" + ("" if shared else ": they share nothing")
     yield from _health_lines(shared)
     alike: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
     for process, one in by_process.items():

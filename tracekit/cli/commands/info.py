@@ -179,13 +179,13 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     excerpts = sum(one["excerpt"] is not None for one in facts)
     rows = {
         "file": f"{facts[0]['file']} ({format_bytes(facts[0]['size_bytes'])}, {format_count(events)} events)",
-        **({"read": f"of {excerpts} processes a part: --max-events 0 reads all"} if excerpts else {}),
+        **({"read": f"a part of {excerpts} processes; --max-events 0 reads all"} if excerpts else {}),
         "length": format_ns(table.frame["last"].max()),  # type: ignore[arg-type]
         "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
         "captured": ", ".join(captured) + some or "nothing",
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]
-    lines += ["", f"{len(traces)} processes with work on a device; `--process PID` tells more of one"]
+    lines += ["", f"{len(traces)} processes with work on a device; `--process PID` says more about one"]
     lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)
     return "\n".join(lines)
 

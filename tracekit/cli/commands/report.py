@@ -102,14 +102,14 @@ def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section 
         return read, None
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
-        other = "--rank N gives that of another"
+        other = "--rank N shows that of another"
     elif read[0].meta.parts == len(read):
-        other = "--process PID gives that of another"
+        other = "--process PID shows that of another"
     else:
-        other = "another file alone gives its own"
+        other = "naming one file alone shows that of another"
     table = several.overview_table(read, window=selection.window.value, step=selection.step)
     on_cpu = not any(trace.has_device for trace in read)
-    overview = several.overview(table, f"{other}, --all those of all", on_cpu=on_cpu)
+    overview = several.overview(table, f"{other}, --all shows all of them", on_cpu=on_cpu)
     return [read[several.busiest(table)]], overview
 
 

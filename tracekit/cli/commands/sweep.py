@@ -145,7 +145,7 @@ def _say_how_to_go_on(folder: Path) -> None:
     if (folder / INDEX_FILE).exists():
         runs = read_index(folder).height
         typer.echo(
-            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command goes on from there",
+            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command continues from there",
             err=True,
         )
 

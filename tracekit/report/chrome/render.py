@@ -40,7 +40,7 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
     wrote = format_named(trace.meta.format)
     if not wrote.is_chrome:
         raise UsageError(
-            f"a file of {wrote.title} is no Chrome trace, and none is made of it",
+            f"a file of {wrote.title} is not a Chrome trace and cannot be turned into one",
             path=source,
             remedy="see its timeline with tracekit view --html, or export its frames without --to",
         )
