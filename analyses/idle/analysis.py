@@ -1,6 +1,6 @@
 """Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4).
 
-The causes are those of `analyses.idle_causes`. Per stream: for consecutive activities a, b on one stream the gap is
+The causes are those of `analyses.idle.causes`. Per stream: for consecutive activities a, b on one stream the gap is
 start(b) − end(a), when positive. It is `host_wait` when
 b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
 its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,

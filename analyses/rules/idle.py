@@ -46,7 +46,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     Host-bound launching shows as many short gaps in which nothing was queued. So only gaps below `LONG_GAP_NS` count
     (a longer one is a cold start or something else that has its own rule), and on the stream with most gaps the mean queue
     (Little's law: sum of launch-to-start delays over the time they span) must be below one. At stake is the idle time
-    of the device in such gaps that Python, operator dispatch, launch calls and their latency cause (`analyses.idle_causes`).
+    of the device in such gaps that Python, operator dispatch, launch calls and their latency cause (`analyses.idle.causes`).
 
     Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty.
     """
@@ -123,7 +123,7 @@ COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     """Steps trace or compile code while the device, or without one the processors, have nothing to do.
 
-    At stake is the idle time that compilation causes (`analyses.idle_causes`), but for API calls that load code: those are
+    At stake is the idle time that compilation causes (`analyses.idle.causes`), but for API calls that load code: those are
     first-time work, and belong to `cold_start`.
 
     Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.
@@ -174,7 +174,7 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
 
     Looks at the outermost operators of those names whose median is below `SHORT_NS`, without those that read a value
     (`value_reads`) or load data, and the Python between operators
-    (the cause python of `analyses.idle_causes` in stretches below `NEAR_NS`). At stake is the sum of the two.
+    (the cause python of `analyses.idle.causes` in stretches below `NEAR_NS`). At stake is the sum of the two.
 
     Fires when operators of typically less than `SHORT_NS` and the Python between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
     """

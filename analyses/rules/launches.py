@@ -137,7 +137,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     pageable memory blocks although its name says Async). Named is the operator that waits most (`aten::item`,
     `aten::nonzero`, `aten::to`, …). The last wait of a step, after which nothing more is launched in it, is how a step
     ends and does not count. At stake is the device's idle time inside the waits (the cause synchronisation of
-    `analyses.idle_causes`) and from the end of each to the next activity, at most `MOST_IDLE_AFTER_NS` each: with the
+    `analyses.idle.causes`) and from the end of each to the next activity, at most `MOST_IDLE_AFTER_NS` each: with the
     wait removed, the host would have been ahead by then.
 
     Fires when waits inside steps leave the device idle, or take much of the host's time.
@@ -254,7 +254,7 @@ ALLOCATION_CALLS_LEAST_SHARE: Final = 0.01
 def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
     """Memory is taken from or given back to the driver inside the window, which PyTorch's cache should avoid.
 
-    At stake is the idle time that allocation causes (`analyses.idle_causes`). Calls that last `CONTEXT_CREATION_NS` create
+    At stake is the idle time that allocation causes (`analyses.idle.causes`). Calls that last `CONTEXT_CREATION_NS` create
     the device's context; they belong to `cold_start`.
 
     Fires when allocation calls keep the devices idle for `ALLOCATION_CALLS_LEAST_SHARE` of the window.

@@ -37,7 +37,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
 
     Only time of the data loader in which no device worked and no runtime call ran counts (the composition of
     `analyses.steps`), so loading that is hidden costs nothing; or the idle time that loading causes
-    (`analyses.idle_causes`), where that is more, since stacks show loading that no range marks.
+    (`analyses.idle.causes`), where that is more, since stacks show loading that no range marks.
 
     Fires when unhidden data loading takes `LEAST_SHARE` of the steps or more.
     """
