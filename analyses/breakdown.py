@@ -51,7 +51,7 @@ TABLES: Final = {
         short="device_id window_ns compute_ns exposed_communication_ns exposed_memory_ns idle_ns",
         processor_title="Time of the processors",
         main=True,
-    ),
+    )
 }
 """How each table is presented."""
 

@@ -67,10 +67,7 @@ def _overlap(scope: Scope) -> Overlap:
             f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
         )
     return Overlap(
-        answer=answer,
-        devices=devices,
-        collectives=_collectives(scope),
-        not_captured=None if total else none,
+        answer=answer, devices=devices, collectives=_collectives(scope), not_captured=None if total else none
     )
 
 

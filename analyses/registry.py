@@ -15,14 +15,7 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result, TableView
 
-__all__ = [
-    "BUILT_IN",
-    "ENTRY_POINT_GROUP",
-    "Analysis",
-    "AnalysisFunction",
-    "analyses",
-    "get_analysis",
-]
+__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "Analysis", "AnalysisFunction", "analyses", "get_analysis"]
 
 
 AnalysisFunction = Callable[[Any], "Result"]

@@ -62,8 +62,7 @@ TABLES: Final = {
         titles={"os_call": "OS call", "share": "of this time"},
     ),
     "by_function": TableView(
-        "Idle time outside recorded calls, by sampled function",
-        "function samples share",
+        "Idle time outside recorded calls, by sampled function", "function samples share"
     ),
     "device_gaps": TableView(
         "Longest gaps of a whole device, and why",

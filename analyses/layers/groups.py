@@ -15,12 +15,7 @@ from tracekit.trees import has_same_above, parent_rows, rolled_up, rolled_up_lea
 
 __all__ = ["HostTimes", "by_group", "host_times", "pattern_of", "shares"]
 
-_INCLUSIVE = (
-    "device_ns",
-    *(f"{name}_ns" for name in PHASES),
-    "recomputed_ns",
-    "host_ns",
-)
+_INCLUSIVE = ("device_ns", *(f"{name}_ns" for name in PHASES), "recomputed_ns", "host_ns")
 _NUMBER = r"(^|[./])\d+([./]|$)"
 _NUMBERED = r"(^|[_ #:\-])\d+([./]|$)"
 """A part of a path that is a number, and one that ends in one: what tells repeated layers apart."""

@@ -72,10 +72,7 @@ def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
     ).unique("thread", keep="first")
     bars = pl.concat([_spans(model), _markers(model), _nodes(scope, found)])
     host = _nested(bars, ["thread", "phase"]).join(threads, on="thread", how="left", maintain_order="left")
-    return LayerTracks(
-        host=host.select("process_id", "thread_id", *_BAR),
-        device=_device(scope, found),
-    )
+    return LayerTracks(host=host.select("process_id", "thread_id", *_BAR), device=_device(scope, found))
 
 
 def _spans(model: StackModel) -> pl.DataFrame:

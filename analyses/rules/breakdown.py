@@ -188,12 +188,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
             "everything",
         ),
         ("steps" not in captured and not scope.steps.height, "steps", "step times", "steps"),
-        (
-            has_ops and "shapes" not in captured,
-            "shapes",
-            "times by shape",
-            "shapes",
-        ),
+        (has_ops and "shapes" not in captured, "shapes", "times by shape", "shapes"),
         (
             has_ops and not captured & {"layers", "modules"} and not _has_ranges(trace),
             "layers",
@@ -223,9 +218,7 @@ INCOMPLETE_CAPTURE = Rule(
     id="incomplete_capture",
     analysis="breakdown",
     evidence=incomplete_capture,
-    advice=Advice(
-        "Profile again.",
-    ),
+    advice=Advice("Profile again."),
     about_run=False,
 )
 
@@ -235,12 +228,7 @@ INCOMPLETE_CAPTURE = Rule(
 EARLY_SHARE: Final = 0.01
 """A few activities before their launch are rounding; from one in a hundred on the clocks are apart."""
 
-_MATTERS: Final = (
-    "absurd_duration",
-    "missing_duration",
-    "negative_duration",
-    "event_without_time",
-)
+_MATTERS: Final = ("absurd_duration", "missing_duration", "negative_duration", "event_without_time")
 """Defects of severity warning that change times."""
 
 
@@ -278,6 +266,6 @@ DAMAGED_CAPTURE = Rule(
     evidence=damaged_capture,
     advice=Advice(
         "Record again with fewer active steps, let export_chrome_trace finish before the process ends, "
-        "and keep the clocks of host and device in step (a current driver and profiler).",
+        "and keep the clocks of host and device in step (a current driver and profiler)."
     ),
 )

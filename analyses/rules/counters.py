@@ -38,7 +38,7 @@ COUNTER_REPLAY = Rule(
     evidence=counter_replay,
     advice=Advice(
         "Read the counters here, and take times, overlap and idle from a second profile without "
-        "profiler_metrics in experimental_config.",
+        "profiler_metrics in experimental_config."
     ),
 )
 
@@ -89,6 +89,6 @@ NCU_COVERAGE = Rule(
     advice=Advice(
         "Record trace and metrics with the same program, inputs and batch; let ncu measure a whole step, "
         "or all of them (--launch-skip and --launch-count at the bounds of a step, or --nvtx "
-        "--nvtx-include).",
+        "--nvtx-include)."
     ),
 )

@@ -302,7 +302,7 @@ VALUE_READS = Rule(
     runs="processor",
     advice=Advice(
         "Keep the value in a tensor: accumulate losses and metrics and call .item() every N steps; "
-        "replace Python conditions on tensors by torch.where.",
+        "replace Python conditions on tensors by torch.where."
     ),
     pattern="reading values of tensors with .item() and its kin",
 )
@@ -399,7 +399,7 @@ LONG_GAPS = Rule(
     runs="device",
     advice=Advice(
         "Look at what the host does there: tracekit idle --causes lists the gaps with their cause and "
-        "where the host was, tracekit view --html shows what runs around them.",
+        "where the host was, tracekit view --html shows what runs around them."
     ),
     restates=True,
 )

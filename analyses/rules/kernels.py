@@ -166,7 +166,7 @@ UNFUSED_ATTENTION = Rule(
     evidence=unfused_attention,
     advice=Advice(
         "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.',
+        'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.'
     ),
 )
 
@@ -350,7 +350,5 @@ WHOLE_GRAPHS = Rule(
     id="whole_graphs",
     analysis="kernels",
     evidence=whole_graphs,
-    advice=Advice(
-        "Record their kernels: nsys profile --cuda-graph-trace=node.",
-    ),
+    advice=Advice("Record their kernels: nsys profile --cuda-graph-trace=node."),
 )

@@ -353,8 +353,7 @@ COLD_START = Rule(
     evidence=cold_start,
     runs="device",
     advice=Advice(
-        "Profile the steady state: run some steps before recording, {warm-up}.",
-        flags=("--warmup",),
+        "Profile the steady state: run some steps before recording, {warm-up}.", flags=("--warmup",)
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )
@@ -396,8 +395,5 @@ PROFILER_OVERHEAD = Rule(
     id="profiler_overhead",
     analysis="launches",
     evidence=profiler_overhead,
-    advice=Advice(
-        "Record less: {less}, and judge speed by a run without profiler.",
-        flags=("--warmup",),
-    ),
+    advice=Advice("Record less: {less}, and judge speed by a run without profiler.", flags=("--warmup",)),
 )

@@ -45,12 +45,7 @@ class Grid:
     batch: Sequence[int | None] = ()
 
     def plans(
-        self,
-        *,
-        settings: Settings,
-        options: CaptureOptions,
-        levels: tuple[Level, ...],
-        data: Path | None,
+        self, *, settings: Settings, options: CaptureOptions, levels: tuple[Level, ...], data: Path | None
     ) -> list[Plan]:
         """One plan for each combination, each once; `settings` give what the grid does not vary.
 

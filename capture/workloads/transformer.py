@@ -82,13 +82,7 @@ class TranslationTransformer(nn.Module):
         self.positions = SinusoidalPositions(shape.width)
         self.dropout = nn.Dropout(shape.dropout)
         self.transformer = nn.Transformer(
-            shape.width,
-            shape.heads,
-            shape.layers,
-            shape.layers,
-            shape.inner,
-            shape.dropout,
-            batch_first=True,
+            shape.width, shape.heads, shape.layers, shape.layers, shape.inner, shape.dropout, batch_first=True
         )
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.head.weight = self.embedding.weight

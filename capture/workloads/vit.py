@@ -96,9 +96,5 @@ def build(options: WorkloadOptions) -> Recipe:
         batch=options.batch or (2 if options.tiny else 64),
         size=side,
         synthetic=True,
-        config={
-            "variant": "tiny" if options.tiny else variant,
-            "classes": _CLASSES,
-            **training.config,
-        },
+        config={"variant": "tiny" if options.tiny else variant, "classes": _CLASSES, **training.config},
     )

@@ -259,12 +259,7 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
     offers = offers.select(*key, *call).drop_nulls(key).sort("launch_start", maintain_order=True)
     seekers = numbered.select("activity_id", "start", *key).drop_nulls(key).sort("start")
     early = seekers.join_asof(
-        offers,
-        left_on="start",
-        right_on="launch_start",
-        by=key,
-        check_sortedness=False,
-        coalesce=False,
+        offers, left_on="start", right_on="launch_start", by=key, check_sortedness=False, coalesce=False
     )
     late = early.filter(pl.col("launch_id").is_null()).select("activity_id", "start", *key)
     late = late.join(offers.unique(key, keep="last", maintain_order=True), on=key, how="inner")

@@ -32,8 +32,7 @@ def scrub(
         typer.Option(metavar="TEXT", help="Also replace this text wherever it occurs; repeatable."),
     ] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Do not replace this word in names; repeatable."),
+        list[str] | None, typer.Option(metavar="TEXT", help="Do not replace this word in names; repeatable.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list what would be kept and left out; OUT is not needed.")

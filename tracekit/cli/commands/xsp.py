@@ -38,8 +38,7 @@ _Traces = Annotated[
     ),
 ]
 _Analysis = Annotated[
-    list[str] | None,
-    typer.Option(metavar="A1…A15", help="Show only this analysis, or overhead; repeatable."),
+    list[str] | None, typer.Option(metavar="A1…A15", help="Show only this analysis, or overhead; repeatable.")
 ]
 _Metrics = Annotated[
     Path | None,
@@ -50,10 +49,7 @@ _Metrics = Annotated[
 ]
 _Batch = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Show the run with this batch in A2 to A14. The default is the optimal batch.",
-    ),
+    typer.Option(min=1, help="Show the run with this batch in A2 to A14. The default is the optimal batch."),
 ]
 
 

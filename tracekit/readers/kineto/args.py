@@ -61,9 +61,7 @@ class OpArgs(
 
 
 class RuntimeArgs(
-    msgspec.Struct,
-    gc=False,
-    rename={"external_id": "External id", "external_id_2021": "external id"},
+    msgspec.Struct, gc=False, rename={"external_id": "External id", "external_id_2021": "external id"}
 ):
     """Calls of the CUDA or HIP API."""
 

@@ -154,10 +154,7 @@ class RawFrames:
         }
 
     def _place(self, group: list[AnyEvent]) -> dict[str, pl.Series]:
-        return {
-            "process_id": self._ids(_get(group, "pid")),
-            "thread_id": self._ids(_get(group, "tid")),
-        }
+        return {"process_id": self._ids(_get(group, "pid")), "thread_id": self._ids(_get(group, "tid"))}
 
     def _add_host(self, kind: str, group: list[AnyEvent]) -> None:
         base = {**self._common(group), **self._place(group)}

@@ -28,15 +28,7 @@ from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
 from tracekit.readers.kineto.source import Source
 from tracekit.readers.kineto.vocabulary import ANNOTATION_PREFIXES
-from tracekit.trace import (
-    FLOW_SCHEMA,
-    THREAD_SCHEMA,
-    DeviceInfo,
-    Excerpt,
-    Meta,
-    Trace,
-    one_of,
-)
+from tracekit.trace import FLOW_SCHEMA, THREAD_SCHEMA, DeviceInfo, Excerpt, Meta, Trace, one_of
 
 __all__ = ["read_kineto"]
 

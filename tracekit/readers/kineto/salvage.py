@@ -18,10 +18,7 @@ _EVENT_BEGINS: Final = re.compile(rb',\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 # Every quote begins a match, closed or not: a search that fails at each of a million quotes would never end.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
-_STRING_OR_OPEN: Final = re.compile(
-    rb'"[^"\\]*(?:\\.[^"\\]*)*"|(")[^"\\]*(?:\\.[^"\\]*)*\\?\Z',
-    re.DOTALL,
-)
+_STRING_OR_OPEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(")[^"\\]*(?:\\.[^"\\]*)*\\?\Z', re.DOTALL)
 _STRING_OR_BARE: Final = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
     rb"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])",

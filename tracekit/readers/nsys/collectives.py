@@ -36,8 +36,7 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
         return collectives
     payloads = host.select("payload").unique().drop_nulls()
     made = payloads.select(
-        _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),
-        _number(words.RANKS).alias("ranks"),
+        _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"), _number(words.RANKS).alias("ranks")
     )
     made = made.drop_nulls().unique().filter(pl.col("group").is_unique())
     joined = collectives.join(made, on="group", how="left", maintain_order="left")

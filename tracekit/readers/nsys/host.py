@@ -93,11 +93,7 @@ def _named(
 
 
 def _spans(
-    rows: pl.DataFrame,
-    kind: str,
-    texts: Texts,
-    column: str,
-    codes: tuple[str, dict[int, str]] | None = None,
+    rows: pl.DataFrame, kind: str, texts: Texts, column: str, codes: tuple[str, dict[int, str]] | None = None
 ) -> pl.DataFrame:
     names: list[pl.Series | pl.Expr] = [texts.of(rows[column])]
     if codes is not None:
@@ -131,10 +127,7 @@ def samples(tables: Tables, health: HealthLog) -> Pages:
         yield (
             "samples",
             page.join(stacks, on="id", how="inner", maintain_order="left").select(
-                process_of("globalTid"),
-                thread_of("globalTid"),
-                "start",
-                "stack",
+                process_of("globalTid"), thread_of("globalTid"), "start", "stack"
             ),
         )
 

@@ -78,12 +78,7 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
             _build(
-                _Part(path, size, part, len(parts), process),
-                store,
-                shared,
-                machine,
-                threads,
-                health.copy(),
+                _Part(path, size, part, len(parts), process), store, shared, machine, threads, health.copy()
             )
             for part, (process, store) in enumerate(parts)
         ]
