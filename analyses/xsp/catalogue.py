@@ -143,7 +143,7 @@ A1: Model information: How fast is the model, and at which batch?
 A2: Layer information: Which layers does the model run?
 A3: Layer latency: How long does each layer take, in the order of execution?
 A4: Layer memory allocation: How much memory does each layer allocate, in the order of execution?
-A5: Layer type distribution: Of which types are the layers?
+A5: Layer type distribution: How many layers are there of each type?
 A6: Layer latency by type: Which types of layers take the time?
 A7: Layer memory allocation by type: Which types of layers allocate the memory?
 A8: GPU kernel information: Which kernels run, call by call?
@@ -151,7 +151,7 @@ A9: GPU kernel roofline: Is each kernel bound by memory or by arithmetic?
 A10: GPU kernel information by name: Which kernels take the time?
 A11: GPU kernel information by layer: Which layers take the device's time?
 A12: GPU metrics by layer: How much arithmetic and memory traffic does each layer cause?
-A13: GPU and non-GPU latency of layers: What of each layer's time does the device work?
+A13: GPU and non-GPU latency of layers: How much of each layer's time does the device work?
 A14: Layer roofline: Is each layer bound by memory or by arithmetic?
 A15: GPU kernel information by model: What do the kernels of the model do, and what bounds it?
 overhead: What each level adds: How much does each level of recording slow down what lies above it?
