@@ -18,8 +18,8 @@ from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
+from tracekit.names import category_name
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import Trace

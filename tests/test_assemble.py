@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.health import HealthLog
-from tracekit.name_table import NameTable
 from tracekit.readers.assemble import assemble
+from tracekit.spans import NameTable
 from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, empty
 
 INWARD = {"python": 0, "runtime": 2, "sync": 2}

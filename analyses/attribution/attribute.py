@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution.fused_names import fused_operators
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import (
     METHOD,
@@ -46,6 +45,7 @@ from tracekit.facts.stack_names import (
     HOST_TO_DEVICE,
     PHASES,
 )
+from tracekit.names import fused_operators
 from tracekit.readers import flag_for
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace

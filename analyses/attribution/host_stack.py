@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.name_table import NameTable
-from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest
+from tracekit.spans import BoolArray, Int64Array, NameTable, Nesting, kept_nesting, nest
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]

@@ -14,8 +14,7 @@ from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
-from tracekit.name_table import NameTable
-from tracekit.spans import Nesting, nesting_of, take
+from tracekit.spans import NameTable, Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
 __all__ = ["LinkedFrames", "assemble", "conform"]

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
-from tracekit.facts.category_names import category_name
 from tracekit.files import make_directory, write_bytes
-from tracekit.names import shorten_name
+from tracekit.names import category_name, shorten_name
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FIGURE_FORMATS, FigureFormat
 from tracekit.report.model import Figure, Report

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import unit_of
-from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
 from tracekit.trace import Excerpt
 from tracekit.trees import depth_first, parent_rows

@@ -11,8 +11,8 @@ from tracekit.analyses.parts import ProcessorParts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
-from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_ns, format_share
+from tracekit.names import category_name
 from tracekit.verdict.advice import Owned, choose, general, python_advice
 from tracekit.verdict.idle_words import MOSTLY, where
 from tracekit.verdict.model import Cost, Verdict

@@ -19,9 +19,9 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
-from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Bound
+from tracekit.names import category_name
 from tracekit.verdict.advice import (
     Owned,
     choose,

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracekit.facts.category_names import category_name
 from tracekit.facts.units import format_share
+from tracekit.names import category_name
 from tracekit.report.format import format_cell
 from tracekit.report.model import Figure
 from tracekit.trace import CATEGORIES
