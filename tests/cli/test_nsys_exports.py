@@ -138,7 +138,7 @@ def test_of_many_processes_one_report_in_full(
     assert first.split("·")[1].strip() == "process 104"
     assert text.count("Where did the device's time go?") == 1
     said = " ".join(text.split())
-    assert "full report of process 104 alone" in said
+    assert "full report below the table is that of process 104" in said
     assert "--process PID" in said.replace("\\", "")
     lines = [
         line

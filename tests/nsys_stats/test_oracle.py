@@ -54,9 +54,11 @@ def test_several_processes_together(name: str) -> None:
 def test_real_traces(path: Path) -> None:
     trace = tracekit.read(path)
     compared = {name for name in REPORTS if agrees([trace], name)}
-    assert "nvtx_sum" in compared
+    kinds = set(trace.host["kind"].unique())
+    assert "nvtx_sum" in compared or not kinds & {"annotation", "step", "module"}
     if trace.has_device:
-        assert {"cuda_gpu_kern_sum", "cuda_gpu_sum", "cuda_api_sum"} <= compared
+        assert {"cuda_gpu_kern_sum", "cuda_gpu_sum"} <= compared
+    assert "cuda_api_sum" in compared or "runtime" not in kinds
 
 
 @pytest.mark.slow
