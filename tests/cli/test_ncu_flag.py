@@ -94,7 +94,7 @@ def test_a_table_of_which_nothing_fits_is_told_every_time(
     for _ in range(2):
         code, out, err = run(capsys, *words, trace, "--ncu", file)
         assert code == 0
-        assert err.startswith("warning: rank-0: of 1 launches that Nsight Compute measured none fits")
+        assert err.startswith("warning: rank-0: none of the 1 launches that Nsight Compute measured matches")
         assert err.count("\n") == 1
         if words[0] in ("report", "counters"):
             assert "another_program" in out

@@ -384,7 +384,7 @@ def test_other_inputs_are_refused(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "other.sqlite").unlink()
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as file:
         file.execute("CREATE TABLE a (b)")
-    with pytest.raises(UnreadableTraceError, match="no export of Nsight Systems"):
+    with pytest.raises(UnreadableTraceError, match="not an Nsight Systems export"):
         scrub(tmp_path / "other.sqlite", out)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnreadableTraceError, match="no file"):

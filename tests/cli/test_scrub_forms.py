@@ -142,7 +142,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
             scrub(source, target)
     (tmp_path / "other").mkdir()
     pl.DataFrame({"a": [USER]}).write_parquet(tmp_path / "other" / "notes.parquet")
-    with pytest.raises(UnreadableTraceError, match="no export"):
+    with pytest.raises(UnreadableTraceError, match="not an Nsight Systems export"):
         scrub(tmp_path / "other", tmp_path / "out")
     (tmp_path / "other" / "NVTX_EVENTS.parquet").write_bytes(b"PAR1")
     with pytest.raises(UnreadableTraceError, match="NVTX_EVENTS"):

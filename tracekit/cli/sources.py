@@ -145,8 +145,8 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
     if not match.linked:
         sys.stderr.write(
             f"warning: {_printable(trace.meta.name)}: none of the {match.measured:,} launches that Nsight Compute measured "
-            f"matches one of the {match.kernels:,} kernels of the trace ({match.unmatched:,} by name, grid and block, "
-            f"{match.ambiguous:,} by their number)\n"
+            f"matches one of the {match.kernels:,} kernels of the trace (name, grid or block differ for "
+            f"{match.unmatched:,}, the number of launches for {match.ambiguous:,})\n"
         )
     return match.trace, match.linked > 0
 
