@@ -30,7 +30,6 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules",),
-    ("analyses.run",),
     ("verdict",),
     ("report",),
     ("cli", "__main__"),

@@ -89,6 +89,7 @@ def test_links_where_every_id_is_that_of_one_call(
     assert told.get("unlinked_activity", 0) == (len(lost) if calls else 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["aten::mm", "mm", "", None]), max_size=10))
 def test_names_that_match(names: list[str | None]) -> None:

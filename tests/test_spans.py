@@ -103,6 +103,7 @@ def test_no_spans() -> None:
     assert nesting.innermost_at([0], [1]).tolist() == [-1]
 
 
+@pytest.mark.slow
 def test_as_many_threads_as_spans_took_quadratic_time() -> None:
     count = 100_000
     thread = np.arange(count)
@@ -110,6 +111,7 @@ def test_as_many_threads_as_spans_took_quadratic_time() -> None:
     assert (nesting.innermost_at(thread[::-1], np.zeros(count, int)) == thread[::-1]).all()
 
 
+@pytest.mark.slow
 def test_spans_after_a_deep_chain_took_quadratic_time() -> None:
     depth, count = 20_000, 200_000
     start = np.append(np.arange(depth), 5 * depth + 2 * np.arange(count))

@@ -43,6 +43,7 @@ def test_ids_of_threads_are_made_as_documented() -> None:
     assert global_id(1, 1, hardware=255) < 0
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_files_hold_what_the_program_says(version: str, tmp_path: Path) -> None:
     program = training(1, shape_of("capture"), Style(marks="capture")).program
@@ -78,6 +79,7 @@ def test_versions_differ_as_real_ones_do(tmp_path: Path) -> None:
     assert "mangledName" not in names
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_planted_operators_are_the_innermost_ranges(marks: str, version: str, tmp_path: Path) -> None:
@@ -133,6 +135,7 @@ def test_the_other_workload_converts_as_well(tmp_path: Path) -> None:
     assert sum(kinds.values()) == len(planted.activities)
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize("name", ODD)
 def test_odd_files_are_made(name: str, tmp_path: Path) -> None:
     assert ODD[name](tmp_path).exists()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow import rest_is_slow
 from synthetic import (
     INCIDENTS,
     STYLES,
@@ -77,6 +76,7 @@ def test_same_seed_same_trace() -> None:
     assert generate(7).events != generate(8).events
 
 
+@pytest.mark.quick(1)
 def test_the_file_alone_gives_the_planted_facts(planted: Planted) -> None:
     derived = derive(dump(planted, "compact"))
     assert [span_facts(s) for s in derived.spans] == [span_facts(s) for s in planted.spans]
@@ -101,6 +101,7 @@ def test_times_are_on_the_clock_grid(planted: Planted) -> None:
     assert all(event[key] % tick == 0 for event in planted.events for key in ("ts", "dur") if key in event)
 
 
+@pytest.mark.quick(4)
 def test_gaps_are_the_oracles_and_every_ns_has_a_reason(planted: Planted) -> None:
     for device in {a.device for a in planted.activities}:
         own = [gap for gap in planted.gaps if gap.device == device]
@@ -214,7 +215,8 @@ def test_memory_events_add_up() -> None:
 # -- the writers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("style", rest_is_slow(STYLES, 3))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_a_written_file_parses_back_exactly(tmp_path: Path, style: str, suffix: str) -> None:
     planted = generate(5, tick_ns=1000 if style == "year2021" else 1)
@@ -234,6 +236,7 @@ def test_a_written_file_parses_back_exactly(tmp_path: Path, style: str, suffix: 
     assert bool(header) != STYLES[style].array
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("style", [name for name in STYLES if name != "strings"])
 def test_every_style_keeps_the_facts(style: str) -> None:
     planted = generate(6, tick_ns=1000, python_stacks=False)

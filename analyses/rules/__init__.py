@@ -6,20 +6,21 @@ they cite. How grave a finding is, the share of the window at stake decides (`ru
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracekit.analyses.program import program
+from tracekit.analyses.registry import Analysis, get_analysis
+from tracekit.analyses.result import Result
 from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, steps
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, once
 from tracekit.findings import Finding, rank
 from tracekit.readers import RECORDABLE, flag_for
+from tracekit.trace import Trace
 
-if TYPE_CHECKING:
-    from tracekit.analyses.result import Result
-
-__all__ = ["RULES", "findings_of", "rule_of", "words_for"]
+__all__ = ["RULES", "findings_of", "rule_of", "run", "words_for"]
 
 _MODULES: Final = (breakdown, steps, idle, kernels, launches, memory, counters)
 
@@ -30,6 +31,25 @@ RULES: Final[dict[str, Rule]] = {
     if isinstance(rule := getattr(module, name), Rule)
 }
 """Every rule by its id."""
+
+
+def run(analysis: Analysis | str, of: Scope | Trace) -> Result:
+    """The result of an analysis, or of the one of this name, on a scope, with the findings of its rules.
+
+    Of a trace it is its default scope. Raises UsageError when no analysis has the name, and TypeError when the function of
+    another package returns something else.
+
+    >>> import tracekit
+    >>> [finding.id for finding in run("kernels", tracekit.read("sample_traces/cnn_cpu/trace.json.gz")).findings]
+    ['optimizer_not_fused']
+    """
+    analysis = get_analysis(analysis) if isinstance(analysis, str) else analysis
+    result: object = once(of, analysis.load())
+    if not isinstance(result, Result):
+        message = f"it returned {type(result).__name__}, not a Result"
+        raise TypeError(message)
+    found = once(of, lambda scope: findings_of(analysis.name, scope, result))
+    return dataclasses.replace(result, findings=(*found, *result.findings))
 
 
 def rule_of(finding_id: str) -> Rule | None:

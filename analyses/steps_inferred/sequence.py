@@ -45,10 +45,6 @@ def _markers(*phases: str) -> tuple[str, ...]:
     return tuple(pattern for pattern, phase, layer in PHASE_MARKERS if phase in phases and layer != "<loss>")
 
 
-_PASSES: Final = _markers("forward", "backward")
-_OPTIMIZER: Final = (OPTIMIZER_RANGE, *_markers("optimizer"))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchSequence:
     """One row per launch call that put kernels on the device, in the order of the calls.
@@ -85,7 +81,9 @@ class LaunchSequence:
         """Which of these launches lie in an operator, module or forward or backward pass together with the launch before."""
         host = self.trace.host.select("kind", "name", "thread_id", "start", "duration")
         ranges = host.filter(pl.col("kind") == "annotation")
-        wanted = one_of("kind", "op", "module") | ((pl.col("kind") == "annotation") & _named(ranges, _PASSES))
+        wanted = one_of("kind", "op", "module") | (
+            (pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward"))
+        )
         end = pl.col("start") + pl.col("duration")
         larger = (
             host.filter(wanted)
@@ -154,13 +152,15 @@ def passes(host: pl.DataFrame) -> Int64Array:
     """When what belongs to a forward or backward pass starts: operators with autograd's numbers, and ranges named so."""
     ranges = host.filter(pl.col("kind") == "annotation")
     numbered = (pl.col("kind") == "op") & (pl.col("sequence") >= 0)
-    wanted = numbered | ((pl.col("kind") == "annotation") & _named(ranges, _PASSES))
+    wanted = numbered | ((pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward")))
     return np.sort(host.filter(wanted)["start"].to_numpy())
 
 
 def _of_optimizer(rows: pl.DataFrame, launched: Int64Array, ranges: pl.DataFrame) -> BoolArray:
     """Whether an optimizer launched each row: by the ranges around optimizers where there are any, else by category and name."""
-    ranges = ranges.filter(_named(ranges, _OPTIMIZER) & ~_named(ranges, ("zero_grad",))).sort("start")
+    ranges = ranges.filter(
+        _named(ranges, (OPTIMIZER_RANGE, *_markers("optimizer"))) & ~_named(ranges, ("zero_grad",))
+    ).sort("start")
     if not ranges.height:
         chosen = rows.select((pl.col("category") == "optimizer") & ~_named(rows, (_NO_OPTIMIZER,)))
         return chosen.to_series().fill_null(value=False).to_numpy()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from slow import rest_is_slow
 from synthetic import Activity, Planted, generate, oracle, write
 
 import tracekit
@@ -32,9 +31,7 @@ CONFIGS: list[dict[str, object]] = [
 CASES = [(seed, config) for seed in range(3) for config in CONFIGS]
 
 
-@pytest.fixture(
-    params=rest_is_slow(CASES, len(CONFIGS)), ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1].values()))}"
-)
+@pytest.fixture(params=CASES, ids=lambda c: f"{c[0]}-{'-'.join(map(str, c[1].values()))}")
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Planted, Trace]:
     seed, config = request.param
     truth = generate(seed, orphans=0, lost_launches=0, **config)
@@ -53,6 +50,7 @@ def both_windows(truth: Planted, trace: Trace) -> list[tuple[Scope, list[Activit
     ]
 
 
+@pytest.mark.quick(2)
 def test_windows(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     origin = trace.meta.origin_ns
@@ -62,6 +60,7 @@ def test_windows(case: tuple[Planted, Trace]) -> None:
         assert scope.activities.height == len(activities)
 
 
+@pytest.mark.quick(3)
 def test_breakdown_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     for scope, activities in both_windows(truth, trace):
@@ -80,6 +79,7 @@ def test_breakdown_to_the_ns(case: tuple[Planted, Trace]) -> None:
             assert row["overlap_ns"] == expected.overlap
 
 
+@pytest.mark.quick(3)
 def test_overlap_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     scope = select(trace, window="trace")
@@ -93,6 +93,7 @@ def test_overlap_to_the_ns(case: tuple[Planted, Trace]) -> None:
         assert 0 <= row["exposed_ns"] <= row["total_ns"]
 
 
+@pytest.mark.quick(2)
 def test_idle_per_stream_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     result = idle(select(trace, window="trace"))
@@ -104,6 +105,7 @@ def test_idle_per_stream_to_the_ns(case: tuple[Planted, Trace]) -> None:
     assert result.gaps["duration_ns"].is_sorted(descending=True)
 
 
+@pytest.mark.quick(2)
 def test_kernel_statistics(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     result = kernels(select(trace, window="trace"))
@@ -128,6 +130,7 @@ def test_kernel_statistics(case: tuple[Planted, Trace]) -> None:
     )
 
 
+@pytest.mark.quick(4)
 def test_launch_statistics(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     result = launches(select(trace, window="trace"))
@@ -165,6 +168,7 @@ def test_a_graph_launch_is_shared_by_its_kernels(tmp_path: Path) -> None:
     assert result.launch_bound_share == pytest.approx(bound / result.activities)
 
 
+@pytest.mark.quick(4)
 def test_copies(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     copies = memory(select(trace, window="trace")).copies
@@ -182,6 +186,7 @@ def test_copies(case: tuple[Planted, Trace]) -> None:
             assert row["bytes"] == truth_row["bytes"]
 
 
+@pytest.mark.quick(3)
 def test_allocator_peaks(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     peaks = memory(trace).peaks
@@ -193,6 +198,7 @@ def test_allocator_peaks(case: tuple[Planted, Trace]) -> None:
         assert row["frees"] == sum(m.bytes < 0 for m in mine)
 
 
+@pytest.mark.quick(4)
 def test_step_times_and_composition(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     result = steps(trace)
@@ -230,6 +236,7 @@ def test_steps_from_named_ranges(tmp_path: Path) -> None:
         select(trace, step="(")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("config", [{"device_recorded": False}, {"device_recorded": False, "workers": 2}])
 def test_without_a_device_operator_self_time_takes_its_place(
     config: dict[str, object], tmp_path: Path

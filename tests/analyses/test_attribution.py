@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
-from slow import rest_is_slow
 from synthetic import SOURCES, Shape, generate, layered, write
 
 import tracekit
@@ -37,8 +36,9 @@ def name_of(shape: Shape) -> str:
     return "-".join(changed) or "plain"
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
-@pytest.mark.parametrize("shape", rest_is_slow(SHAPES, 12), ids=name_of)
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 def test_every_layer_phase_and_recomputation_is_the_planted_one(
     shape: Shape, seed: int, tmp_path: Path
 ) -> None:
@@ -59,6 +59,7 @@ def test_every_layer_phase_and_recomputation_is_the_planted_one(
     assert not wrong, f"{len(wrong)} of {len(found)}: {wrong[:4]}"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_both_operators_are_the_planted_ones(seed: int, vendor: str, tmp_path: Path) -> None:
@@ -92,9 +93,8 @@ def read(path: Path) -> tuple[Trace, pl.DataFrame]:
     return trace, attributed(select(trace, window="trace"))
 
 
-@pytest.mark.parametrize(
-    "path", rest_is_slow([*SAMPLES, *PUBLIC], 3), ids=lambda p: f"{p.parent.name}-{p.name}"
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_every_activity_has_one_place_and_they_sum_to_the_device_time(path: Path) -> None:
     trace = tracekit.read(path)
     for scope in (select(trace), select(trace, window="trace")):
@@ -108,6 +108,7 @@ def test_every_activity_has_one_place_and_they_sum_to_the_device_time(path: Path
         assert lost["layer_id"].null_count() == lost.height
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_captures_are_attributed_to_more_than_99_per_cent(path: Path) -> None:
     _, rows = read(path)

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS
-from slow import rest_is_slow
 from synthetic import nsys_oracle
 from synthetic.layered import Shape
 from synthetic.nsys_export import Program, write_parquetdir, write_sqlite
@@ -85,22 +84,25 @@ def check(traces: list[Trace], expected: list[Expected]) -> None:
     assert backward_ns
 
 
-@pytest.mark.parametrize("version", rest_is_slow(VERSIONS))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("marks", MARKS)
 def test_planted_places_in_every_version(marks: str, version: str, tmp_path: Path) -> None:
     export = training(VERSIONS.index(version), shape_of(marks), Style(marks=marks))
     check(tracekit.read_all(write_sqlite(export.program, tmp_path / "t.sqlite", version)), export.expected)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("marks", ["capture", "record", "fsdp"])
-@pytest.mark.parametrize("changed", rest_is_slow(SHAPES, 2))
+@pytest.mark.parametrize("changed", SHAPES)
 def test_planted_places_of_every_plan(changed: str, marks: str, tmp_path: Path) -> None:
     export = training(5, shape_of(marks, **SHAPES[changed]), Style(marks=marks))
     check(tracekit.read_all(write_parquetdir(export.program, tmp_path / "t")), export.expected)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSIONS[1:])
-@pytest.mark.parametrize("style", rest_is_slow(STYLES, 2))
+@pytest.mark.parametrize("style", STYLES)
 def test_planted_places_in_every_style(style: str, version: str, tmp_path: Path) -> None:
     """Version 1 tells neither backtraces nor the nodes of graphs apart."""
     export = training(7, shape_of("dict"), replace(STYLES[style], marks="dict"))
@@ -186,7 +188,8 @@ class Nested:
         self.program.kernel("gemm", begun, begun + self.random.randint(0, 9_000), stream=tid, **numbers)
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(20), 4))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(20))
 def test_ranges_around_launches_of_random_files_are_those_of_the_oracle(seed: int, tmp_path: Path) -> None:
     path = write_sqlite(Nested(seed).run(), tmp_path / "t.sqlite", VERSIONS[1 + seed % 3])
     found: dict[tuple[int, int, int], str | None] = {}
@@ -199,6 +202,7 @@ def test_ranges_around_launches_of_random_files_are_those_of_the_oracle(seed: in
     assert len({name for *_, name, _ in expected}) > 3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_ranges_around_launches_of_public_files_are_those_of_the_oracle(path: Path) -> None:
     """The innermost push/pop range on the launching thread at the launch's start, by comparing all with all."""
@@ -215,6 +219,7 @@ def test_ranges_around_launches_of_public_files_are_those_of_the_oracle(path: Pa
         pytest.skip("no range of this file is open at a launch")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_places_of_public_files_sum_to_the_device_time(path: Path) -> None:
     counts = {
@@ -239,6 +244,7 @@ def test_the_plan_is_one_of_the_forward_pass_too(tmp_path: Path) -> None:
     assert any(not row.launched for row in export.expected)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("kernel", "marked", "expected"),
     [

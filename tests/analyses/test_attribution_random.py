@@ -9,7 +9,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.attribution import attributed, attribution
@@ -89,7 +88,8 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("block", rest_is_slow(range(10)))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("block", range(10))
 def test_every_activity_of_a_random_trace_has_one_place(block: int, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     read = 0

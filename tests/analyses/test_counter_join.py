@@ -97,6 +97,7 @@ def joined_by_hand(ranges: list[str], kernels: list[tuple[str, int]]) -> list[in
     return found
 
 
+@pytest.mark.quick(13)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_join_is_that_of_the_rule(seed: int) -> None:
     rng = random.Random(seed)

@@ -33,6 +33,7 @@ def trace_of(name: str) -> Trace:
     return tracekit.read(TRACES / name)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("row", rows("temporal"))
 def test_temporal(row: dict[str, Any]) -> None:
     scope = select(trace_of(row["trace"]), window="trace")
@@ -83,6 +84,7 @@ def test_gpu_timeline(row: dict[str, Any]) -> None:
     assert got[row["row"]["type"]] / 1e6 == pytest.approx(row["value"], abs=2e-4)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("row", rows("kernel_summary"))
 def test_kernel_summary(row: dict[str, Any]) -> None:
     trace = trace_of(row["trace"])

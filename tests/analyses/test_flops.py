@@ -63,6 +63,7 @@ def convolved(
     return work
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])

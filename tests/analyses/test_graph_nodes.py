@@ -66,6 +66,7 @@ def read(program: Program, tmp_path: Path, version: str = NEWEST) -> Trace:
     return trace
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_nodes_belong_to_the_layer_of_their_capture(version: str, tmp_path: Path) -> None:
     program = captured()

@@ -51,6 +51,7 @@ def test_a_program_without_python_waits_for_host_code_and_libraries(tmp_path: Pa
     assert "Python" not in result.answer
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("pytorch", "planted"),
     [
@@ -131,6 +132,7 @@ def test_what_was_not_recorded_is_no_table(tmp_path: Path) -> None:
     assert "Outside recorded calls" not in result.answer
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_against_a_count_of_every_ns(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -164,6 +166,7 @@ def test_against_a_count_of_every_ns(tmp_path: Path, seed: int) -> None:
     assert causes(result)["host_code"] == sum(expected.values())
 
 
+@pytest.mark.slow
 def test_the_public_exports() -> None:
     files = {path.stem: path for path in PUBLIC_NSYS}
     if not files:

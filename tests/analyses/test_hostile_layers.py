@@ -50,6 +50,7 @@ def attributed(tmp_path: Path, events: list[dict[str, Any]]) -> Attribution:
     return found
 
 
+@pytest.mark.slow
 def test_leaves_below_ranges_with_long_names_do_not_repeat_them_all(tmp_path: Path) -> None:
     events = [span("user_annotation", f"{i} " + "x" * 2000, i, 10_000 - 2 * i) for i in range(100)]
     for i in range(1000):
@@ -67,6 +68,7 @@ def test_a_range_with_a_path_that_is_too_long_counts_as_the_one_around_it(tmp_pa
     assert found.layers["path"][found.activities["layer_id"][0]] == paths[-1]
 
 
+@pytest.mark.slow
 def test_nested_ranges_by_the_thousand(tmp_path: Path) -> None:
     depth = 20_000
     events = [span("user_annotation", f"r{i}", i, 4 * depth - 2 * i) for i in range(depth)]

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
-from slow import rest_is_slow
 from synthetic import INCIDENTS, Planted, generate, write
 
 import tracekit
@@ -65,7 +64,8 @@ def split_of(gap: Any) -> dict[str, int]:
     return {cause: ns for cause, ns in known.items() if ns}
 
 
-@pytest.mark.parametrize("name", rest_is_slow(CONFIGS, 3))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
     right = total = 0
     planted: Counter[str] = Counter()
@@ -91,6 +91,7 @@ def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
     assert {cause: got[cause] for cause in host} == {cause: planted[cause] for cause in host}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("incident", INCIDENTS)
 def test_every_incident_shows_as_its_cause(incident: str, tmp_path: Path) -> None:
     truth = generate(7, incidents=(incident,), orphans=0, lost_launches=0)
@@ -124,15 +125,15 @@ def conserved(scope: Scope) -> IdleCauses:
     return result
 
 
-@pytest.mark.parametrize(
-    "path", rest_is_slow([*SAMPLES, *PUBLIC], 2), ids=lambda p: f"{p.parent.name}-{p.name}"
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_conservation_on_real_traces(path: Path, window: Any) -> None:
     trace = tracekit.read(path)
     conserved(select(trace, window=window))
 
 
+@pytest.mark.slow
 def test_a_real_run_without_workers_waits_for_data() -> None:
     path = next((p for p in PUBLIC if p.name.startswith("v100_resnet50_2021_workers0")), None)
     if path is None:

@@ -53,6 +53,7 @@ def waiting(spans: list[tuple[str, str]]) -> Planted:
     return made
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("cause", "spans"),
     CASES,

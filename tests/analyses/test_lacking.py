@@ -64,6 +64,7 @@ def test_launches_that_were_not_recorded() -> None:
         assert text.endswith("; record with nsys profile --trace=cuda,nvtx")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("format_", ["kineto", "nsys"])
 def test_launches_that_were_recorded_but_lost_their_numbers(format_: str) -> None:
     trace = of_format(planted(calls=True, linked=False).trace(captured=frozenset({"device"})), format_)
@@ -114,6 +115,7 @@ def bare(format_: str) -> list[Trace]:
     return [of_format(one, format_) for one in (*made, on_cpu.trace(captured=frozenset(), devices=()))]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("format_", "foreign"), [("nsys", TORCH_ALONE), ("kineto", NSYS_ALONE)])
 def test_no_text_of_a_report_names_the_flag_of_another_profiler(
     format_: str, foreign: tuple[str, ...]
@@ -129,6 +131,7 @@ def test_no_text_of_a_report_names_the_flag_of_another_profiler(
         assert not any(word in flag for flag in facts_of(trace)["not_captured"].values() for word in foreign)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("format_", ["kineto", "nsys"])
 def test_a_report_says_once_how_to_record_the_device(format_: str) -> None:
     hints = [how_to_record(what, format_) for what in ("device", "everything")]

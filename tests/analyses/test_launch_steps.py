@@ -448,6 +448,7 @@ def real(paths: list[Path]) -> list[object]:
     return [pytest.param(path, marks=pytest.mark.slow) if path in slow else path for path in paths]
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("path", real(PUBLIC), ids=lambda p: p.name)
 def test_hidden_marks_of_real_traces_are_inferred_or_nothing_is(path: Path) -> None:
     trace = tracekit.read(path)

@@ -47,6 +47,7 @@ def places(trace: Trace) -> dict[str, str | None]:
 ALL = ["model", "model/block", "model/block/linear", "sync 7"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [

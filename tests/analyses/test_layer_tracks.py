@@ -197,10 +197,12 @@ def check_device_bars(trace: Trace) -> int:
     return len(bars)
 
 
+@pytest.mark.quick(2)
 def test_every_activity_lies_in_the_bars_of_its_layers(planted: Trace) -> None:
     assert check_device_bars(planted) > 20
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "path", [p for p in PUBLIC if p.stat().st_size < 130_000], ids=lambda path: path.name
 )
@@ -208,6 +210,7 @@ def test_real_streams(path: Path) -> None:
     check_device_bars(tracekit.read(path))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
 def test_captures_have_every_layer_in_both_directions(path: Path) -> None:
     """Of a capture at level M or finer, each layer that has a forward bar and parameters has a backward bar."""

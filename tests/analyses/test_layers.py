@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
 from planted import MS, US, Planted
-from slow import rest_is_slow
 from synthetic import generate, oracle, write
 
 import tracekit
@@ -79,19 +78,17 @@ def check_laws(trace: Trace, scope: Scope) -> Layers:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", rest_is_slow([*SAMPLES, *PUBLIC], 2), ids=lambda p: f"{p.parent.name}-{p.name}"
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_conservation_on_every_trace(path: Path, window: Any) -> None:
     trace = tracekit.read(path)
     check_laws(trace, select(trace, window=window))
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
-@pytest.mark.parametrize(
-    "config", rest_is_slow(SYNTHETIC, 3), ids=lambda c: "-".join(map(str, c)) or "default"
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("config", SYNTHETIC, ids=lambda c: "-".join(map(str, c)) or "default")
 def test_conservation_on_synthetic_traces(seed: int, config: dict[str, Any], tmp_path: Path) -> None:
     trace = tracekit.read(write(generate(seed, **config), tmp_path / "t.json"))
     for window in ("steps", "trace"):
@@ -166,6 +163,7 @@ def below(path: str, other: str) -> bool:
     return other == path or other.startswith(f"{path}.")
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_planted_model(seed: int) -> None:
     model = Model(seed)

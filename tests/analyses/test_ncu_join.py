@@ -13,7 +13,6 @@ import pytest
 from paths import PUBLIC, ROOT
 from planted import Planted
 from planted_ncu import Launch, counted
-from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.counters import counters
@@ -108,6 +107,7 @@ def test_every_launch_gets_its_own(report) -> None:
     assert not [kind for kind in health(match.trace) if kind.startswith("ncu_")]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_subset_by_name_in_any_trace(report, seed: int) -> None:
     rng = random.Random(seed)
@@ -293,7 +293,8 @@ def by_hand(steps: list[list[Key]], launches: list[tuple[Key, int]]) -> list[int
     return got
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(80), 8))
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(80))
 def test_the_join_is_that_of_the_rule(report, seed: int) -> None:
     rng = random.Random(seed)
     one = [(rng.choice("abc"), rng.randint(1, 2)) for _ in range(rng.randint(1, 8))]

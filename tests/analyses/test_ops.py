@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 from planted import MS, US, Planted
-from slow import rest_is_slow
 from synthetic import HostSpan, generate, write
 from synthetic import Planted as Truth
 
@@ -63,7 +62,8 @@ def expected(truth: Truth, low: int, high: int, wanted: set[int]) -> dict[str | 
     return table
 
 
-@pytest.mark.parametrize("seed", rest_is_slow(range(3)))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())))
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_against_brute_force(seed: int, config: dict[str, Any], window: Any, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_launched_work_against_a_loop_over_the_activities(tmp_path: Path) -> Non
     assert len(expected) > 1
 
 
+@pytest.mark.slow
 def test_without_a_manifest_the_report_has_no_such_section(tmp_path: Path) -> None:
     captured(tmp_path)
     (tmp_path / "manifest.json").unlink()
@@ -172,6 +173,7 @@ def test_a_capture_is_read_by_its_folder(tmp_path: Path) -> None:
         tracekit.read(tmp_path)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_phases_of_the_samples_sum_to_their_steps(path: Path) -> None:
     trace = tracekit.read(path)

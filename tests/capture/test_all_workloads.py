@@ -114,6 +114,7 @@ def within(trace: Trace, found: pl.DataFrame) -> list[str]:
     return names
 
 
+@pytest.mark.quick(1)
 def test_the_runs_are_those_of_the_levels(captured: Captured) -> None:
     manifest = captured.result.manifest
     assert [one.level for one in manifest.runs] == ["M", "ML", "MLG"]
@@ -224,6 +225,7 @@ def test_training_a_convolutional_network_takes_three_times_the_forward(name: st
     assert whole.get_total_flops() == 3 * forward.get_total_flops() - ahead[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", each(set(WORKLOADS) - {"ssd300", "yolov5", "resnet50"}))
 def test_the_loss_falls_on_one_batch(name: str, precision: Precision) -> None:

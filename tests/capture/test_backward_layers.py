@@ -77,6 +77,7 @@ LENGTHS = dict(
 )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["", "reentrant", "unpack"])
 def test_backward_nodes_and_sums_of_gradients_belong_to_their_layer(kind: str, tmp_path: Path) -> None:
     net = model(kind)

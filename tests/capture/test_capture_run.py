@@ -111,6 +111,7 @@ def test_a_gpu_recording_holds_the_kernels_of_its_steps(tmp_path: Path, name: st
     assert min(result.manifest.step_times_ns("MLG")) > 0
 
 
+@pytest.mark.quick(1)
 def test_a_manifest_reads_back_as_it_was_written(captured) -> None:
     assert read_manifest(captured.manifest_path) == captured.manifest
 

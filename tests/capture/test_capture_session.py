@@ -42,6 +42,7 @@ def layer_ranges(document) -> list[dict]:
     return [e for e in document["traceEvents"] if str(e.get("name")).startswith(LAYER_PREFIX)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["cnn", "encoder"])
 def test_losses_and_gradients_are_bit_identical_with_and_without_recording(name: str, tmp_path: Path) -> None:
     def trained(folder: Path | None) -> list[torch.Tensor]:

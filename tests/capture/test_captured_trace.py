@@ -93,12 +93,14 @@ def test_sequence_intervals_lead_backward_nodes_to_the_layer_of_their_forward(do
     assert sum(layer is not None for layer in layers.values()) > 0.8 * len(layers)
 
 
+@pytest.mark.quick(1)
 def test_shapes_and_memory_are_recorded(document) -> None:
     events = document["traceEvents"]
     assert any(e["name"] == "[memory]" and e["args"]["Bytes"] > 0 for e in events)
     assert any(e.get("cat") == "cpu_op" and e["args"].get("Input Dims") for e in events)
 
 
+@pytest.mark.quick(1)
 def test_nothing_names_the_machine_the_user_or_a_path(captured, document) -> None:
     assert not {"host_name", "traceName"} & set(document)
     text = json.dumps(document) + captured.manifest_path.read_text(encoding="utf-8")

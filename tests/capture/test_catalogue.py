@@ -92,6 +92,7 @@ def test_figures_are_the_published_ones(name: str) -> None:
         assert entry.forward_flops / 1e9 == pytest.approx(gflop, rel=0.006)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "entry",
     [
@@ -123,6 +124,7 @@ def test_a_listing_fits_the_terminal(width: int) -> None:
     assert any(" 25.6 M " in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_whole_columns_and_a_terminal_what_fits(monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for is_terminal in (False, True):

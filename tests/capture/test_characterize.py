@@ -167,6 +167,7 @@ def test_batch_left_to_the_workload_is_that_of_its_samples(tmp_path: Path) -> No
     assert (figures["runs"], figures["maximum_throughput_per_s"]) == (1, pytest.approx(4000))
 
 
+@pytest.mark.slow
 def test_figures_of_the_trace_at_the_optimal_batch(tmp_path: Path) -> None:
     recorded(tmp_path / "run-2", "rank-0.json.gz")
     path = write(generate(seed=3, steps=3), tmp_path / "run-2" / "rank-0.json.gz")

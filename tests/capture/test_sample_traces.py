@@ -43,6 +43,7 @@ def test_the_readme_names_each_sample_with_its_command() -> None:
         assert f"`{sample.name}`" in text
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_a_sample_holds_what_its_manifest_says(sample: Path, load_trace) -> None:
     manifest = read_manifest(sample / "manifest.json")

@@ -96,6 +96,7 @@ def test_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert [row["status"] for row in swept(tmp_path, 1, 2).values()] == ["failed", "done"]
 
 
+@pytest.mark.slow
 def test_timeout_ends_the_process_and_what_it_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_timeout_ends_the_process_and_what_it_started(
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the grandchild lives
 
 
+@pytest.mark.slow
 def test_process_that_ignores_the_request_to_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

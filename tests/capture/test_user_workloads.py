@@ -105,6 +105,7 @@ def test_frames_begin_in_the_users_file_wherever_it_ran(tmp_path: Path, capfd, m
     assert sum(line.startswith("Traceback") for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_debug_shows_all_frames(tmp_path: Path) -> None:
     words = ["capture", f"{OURS}:raises_in_its_data", "-o", str(tmp_path), *SHORT, "--debug"]
     with pytest.raises(WorkloadError) as caught:

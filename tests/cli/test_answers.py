@@ -68,6 +68,7 @@ def test_the_second_time_nothing_is_computed(
     assert len(made) == 2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "more",
     [["--top", "2"], ["--window", "trace"], ["--step", "Step"], ["--comm-pattern", "gemm"], ["-f", "md"]],
@@ -82,6 +83,7 @@ def test_another_question_has_another_answer(
     assert kept == run(capsys, "kernels", trace, *more, "--no-cache")
 
 
+@pytest.mark.slow
 def test_the_width_of_the_terminal_is_part_of_the_question(
     trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_file_that_changed_is_read_again(
     assert len(made) == 2
 
 
+@pytest.mark.slow
 def test_a_report_names_the_file_that_was_asked_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "report", trace)
     other = trace.rename(trace.with_name("renamed.json.gz"))
@@ -124,6 +127,7 @@ def test_the_state_of_the_code_is_that_of_its_files() -> None:
     assert {"decide.py", "report.html.j2", "breakdown.py", "parts.py"} <= known
 
 
+@pytest.mark.slow
 def test_a_damaged_answer_is_made_again(
     trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +167,7 @@ def test_few_answers_are_kept_of_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert Question(["0" * 64], 5).answer() == "answer 5"
 
 
+@pytest.mark.slow
 def test_an_answer_needs_no_polars(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "kernels", trace, "-f", "md")
     code = (
@@ -173,6 +178,7 @@ def test_an_answer_needs_no_polars(trace: Path, capsys: pytest.CaptureFixture[st
     subprocess.run([sys.executable, "-c", code, "kernels", str(trace), "-f", "md"], check=True, cwd="/")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "other",
     [["--max-events", "400"], ["--window", "trace"], ["--top", "1"], ["--causes"], ["--table", "streams"]],

@@ -96,6 +96,7 @@ def test_an_encoding_that_lacks_a_character(trace: Path, tmp_path: Path) -> None
     assert ran.stdout.isascii()
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "command", [["info"], ["doctor"], ["info", "-f", "json"], ["doctor", "-f", "json"], ["report"]]
 )
@@ -135,6 +136,7 @@ def test_a_named_analysis_without_a_trace(capsys: pytest.CaptureFixture[str]) ->
     assert "no trace is given" in err
 
 
+@pytest.mark.quick(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
 @pytest.mark.parametrize("form", ["table", "json", "md"])
 def test_a_file_name_that_is_no_utf8(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

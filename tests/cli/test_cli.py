@@ -15,7 +15,6 @@ import pytest
 from commands import ok, run
 from paths import PUBLIC, ROOT, SAMPLES
 from real_traces import traces
-from slow import rest_is_slow
 from synthetic import damage, dump, generate, write
 
 from tracekit.analyses.registry import BUILT_IN
@@ -30,6 +29,7 @@ def gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(generate(seed=3, steps=3, layers=1), tmp_path_factory.mktemp("gpu") / "rank-0.json.gz")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_report_on_every_trace(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "report", path)
@@ -41,7 +41,8 @@ def test_report_on_every_trace(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert 20 < len(lines) < 130
 
 
-@pytest.mark.parametrize("analysis", rest_is_slow((a.name for a in BUILT_IN), 3))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("analysis", [a.name for a in BUILT_IN])
 def test_every_analysis_in_every_format(
     analysis: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +113,7 @@ def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no trace is of rank 7" in err
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ["report", "kernels"])
 def test_several_traces_are_one_json_document(
     command: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -138,6 +140,7 @@ def test_sort_top_and_table(gpu_trace: Path, capsys: pytest.CaptureFixture[str])
         assert fault in err
 
 
+@pytest.mark.slow
 def test_causes_shows_only_the_tables_of_device_idle_time(
     gpu_trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +155,7 @@ def test_causes_shows_only_the_tables_of_device_idle_time(
     assert run(capsys, "kernels", gpu_trace, "--causes")[0] == 2
 
 
+@pytest.mark.slow
 def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def communication(*more: str) -> int:
         _, out, _ = run(capsys, "breakdown", gpu_trace, "-f", "json", *more)
@@ -163,6 +167,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "regular expression" in err
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -194,8 +199,9 @@ def test_errors_are_one_line_with_the_right_code(
     assert out == ""
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("command", ["report", "info", "doctor", "kernels"])
-@pytest.mark.parametrize("kind", rest_is_slow(["empty", "truncated", "png", "cut_gz", "text"], 2))
+@pytest.mark.parametrize("kind", ["empty", "truncated", "png", "cut_gz", "text"])
 def test_bad_input_never_gives_a_traceback(
     command: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +259,7 @@ def test_second_look_uses_the_cache(
     assert run(capsys, "report", gpu_trace, "-f", "json")[1] == expected
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_entry_is_read_again(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = run(capsys, "report", gpu_trace, "-f", "json")[1]
     for file in Path(os.environ["TRACEKIT_CACHE_DIR"]).rglob("*.parquet"):
@@ -265,6 +272,7 @@ def test_debug_shows_the_traceback() -> None:
         main(["report", "missing.json", "--debug"])
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(gpu_trace: Path) -> None:
     script = f"{sys.executable} -c 'from tracekit.cli.entry import main; main()' report {gpu_trace} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd="/")
@@ -272,6 +280,7 @@ def test_a_closed_pipe_is_no_error(gpu_trace: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_interrupt_leaves_no_half_written_report(tmp_path: Path) -> None:
     big = tmp_path / "big.json"
     data = dump(generate(seed=1, steps=4, layers=8), "compact")

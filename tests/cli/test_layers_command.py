@@ -48,6 +48,7 @@ def test_the_tree_and_its_flags(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert names(by_calls)[0] in ("<data>", "<optimizer>")
 
 
+@pytest.mark.slow
 def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     text = ok(capsys, "layers", SAMPLE, "--by", "type", "--top", "3")
     assert names(text, "By type of layer") == ["<optimizer>", "Linear", "BertSelfAttention"]
@@ -57,6 +58,7 @@ def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(only["analyses"]["layers"]["tables"]) == ["by_type"]
 
 
+@pytest.mark.slow
 def test_data_formats_hold_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = layers(tracekit.read(SAMPLE)).tree
     ok(capsys, "layers", SAMPLE, "-o", tmp_path / "t.json")
@@ -69,6 +71,7 @@ def test_data_formats_hold_everything(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [line.split(",")[2] for line in short[1:]] == ["<root>", "bert"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("flags", "file"),
     [
@@ -117,6 +120,7 @@ def test_kernels_and_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert "and shape" not in plain
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

@@ -72,6 +72,7 @@ def test_kernels_show_what_was_measured(
     assert (row["intensity"], row["dram_source"]) == (10.0, "counter (ncu)")
 
 
+@pytest.mark.slow
 def test_xsp_takes_it(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = table(trace, tmp_path / "metrics.csv", 640)
     code, out, err = run(capsys, "xsp", trace, "--ncu", file, "--analysis", "A9", "-f", "json")
@@ -85,6 +86,7 @@ def test_xsp_takes_it(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(plain)["xsp"]["A9"]["rows"] == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("words", [*COMMANDS, ["xsp"]], ids=" ".join)
 def test_a_table_of_which_nothing_fits_is_told_every_time(
     words: list[str], trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -102,6 +104,7 @@ def test_a_table_of_which_nothing_fits_is_told_every_time(
             assert "ncu_unmatched" in {item["kind"] for item in json.loads(out)["health"]}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("content", "code", "says"),
     [
@@ -131,6 +134,7 @@ def test_other_commands_do_not_take_it(trace: Path, capsys: pytest.CaptureFixtur
     assert run(capsys, "idle", trace, "--ncu", trace)[0] == 2
 
 
+@pytest.mark.slow
 def test_hostile_names_are_escaped(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "hostile.csv"
     file.write_text(ncu.raw([Launch("<script>alert(1)</script>\x1b[31m\u202e", counted(5))]))

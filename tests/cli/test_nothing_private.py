@@ -67,6 +67,7 @@ def test_the_check_finds_what_is_packed() -> None:
     assert shown_in("a run of something else " * 9) == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -86,6 +87,7 @@ def test_nothing_private_is_printed(
     assert shown_in(told.out + told.err) == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("words", "name"),
     [

@@ -33,6 +33,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sqlite(program(), tmp_path_factory.mktemp("one") / "t.sqlite", NEWEST)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [analysis.name for analysis in BUILT_IN])
 def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ok(capsys, name, export, "--window", "trace").strip()
@@ -44,6 +45,7 @@ def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -
     assert "unknown_rank" in ok(capsys, "doctor", export)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("parquet", [False, True])
 def test_reports_of_every_form(
@@ -57,6 +59,7 @@ def test_reports_of_every_form(
     assert page.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = both(training(1, PLAN, Style(marks="record")), training(2, PLAN, Style(marks="record", pid=77)))
     path = write_sqlite(whole.program, tmp_path / "t.sqlite")
@@ -104,6 +107,7 @@ def by_process(path: Path) -> list[tuple[int, int]]:
         return base.execute(sql).fetchall()
 
 
+@pytest.mark.slow
 def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = small(pid=77), small(pid=78), small(pid=79)
     second.kernel("nobody launched it", 500_000, 600_000, correlation=0, pid=78)
@@ -195,6 +199,7 @@ def many(count: int) -> Program:
     return merged(*(small(launches=9 if i == 4 else 3, pid=100 + i) for i in range(count)))
 
 
+@pytest.mark.slow
 def test_no_report_tells_who_recorded_it(
     export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +212,7 @@ def test_no_report_tells_who_recorded_it(
         assert secret not in shown
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ok(capsys, "report", path)

@@ -40,6 +40,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "command",
     [
@@ -87,6 +88,7 @@ def test_export_with_tracks_of_layers(
     assert "--to chrome" in err
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("flags", "fault"),
     [

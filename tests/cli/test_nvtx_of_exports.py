@@ -53,6 +53,7 @@ def paths(made: Any) -> set[str]:
     return {row["path"] for row in tree if row["source"] == "range"}
 
 
+@pytest.mark.quick(1)
 def test_domains_are_chosen_by_name(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     everything = paths(answer(capsys, "layers", export))
     # Steps and what libraries name are no layers.
@@ -69,6 +70,7 @@ def test_domains_are_chosen_by_name(export: Path, capsys: pytest.CaptureFixture[
     assert paths(whole) == {f"iteration {n}{tail}" for n in range(4) for tail in ("", "/block")}
 
 
+@pytest.mark.quick(1)
 def test_steps_of_an_export_are_inferred(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = answer(capsys, "report", export)
     assert made["window"]["steps_inferred_from"] == "iteration #"
@@ -81,6 +83,7 @@ def test_steps_of_an_export_are_inferred(export: Path, capsys: pytest.CaptureFix
     assert "--cuda-memory-usage=true" in lacks
 
 
+@pytest.mark.quick(1)
 def test_info_tells_what_takes_the_place_of_marks(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It said that there were no steps and no layers, where the report had both."""
     made = answer(capsys, "info", export)

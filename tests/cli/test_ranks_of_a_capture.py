@@ -17,6 +17,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ["report", "steps"])
 def test_each_report_begins_with_its_rank(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -32,6 +33,7 @@ def test_each_report_begins_with_its_rank(
     assert one.rstrip() in "\n".join(lines)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", ["report", "steps"])
 def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, command, str(FOLDER), "-f", "md")
@@ -39,6 +41,7 @@ def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "\n*trace-rank1.json.gz · rank 1 of 2" in text
 
 
+@pytest.mark.slow
 def test_throughput_is_said_to_be_that_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "report", str(FOLDER), "--rank", "1").split())
     assert "142 samples a second of all 2 ranks (4 a step of the slowest rank)" in text

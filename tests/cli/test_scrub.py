@@ -120,6 +120,7 @@ def test_rows_of_programs_without_device_work_are_left_out(tmp_path: Path) -> No
     assert_same_frames(before, tmp_path / "out.sqlite")
 
 
+@pytest.mark.slow
 def test_private_words_and_home_folders_in_names_are_replaced_and_nothing_else_of_them(
     tmp_path: Path,
 ) -> None:
@@ -163,6 +164,7 @@ def test_common_names_of_users_are_not_torn_from_names(tmp_path: Path) -> None:
     assert_same_frames(before, after)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_called_as_its_device_is(tmp_path: Path) -> None:
     before, after = tmp_path / "in.sqlite", tmp_path / "out.sqlite"
     row = "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'a100')"
@@ -174,6 +176,7 @@ def test_a_host_that_is_called_as_its_device_is(tmp_path: Path) -> None:
     assert tracekit.read(after).meta.devices[0].name == f"NVIDIA A100-{MARKER}-40GB"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("host", ["192.168.10.12", "nid00001.cluster.example.org", "NID00001", "Özgür"])
 def test_a_host_by_address_in_any_language_with_and_without_its_domain(tmp_path: Path, host: str) -> None:
     row = f"INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', '{host}')"
@@ -184,6 +187,7 @@ def test_a_host_by_address_in_any_language_with_and_without_its_domain(tmp_path:
     assert f"rank 3 on {MARKER}" in names_in(after)
 
 
+@pytest.mark.slow
 def test_further_words_are_replaced_and_others_kept(tmp_path: Path) -> None:
     before, after = tmp_path / "in.sqlite", tmp_path / "out.sqlite"
     private_export(before, ["Moonbase alpha", f"by {USER}", "streamId of globalTid (a|b)"])
@@ -203,6 +207,7 @@ SECRET = st.text("abcdefghijkmnpqrstuvwxyz0123456789-_.", min_size=6, max_size=2
 FORMS = ("{}", "/home/{}/x", "USER={}", "A=1;TOKEN={};B=2", "C:\\Users\\{}\\x", "{}\nmore")
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(SECRET, st.sampled_from(FORMS), st.integers(0, 10**6)), min_size=1, max_size=8))
 def test_random_secrets_in_random_cells_are_not_in_the_copy(
@@ -232,6 +237,7 @@ def test_random_secrets_in_random_cells_are_not_in_the_copy(
 # -- what is kept ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_frames_and_sums_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> None:
     after = tmp_path / "out.sqlite"
@@ -267,6 +273,7 @@ def test_reports_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> N
     assert told[0] == told[1]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_frames_of_every_version_of_the_schema_are_the_same(version: str, tmp_path: Path) -> None:
     first = training(1, shape_of("capture"), Style(marks="capture"))
@@ -291,6 +298,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name",
     [*HOSTILE, *(pytest.param(name, marks=pytest.mark.slow) for name in nsys_odd.ODD if name not in HOSTILE)],

@@ -57,6 +57,7 @@ def told_by(folder: Path) -> bytes:
     return found.lower()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("binary", [False, True])
 def test_nothing_private_is_left_in_a_folder(binary: bool, tmp_path: Path) -> None:
     planted = private_export(tmp_path / "in.sqlite", [f"load for {USER}", f"by {USER}"])
@@ -75,6 +76,7 @@ def test_nothing_private_is_left_in_a_folder(binary: bool, tmp_path: Path) -> No
     assert done.bytes_after == sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_what_a_database_keeps(tmp_path: Path) -> None:
     database = tmp_path / "in.sqlite"
     private_export(database, [f"load for {USER}"])
@@ -91,6 +93,7 @@ def test_a_folder_keeps_what_a_database_keeps(tmp_path: Path) -> None:
             ) == sorted(rows, key=repr)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_frames_of_folders_are_the_same(version: str, tmp_path: Path) -> None:
     program = training(1, shape_of("record"), Style(marks="record")).program
@@ -153,6 +156,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
 def test_a_database_in_utf16_becomes_one_in_utf8(encoding: str, tmp_path: Path) -> None:
     plain, wide = tmp_path / "plain.sqlite", tmp_path / "wide.sqlite"
@@ -176,6 +180,7 @@ def test_a_database_in_utf16_becomes_one_in_utf8(encoding: str, tmp_path: Path) 
     assert any(f"загрузка by {MARKER}" in line for line in dumps[0])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", ["sqlite", "folder"])
 def test_a_dry_run_tells_all_and_writes_nothing(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,7 @@ def test_only_that_file_is_served(trace_server: Server, path: str) -> None:
     assert ask(trace_server.port, path, **ORIGIN)[0] == 404
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     "headers",
     [

@@ -12,7 +12,6 @@ from typing import Any
 import planted_ncu
 import pytest
 from private_nsys import private_export
-from slow import rest_is_slow
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -117,6 +116,7 @@ def test_reader(package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         installed_formats.cache_clear()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md"])
 def test_python_examples(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -155,9 +155,8 @@ def _fetch(link: str) -> bool:
         return bool(answer.read())
 
 
-@pytest.mark.parametrize(
-    "command", rest_is_slow((c for c in COMMANDS if not c.startswith("tracekit capture")), 6)
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("tracekit capture")])
 def test_commands(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ NAMED = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_page_keeps_the_names(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int

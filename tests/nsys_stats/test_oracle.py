@@ -27,6 +27,7 @@ def agrees(traces: list[Trace], name: str) -> bool:
     return made.frame.height > 0
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", REPORTS)
 def test_random_traces(name: str) -> None:
     compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4)]
@@ -40,6 +41,7 @@ def test_many_random_traces(name: str) -> None:
     assert sum(compared) > 28
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("name", REPORTS)
 def test_several_processes_together(name: str) -> None:
     """Also when two of them have the same number, as ranks in containers do."""

@@ -45,6 +45,7 @@ def there(file: File, *tables: str) -> list[str]:
     return [name for name in tables if name in known]
 
 
+@pytest.mark.quick(1)
 def test_kernels(file: File) -> None:
     expected = rows(
         file,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slow import rest_is_slow
 
 import tracekit
 from tracekit.errors import TracekitError
@@ -66,7 +65,8 @@ SLOW: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("attack", rest_is_slow(SLOW, 3))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("attack", SLOW)
 def test_time_grows_no_faster_than_the_file(attack: str, tmp_path: Path) -> None:
     text = SLOW[attack](20_000)
     ordinary = HEAD + ",".join(EVENT % i for i in range(len(text) // len(EVENT) + 1)) + "]}"
@@ -118,10 +118,11 @@ def test_times_that_no_clock_shows_do_not_overflow(tmp_path: Path) -> None:
     assert found(trace)["event_without_time"] == 2
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("value", ["9" * 5000, 10**30, -(10**30), 1e300, [], {"a": 1}, True, "", "\x00"])
 @pytest.mark.parametrize(
     "key",
-    rest_is_slow(["pid", "tid", "correlation", "device", "stream", "External id", "registers per thread"], 2),
+    ["pid", "tid", "correlation", "device", "stream", "External id", "registers per thread"],
 )
 def test_numbers_of_any_size_and_type(key: str, value: object, tmp_path: Path) -> None:
     if key in ("pid", "tid"):
@@ -143,6 +144,7 @@ def test_sizes_of_a_device_that_was_not_asked_are_unknown_not_zero(tmp_path: Pat
     assert (info.sm_count, info.warp_size, info.memory_bytes) == (None, None, None)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     "key", ["schemaVersion", "layers", "distributedInfo", "deviceProperties", "a version"]
 )
@@ -155,6 +157,7 @@ def test_headers_nested_to_any_depth(key: str, depth: int, tmp_path: Path) -> No
         assert "before the first event" in str(error)  # noqa: PT017 - either answer is right
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("block_bytes", [64, 200, 1000])
 @pytest.mark.parametrize("objects", [4, 200])
 def test_objects_in_arguments_at_the_end_of_a_block(

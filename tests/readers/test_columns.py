@@ -25,6 +25,7 @@ def test_a_double_below_two_to_the_43_keeps_every_ns(times: list[int]) -> None:
     assert [columns._exact(value) for value in values] == times
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=30))
 def test_text_keeps_every_ns_of_any_time(times: list[int]) -> None:
     raws = [msgspec.Raw(text_of(ns).encode()) for ns in times]

@@ -15,7 +15,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
-from slow import rest_is_slow
 from synthetic import Planted, damage, dump, dump_with_ends, generate
 
 import tracekit
@@ -41,8 +40,9 @@ def read_bytes(tmp_path: Path, data: bytes, name: str = "t.json") -> Trace:
     return tracekit.read(path)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("share", rest_is_slow([0.5, 0.2, 0.9, 0.999], 2))
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.9, 0.999])
 def test_a_truncated_file_keeps_every_event_that_is_whole(
     style: str, share: float, truth: Planted, tmp_path: Path
 ) -> None:
@@ -54,6 +54,7 @@ def test_a_truncated_file_keeps_every_event_that_is_whole(
     assert kinds(trace)["truncated_file"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [15, pytest.param(150, marks=pytest.mark.slow)])
 def test_every_cut_of_a_small_file(cuts: int, tmp_path: Path) -> None:
     small = generate(
@@ -83,6 +84,7 @@ def test_a_wrong_checksum_loses_nothing(truth: Planted, tmp_path: Path) -> None:
     assert kinds(trace)["damaged_gzip"] == 1
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", ["unescaped_quote", "control_characters", "not_utf8"])
 def test_names_that_break_the_json_are_repaired(
@@ -102,6 +104,7 @@ def test_names_that_break_the_json_are_repaired(
     assert int(names.str.starts_with("aten::mm").sum()) >= count
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "N/A", "nan", "inf"])
 def test_bare_values_are_missing_values(token: str, truth: Planted, tmp_path: Path) -> None:
     data, count = damage.bare_value(dump(truth), token)
@@ -110,7 +113,8 @@ def test_bare_values_are_missing_values(token: str, truth: Planted, tmp_path: Pa
     assert kinds(trace)["bare_value"] == count
 
 
-@pytest.mark.parametrize("style", rest_is_slow(STYLES))
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", damage.MALFORMED)
 def test_one_malformed_event_costs_no_other(kind: str, style: str, truth: Planted, tmp_path: Path) -> None:
     """A 42 between two events once cost a neighbour, and deep nesting once ended in a RecursionError."""
@@ -248,9 +252,7 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "path", rest_is_slow([*SAMPLES, *PUBLIC[:9]]), ids=lambda p: f"{p.parent.name}-{p.name}"
-)
+@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC[:9]], ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
     """Bytes flipped, cut out, doubled and inserted: a report or one clear error, nothing else."""
     original = gzip.decompress(path.read_bytes())

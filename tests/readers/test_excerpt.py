@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from slow import rest_is_slow
 from synthetic import dump, generate, write
 from synthetic.nsys_export import Program, write_sqlite
 
@@ -53,13 +52,15 @@ def rows_of(trace: Trace) -> int:
     )
 
 
+@pytest.mark.quick(1)
 def test_a_trace_that_fits_is_read_whole(path: Path, whole: Trace) -> None:
     same = part_of(path, 10 * rows_of(whole))
     assert same.meta.excerpt is None
     assert same.equals(whole)
 
 
-@pytest.mark.parametrize("share", rest_is_slow([0.2, 0.4, 0.7]))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.7])
 def test_the_steps_read_are_whole_and_around_the_middle(path: Path, whole: Trace, share: float) -> None:
     part = part_of(path, int(share * rows_of(whole)))
     excerpt = part.meta.excerpt
@@ -81,7 +82,8 @@ def scope_of_same_steps(whole: Trace, steps: list[str]) -> Scope:
     return select(whole, step="^(" + "|".join(steps).replace("#", r"\#") + ")$")
 
 
-@pytest.mark.parametrize("share", rest_is_slow([0.3, 0.6]))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("share", [0.3, 0.6])
 def test_the_figures_are_those_of_the_same_steps_in_the_whole_trace(
     path: Path, whole: Trace, share: float
 ) -> None:
@@ -101,6 +103,7 @@ def test_the_figures_are_those_of_the_same_steps_in_the_whole_trace(
     assert launches(own).scalars() == launches(same).scalars()
 
 
+@pytest.mark.quick(1)
 def test_every_launch_of_what_was_read_was_read(path: Path, whole: Trace) -> None:
     part = part_of(path, rows_of(whole) // 3)
     unlinked = whole.device.filter(pl.col("launch_id").is_null())["correlation"].drop_nulls().to_list()
@@ -108,6 +111,7 @@ def test_every_launch_of_what_was_read_was_read(path: Path, whole: Trace) -> Non
     assert set(left) <= set(unlinked)
 
 
+@pytest.mark.quick(1)
 def test_health_and_verdict_say_that_it_is_a_part(path: Path, whole: Trace) -> None:
     part = part_of(path, rows_of(whole) // 3)
     excerpt = part.meta.excerpt
@@ -120,6 +124,7 @@ def test_health_and_verdict_say_that_it_is_a_part(path: Path, whole: Trace) -> N
     assert "part of the trace" in build_report(part, window="trace").window.label
 
 
+@pytest.mark.slow
 def test_without_steps_a_stretch_of_the_middle_is_read(tmp_path: Path) -> None:
     planted = json.loads(dump(generate(seed=5, steps=6, layers=4)))
     planted["traceEvents"] = [
@@ -140,6 +145,7 @@ def test_without_steps_a_stretch_of_the_middle_is_read(tmp_path: Path) -> None:
     assert (devices.select(pl.sum_horizontal(parts)).to_series() == devices["window_ns"]).all()
 
 
+@pytest.mark.quick(1)
 def test_a_step_that_is_too_large_is_cut(path: Path, whole: Trace) -> None:
     part = part_of(path, rows_of(whole) // (4 * STEPS))
     excerpt = part.meta.excerpt
@@ -159,6 +165,7 @@ def test_events_at_one_time_cannot_be_cut(tmp_path: Path) -> None:
         part_of(path, 100)
 
 
+@pytest.mark.quick(1)
 def test_nothing_is_left_on_disk(
     path: Path, whole: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +217,7 @@ def test_no_room_to_put_rows_aside(path: Path, monkeypatch: pytest.MonkeyPatch) 
         part_of(path, 100)
 
 
+@pytest.mark.quick(1)
 def test_the_cache_keeps_parts_and_wholes_apart(path: Path, whole: Trace) -> None:
     few, more = rows_of(whole) // 4, rows_of(whole) // 2
 

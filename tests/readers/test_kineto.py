@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
-from slow import rest_is_slow
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
@@ -40,6 +39,7 @@ def device_rows(trace: Trace) -> list[tuple[object, ...]]:
     return sorted(rows.rows(), key=repr)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("style", STYLES)
 def test_every_formatting_gives_the_planted_times_to_the_ns(style: str, tmp_path: Path) -> None:
     truth = planted(style)
@@ -51,6 +51,7 @@ def test_every_formatting_gives_the_planted_times_to_the_ns(style: str, tmp_path
     assert device_rows(trace) == sorted(expected, key=repr)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("style", ["kineto", "compact", "year2021", "strings"])
 def test_parents_depths_launches_and_operators_are_the_planted_ones(style: str, tmp_path: Path) -> None:
     truth = planted(style)
@@ -107,7 +108,8 @@ def test_several_gzip_members_and_padding_are_one_stream(tmp_path: Path) -> None
     assert tracekit.read(path).equals(read(tmp_path, planted()))
 
 
-@pytest.mark.parametrize("block", rest_is_slow([1000, 64, 4096]))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("block", [1000, 64, 4096])
 @pytest.mark.parametrize("style", ["kineto", "compact", "indent2", "shuffled", "trailing", "array"])
 def test_small_blocks_change_nothing(
     block: int, style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,6 +130,7 @@ def test_helper_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert read(tmp_path, truth).equals(alone)
 
 
+@pytest.mark.slow
 def test_a_damaged_block_in_a_helper_is_read_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +203,7 @@ def test_what_was_not_recorded_is_null_not_zero(tmp_path: Path) -> None:
     assert "occupancy" not in amd.meta.captured
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "changes", [{"host_recorded": False}, {"device_recorded": False}, {"steps": 0}, {"steps": 1}]
 )
@@ -234,6 +238,7 @@ SIZED = [
 ]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.skipif(not PUBLIC, reason="the public traces are not beside this checkout")
 @pytest.mark.parametrize("path", SIZED, ids=lambda p: p.name)
 def test_public_traces_event_for_event(path: Path) -> None:
@@ -254,6 +259,7 @@ def test_public_traces_event_for_event(path: Path) -> None:
     assert int(kinds.is_in(["op", "annotation", "step"]).sum()) == len(host)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.parent.name)
 def test_samples_have_layers_and_a_healthy_file(path: Path) -> None:
     trace = tracekit.read(path)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
-from slow import rest_is_slow
 
 from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.errors import UnreadableTraceError
@@ -166,6 +165,7 @@ def test_numbers_are_read_as_they_are_printed(whole: int, digits: int, thousands
     assert value_of(f"{text} (1; 2; 3)") == float(text.replace(",", ""))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.text(max_size=12))
 def test_what_is_no_number_is_null(text: str) -> None:
@@ -376,7 +376,8 @@ def test_names_of_programs_and_machines_are_nowhere(tmp_path: Path) -> None:
 # -- damage ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", rest_is_slow(["raw", "details"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["raw", "details"])
 def test_a_file_that_ends_early_gives_what_it_has(tmp_path: Path, page: str) -> None:
     text = getattr(ncu, page)([ncu.Launch(f"k{n}", ncu.counted(n + 1, 5, 6)) for n in range(6)])
     whole = read(tmp_path, text)
@@ -432,6 +433,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_ncu(tmp_path)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @example(60507)  # a carriage return in the header
 @given(st.integers(0, 10**9))

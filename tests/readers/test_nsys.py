@@ -9,7 +9,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC_NSYS
-from slow import rest_is_slow
 from synthetic import generate, nsys_oracle
 from synthetic.nsys_export import SECRETS, Program, write_parquetdir, write_sqlite
 from synthetic.nsys_layered import MARKS, Style, both, convert, shape_of, training
@@ -207,8 +206,9 @@ def check_against_sql(path: Path, traces: list[Trace]) -> None:
     assert Counter(plain) == {name: count for name, count in found.items() if not name.startswith("{")}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("marks", rest_is_slow(MARKS))
+@pytest.mark.parametrize("marks", MARKS)
 def test_counts_and_sums_are_those_of_sql(marks: str, version: str, tmp_path: Path) -> None:
     program = training(3, shape_of(marks), Style(marks=marks)).program
     path = write_sqlite(program, tmp_path / "t.sqlite", version)
@@ -236,7 +236,8 @@ def check_equal(mine: Trace, theirs: Trace) -> None:
         assert getattr(mine.meta, name) == getattr(theirs.meta, name), name
 
 
-@pytest.mark.parametrize("version", rest_is_slow(VERSIONS[::-1]))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("version", VERSIONS[::-1])
 def test_a_folder_of_parquet_gives_the_same_frames(version: str, tmp_path: Path) -> None:
     graphs = training(4, shape_of("dict"), Style(marks="dict", whole_graphs=True)).program
     loop = convert(generate(2, devices=2, steps=2), [], Style()).program
@@ -246,6 +247,7 @@ def test_a_folder_of_parquet_gives_the_same_frames(version: str, tmp_path: Path)
         check_equal(read(database), read(folder))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_reading_twice_and_from_the_cache_gives_the_same(version: str, tmp_path: Path) -> None:
     export = both(training(1, shape_of("range"), Style()), training(2, shape_of("range"), Style(pid=77)))
@@ -264,6 +266,7 @@ def test_devices_are_told_apart(tmp_path: Path) -> None:
     assert [device.device_id for device in trace.meta.devices] == [0, 1]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_backtraces_are_no_calls(version: str, tmp_path: Path) -> None:
     plans = [training(1, shape_of("range"), Style(backtraces=taken)).program for taken in (False, True)]
@@ -318,6 +321,7 @@ def test_a_call_of_the_driver_inside_one_of_the_runtime_launches_nothing_twice(
 # -- public files ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_public_files_against_sql(path: Path) -> None:
     traces = tracekit.read_all(path)

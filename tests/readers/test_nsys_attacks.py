@@ -11,7 +11,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from slow import rest_is_slow
 from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import MAIN, small
 
@@ -73,6 +72,7 @@ def test_a_table_whose_row_id_cannot_be_asked_for_is_not_captured(tmp_path: Path
     assert set(trace.host["kind"].cast(pl.String)) == {"runtime"}
 
 
+@pytest.mark.slow
 def test_rows_with_the_first_and_the_last_possible_id_are_read(tmp_path: Path) -> None:
     ids = {1: -(2**63), 2: 2**63 - 1}
     script = ";".join(
@@ -104,7 +104,8 @@ def test_a_long_default_is_not_repeated_for_every_row(tmp_path: Path) -> None:
     assert scrub(path, tmp_path / "copy.sqlite").bytes_after < 20e6
 
 
-@pytest.mark.parametrize("old", rest_is_slow([b"jsonText TEXT", b"OSRT_API", b'"domainId"']))
+@pytest.mark.slow
+@pytest.mark.parametrize("old", [b"jsonText TEXT", b"OSRT_API", b'"domainId"'])
 def test_names_of_columns_and_tables_that_are_no_text_are_replaced(old: bytes, tmp_path: Path) -> None:
     path = write_sqlite(small(), tmp_path / "t.sqlite")
     data = path.read_bytes()
@@ -138,7 +139,8 @@ def circular(path: Path, table: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("table", rest_is_slow(["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_KERNEL"])
 def test_pages_in_a_circle_end(table: str, tmp_path: Path) -> None:
     program = small(launches=3000)
     program.tables["StringIds"] = [{"id": 10_000 + i, "value": f"name {i}"} for i in range(3000)]
@@ -243,7 +245,8 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("kind", rest_is_slow(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
     path = write_parquetdir(small(), tmp_path / "t")
     for table, columns in PLACES.items():

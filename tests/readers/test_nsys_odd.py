@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from slow import rest_is_slow
 from synthetic.nsys_export import Program, write_sqlite
 from synthetic.nsys_hostile import HOSTILE_MARKERS, hostile_markers, scribbled, truncated
 from synthetic.nsys_odd import ENDLESS, MAIN, ODD, READABLE, small, without_row_ids
@@ -43,12 +42,14 @@ def check(code: int, out: str, err: str, *, readable: bool) -> None:
     assert line.startswith("tracekit: error: ")
 
 
-@pytest.mark.parametrize("name", rest_is_slow([name for name in ODD if name not in WOULD_HANG], 5))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", [name for name in ODD if name not in WOULD_HANG])
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(*report(ODD[name](tmp_path), capsys), readable=name in READABLE)
 
 
-@pytest.mark.parametrize("name", rest_is_slow(WOULD_HANG))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WOULD_HANG)
 def test_what_the_file_computes_is_not_computed(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tracekit", "report", str(ODD[name](tmp_path)), "--no-cache"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -74,14 +75,16 @@ def test_a_trigger_or_an_index_runs_nothing(tmp_path: Path, capsys: pytest.Captu
     check(*report(path, capsys), readable=True)
 
 
-@pytest.mark.parametrize("share", rest_is_slow(SHARES, 2))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("share", SHARES)
 def test_half_copied_files(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(truncated(tmp_path, share), capsys)
     check(code, out, err, readable=False)
     assert "ends in the middle" in err
 
 
-@pytest.mark.parametrize("share", rest_is_slow(SHARES, 2))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("share", SHARES)
 def test_pages_of_noise(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = report(scribbled(tmp_path, share), capsys)
     check(code, out, err, readable=code == 0)
@@ -107,6 +110,7 @@ def test_file_names_that_mean_something_in_a_uri(name: str, tmp_path: Path) -> N
     assert tracekit.read(tmp_path / name).device.height == 5
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("parquet", [False, True])
 def test_markers_run_no_code(parquet: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proof = tmp_path / "proof"
@@ -154,6 +158,7 @@ def test_utf_16_gives_the_same_as_utf_8(tmp_path: Path) -> None:
         assert other.device.equals(plain.device)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("tables", [["CUPTI_ACTIVITY_KIND_KERNEL"], ["NVTX_EVENTS", "StringIds"]])
 def test_tables_without_row_ids_are_named(
     tables: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -80,6 +80,7 @@ def unread(trace: Trace) -> int:
     return int(trace.health.filter(pl.col("kind") == "unread_payload")["count"].sum())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("write", [write_sqlite, write_parquetdir])
 def test_collectives_have_the_size_and_the_group_of_their_bytes(tmp_path: Path, write: Any) -> None:
     trace = read(write(communicating(nccl()), tmp_path / "t.sqlite"))
@@ -111,6 +112,7 @@ def test_bytes_that_sqlite_holds_as_text_are_the_same(tmp_path: Path) -> None:
 WHOLE = struct.pack("<QQ", 7, 4096)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "raw",
     [
@@ -168,6 +170,7 @@ def test_only_numbers_at_a_known_place_are_read(tmp_path: Path) -> None:
     assert payloads(trace, "train") == [{'loss "now"': 0.25, "step": 12}]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("change", [{"type": 2}, {"type": None}, {"payloadSize": None}, {"payloadSize": -16}])
 def test_schemas_without_a_fixed_layout_are_not_guessed(tmp_path: Path, change: dict[str, Any]) -> None:
     program = communicating(nccl())
@@ -253,6 +256,7 @@ def test_payloads_in_tables_of_their_own(tmp_path: Path) -> None:
     assert trace.health.filter(pl.col("kind").is_in(["unread_payload", "unread_table"])).is_empty()
 
 
+@pytest.mark.slow
 def test_columns_whose_titles_are_not_told_are_not_guessed(tmp_path: Path) -> None:
     found = read(dynamic(tmp_path / "t.sqlite", translated=False)).collectives
     assert found is not None

@@ -208,6 +208,7 @@ def test_the_export_can_be_used_until_the_block_ends(calls: Calls, report: Path)
     assert len(calls()) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_nsys_and_leaves_nothing(
     calls: Calls, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from slow import rest_is_slow
 from synthetic.nsys_export import PID, Program, global_id, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import small
 
@@ -198,7 +197,8 @@ DESCRIPTIONS = (
 )
 
 
-@pytest.mark.parametrize("table", rest_is_slow(EVENTS.split(), 3))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("table", EVENTS.split())
 def test_events_that_are_not_read_are_named(path: Path, table: str) -> None:
     add_table(path, table, "start, value", {"start": 1}, {"start": 2})
     trace = read(path)
@@ -216,7 +216,8 @@ def test_all_tables_that_are_not_read_are_named_with_their_rows(
     assert "OPENACC_DATA_EVENTS (2), SCHED_EVENTS (2)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("table", rest_is_slow(DESCRIPTIONS.split(), 3))
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("table", DESCRIPTIONS.split())
 def test_what_describes_other_tables_is_not_counted_as_unread(path: Path, table: str) -> None:
     add_table(path, table, "a, b", {"a": 1}) if table not in _there(path) else None
     assert unread(read(path)) is None
@@ -261,6 +262,7 @@ def test_the_size_and_group_of_a_collective_in_every_form(tmp_path: Path, payloa
 # -- texts that PyTorch writes -----------------------------------------------------------------------
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import PUBLIC_NSYS
 from polars.testing import assert_frame_equal
-from slow import rest_is_slow
 from synthetic.nsys_export import Program, write_parquetdir, write_sqlite
 from synthetic.nsys_odd import small
 
@@ -50,6 +49,7 @@ def program() -> Program:
     return made
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("write", [write_sqlite, write_parquetdir])
 def test_names_are_the_same(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(program(), tmp_path / "t.sqlite")
@@ -67,7 +67,8 @@ def _not_asked(*_arguments: object) -> pl.DataFrame:
     raise AssertionError("all strings were asked for")
 
 
-@pytest.mark.parametrize("path", rest_is_slow(PUBLIC_NSYS), ids=lambda path: path.stem)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_names_of_public_exports_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = both(path, monkeypatch)
     same(
@@ -82,6 +83,7 @@ def _cut(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(short)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("key", ["INTEGER", "INT PRIMARY KEY", "INTEGER, PRIMARY KEY (id, value)"])
 def test_strings_whose_ids_are_not_those_of_rows_are_read_at_once(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_a_copy_of_many_columns_in_several_groups_of_rows(tmp_path: Path) -> Non
     assert_frame_equal(pl.read_parquet(target).cast(pl.String), frame)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_a_damaged_footer_is_a_value_error_if_any(

@@ -61,6 +61,7 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
     return mine, counts
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
 def test_real_traces_go_round(path: Path, suffix: str, tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def test_real_traces_go_round(path: Path, suffix: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("style", sorted(STYLES))
 def test_every_way_of_writing_a_trace(style: str, tmp_path: Path) -> None:
     source = write(generate(seed=11, steps=2, workers=1, tick_ns=1000), tmp_path / "rank-0.json", style)
@@ -77,6 +79,7 @@ def test_every_way_of_writing_a_trace(style: str, tmp_path: Path) -> None:
     assert mine
 
 
+@pytest.mark.slow
 def test_bars_of_a_track_nest(tmp_path: Path) -> None:
     trace = tracekit.read(SAMPLES[0])
     mine, _ = enriched(trace, tmp_path / "x.json")

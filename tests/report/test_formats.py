@@ -65,6 +65,7 @@ def test_what_a_format_cannot_hold_is_a_usage_error(content: Can, form: Format) 
             choose_format(content, form, None, command="it")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", Format)
 def test_no_writer_stands_in_for_another(form: Format, tmp_path: Path) -> None:
     trace = small_traces.compute_bound(tmp_path)

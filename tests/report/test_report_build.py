@@ -28,6 +28,7 @@ from tracekit.trace import Trace
 from tracekit.verdict.advice import Owned, top_kernels_advice
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("make", "bound", "first_cost"),
     [
@@ -86,6 +87,7 @@ def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
     assert any("No launch calls" in note for note in verdict.notes)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_every_trace_gives_a_report(path: Path) -> None:
     report = report_of(path)
@@ -260,6 +262,7 @@ def test_home_folders_are_not_shown(tmp_path: Path) -> None:
     assert str(tmp_path) not in repr(report.trace)
 
 
+@pytest.mark.slow
 def test_building_imports_no_renderer() -> None:
     code = (
         "import sys, tracekit.report.build; "

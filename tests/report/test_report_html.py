@@ -225,6 +225,7 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("steps", "kind"), [(3, "stack"), (40, "columns")])
 def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: str) -> None:
     script = small_traces.Script()
@@ -269,6 +270,7 @@ def test_a_browser_that_cannot_unpack_says_so(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("path", traces(*PUBLIC))
 def test_every_trace_makes_a_page(path: Path) -> None:
     page = html.render(report_of(path), trace_of(path))

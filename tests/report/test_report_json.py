@@ -29,6 +29,7 @@ def test_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_json_follows_the_schema(path: Path) -> None:
     text = json_.render(report_of(path))
@@ -44,6 +45,7 @@ def _refuse(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "break_it",
     [
@@ -105,6 +107,7 @@ def test_frames_of_a_trace(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "frames" / "device.parquet").height == trace.device.height
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("form", "begin"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_figures(tmp_path: Path, form: Any, begin: bytes) -> None:
     report = build_report(small_traces.hostile(tmp_path))

@@ -76,12 +76,14 @@ def test_findings_snapshot(tmp_path: Path) -> None:
     _compare(markdown.render(report), "findings.md")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.usefixtures("_no_rules")
 @pytest.mark.parametrize("name", MADE)
 def test_terminal_snapshot(tmp_path: Path, name: str) -> None:
     _compare(terminal.render(build_report(MADE[name](tmp_path)), Page(80)), f"{name}.terminal.txt")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("_no_rules")
 @pytest.mark.parametrize("name", MADE)
 def test_markdown_snapshot(tmp_path: Path, name: str) -> None:
@@ -94,6 +96,7 @@ def test_section_snapshot(tmp_path: Path) -> None:
     _compare(terminal.render_section(section, Page(80)), "kernels_section.terminal.txt")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:

@@ -149,6 +149,7 @@ def test_the_step_is_the_median_one(tmp_path: Path) -> None:
     assert chosen["title"] == "ProfilerStep#1"
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_packing_loses_nothing(path: Path) -> None:
     trace = trace_of(path)
@@ -230,6 +231,7 @@ def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
         )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("path", [pytest.param(None, id="planted"), *traces(*PUBLIC)])
 def test_idle_time_is_that_of_the_whole_trace(path: Path | None, planted: Trace) -> None:
     trace = planted if path is None else trace_of(path)

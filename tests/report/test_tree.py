@@ -84,6 +84,7 @@ def test_lines_have_indents_and_bars() -> None:
     assert "90.0 µs" in lines[1]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 @pytest.mark.parametrize("path", traces(*SAMPLES))
 def test_lines_fit(path: Path, width: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analyses.registry import get_analysis
-from tracekit.analyses.run import run
+from tracekit.analyses.rules import run
 from tracekit.findings import Finding
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slow import rest_is_slow
 from typer.main import get_command
 
 import tracekit
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, get_analysis
+from tracekit.analyses.rules import run
 from tracekit.analyses.rules.rule import SETTINGS
-from tracekit.analyses.run import run
 from tracekit.analyses.scope import select
 from tracekit.cli.main import app
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
@@ -104,9 +103,8 @@ def test_every_flag_is_one_of_capture() -> None:
     assert {flag for rule in rules.RULES.values() for flag in rule.advice.flags} <= set(SETTINGS)
 
 
-@pytest.mark.parametrize(
-    "path", rest_is_slow(TRACES, 3), ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name)
 def test_rules_run_on_real_traces(path: Path) -> None:
     found = {f.id for f in fired(path)}
     expected = EXPECTED.get(path.name.removesuffix(".json.gz"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, Planted, finding
 
 from tracekit.analyses.rules.steps import LOW_PART_OF_STEP_LEAST_STEPS as LEAST_STEPS
@@ -29,6 +30,7 @@ def test_fires_on_the_end_of_the_step() -> None:
     assert found.severity == "warning"
 
 
+@pytest.mark.slow
 def test_says_where() -> None:
     at_begin = finding(folded(3, (30, 0.2), (70, 1.0)).trace(), "steps", "low_part_of_step")
     assert at_begin is not None

@@ -22,6 +22,7 @@ def planted(name: str, operator: str = "aten::mm", category_ms: int = 4) -> Plan
     return made
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("device", "name", "operator", "advice"),
     [
@@ -62,6 +63,7 @@ def test_kernel_names_prove_the_device_when_the_file_does_not() -> None:
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("device", "name"),
     [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
 
 
@@ -33,6 +34,7 @@ def test_one_long_call_does_not_make_an_operator_long() -> None:
     assert "191 operators" in found.evidence
 
 
+@pytest.mark.slow
 def test_silent_when_few_or_not_what_takes_the_time_or_other_rules_speak() -> None:
     assert finding(additions(90).trace(devices=()), "idle", "short_operators") is None
     with_work = additions(100)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
 
 
@@ -34,6 +35,7 @@ def test_what_costs_nothing_here_may_cost_much_on_a_device() -> None:
     assert (found.ns_at_stake, found.severity) == (None, "info")
 
 
+@pytest.mark.slow
 def test_silent_without_reads_in_the_optimizer_in_the_loader_and_on_a_device() -> None:
     assert finding(reading(0).trace(devices=()), "idle", "value_reads") is None
     assert (

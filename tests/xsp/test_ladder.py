@@ -117,6 +117,7 @@ def test_a_deeper_level_does_not_stand_in_for_a_missing_one() -> None:
         assert "--levels MLG" in str(shallow[key].not_captured)
 
 
+@pytest.mark.slow
 def test_a_device_that_works_on_after_the_call_leaves_no_difference() -> None:
     run = run_of("late", one_layer(2_000, None), one_layer(5_000, 7_000))
     part = tables_of(run)["A13"].frame.row(0, named=True)
@@ -182,6 +183,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_real_capture_gives_each_table_from_its_level(recorded: Path) -> None:
     tables = xsp([recorded])
     (run,) = find_runs([recorded])

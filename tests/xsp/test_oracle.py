@@ -69,6 +69,7 @@ def check(seed: int) -> None:
     agrees(tables["A15"], [{**row, **whole}])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_models_agree_with_brute_force(seed: int) -> None:
     check(seed)
@@ -81,6 +82,7 @@ def test_two_hundred_models_agree_with_brute_force(block: int) -> None:
         check(seed)
 
 
+@pytest.mark.slow
 def test_the_planted_models_hold_what_the_tables_tell_apart() -> None:
     """That the oracle is not trivially right: layers that repeat, overlap, counters, missing layers, many steps."""
     models = [model(seed) for seed in range(40)]

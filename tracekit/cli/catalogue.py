@@ -143,8 +143,8 @@ def section_of(
     """A table as a section of a page, `short` the columns of a narrow one. With `ends` the texts at their ends are kept: they
     say what a row is.
     """
+    from tracekit.names import clean, clean_frame
     from tracekit.report.model import Section, Table
-    from tracekit.report.text import clean, clean_frame
 
     frame = clean_frame(table.frame)
     columns = tuple(column(name, kind) for name, kind in frame.schema.items())

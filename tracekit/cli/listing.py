@@ -48,8 +48,8 @@ class Listing:
 
     def _section(self) -> Section:
         from tracekit.analyses.result import column_of
+        from tracekit.names import clean, clean_frame
         from tracekit.report.model import Section, Table
-        from tracekit.report.text import clean, clean_frame
 
         frame = clean_frame(self.frame)
         columns = [column_of(name, kind) for name, kind in frame.schema.items()]

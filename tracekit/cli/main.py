@@ -6,13 +6,27 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
 
 import tracekit
-from tracekit.cli import register as commands
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops
+from tracekit.cli.commands.capture import capture
+from tracekit.cli.commands.characterize import characterize
+from tracekit.cli.commands.doctor import doctor
+from tracekit.cli.commands.export import export
+from tracekit.cli.commands.info import info
+from tracekit.cli.commands.layers import layers
+from tracekit.cli.commands.nsys_stats import nsys_stats
+from tracekit.cli.commands.report import report
+from tracekit.cli.commands.scrub import scrub
+from tracekit.cli.commands.sweep import sweep
+from tracekit.cli.commands.view import view
+from tracekit.cli.commands.xsp import xsp
 from tracekit.errors import TracekitError, WorkloadError
 
 __all__ = ["app", "main"]
@@ -32,7 +46,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-commands.register(app)
+_WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
+    "idle": idle,
+    "layers": layers,
+    "kernels": kernels,
+    "ops": ops,
+    "counters": counters,
+}
+
+for command in (report, info, doctor):
+    app.command()(command)
+for built_in in BUILT_IN:
+    app.command(name=built_in.name, help=built_in.question)(
+        _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
+    )
+for command in (analysis, view, export, scrub, capture, sweep, characterize, xsp, nsys_stats):
+    app.command()(command)
 
 
 def _print_version(value: bool) -> None:
@@ -105,10 +134,14 @@ def _give_stdout_up() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@cache
+def _program() -> Any:
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str]) -> int:
-    command: Any = typer.main.get_command(app)
     try:
-        result = command.main(args=arguments, prog_name="tracekit", standalone_mode=False)
+        result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:

@@ -69,15 +69,19 @@ NCU_METRICS: Final = (
     WRITTEN_BYTES[0],
     OCCUPANCY,
     REGISTERS,
-    *(
-        f"smsp__sass_thread_inst_executed_op_{kind}{what}_pred_on.sum"
-        for kind in "dfh"
-        for what in ("add", "mul", "fma")
-    ),
-    *(
-        f"sm__ops_path_tensor_src_{source}_dst_{target}.sum"
-        for source, target in (("fp16", "fp16"), ("fp16", "fp32"), ("bf16", "fp32"), ("tf32", "fp32"))
-    ),
+    "smsp__sass_thread_inst_executed_op_dadd_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_dmul_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_hadd_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_hmul_pred_on.sum",
+    "smsp__sass_thread_inst_executed_op_hfma_pred_on.sum",
+    "sm__ops_path_tensor_src_fp16_dst_fp16.sum",
+    "sm__ops_path_tensor_src_fp16_dst_fp32.sum",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
 )
 """What to ask Nsight Compute for, so that FLOPs, traffic and occupancy are known."""
 

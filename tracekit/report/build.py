@@ -8,9 +8,10 @@ from typing import Final
 from tracekit.analyses.parts import conservation
 from tracekit.analyses.registry import BUILT_IN, Analysis, analyses
 from tracekit.analyses.result import Result
-from tracekit.analyses.run import run
+from tracekit.analyses.rules import run
 from tracekit.analyses.scope import Scope, Window, select
 from tracekit.errors import TracekitError, UsageError
+from tracekit.names import clean
 from tracekit.report.model import HealthItem, Report, Section
 from tracekit.report.presentation import (
     health_items,
@@ -20,7 +21,6 @@ from tracekit.report.presentation import (
     sections,
     trace_info,
 )
-from tracekit.report.text import clean
 from tracekit.trace import Trace
 from tracekit.verdict.decide import VERDICT_NEEDS, decide
 

@@ -12,11 +12,11 @@ from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
 from tracekit.findings import Finding
+from tracekit.names import clean, clean_frame
 from tracekit.readers import how_to_record
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import costliest, format_excerpt
 from tracekit.report.model import Column, HealthItem, Section, Step, Table, TraceInfo, Tree, Window
-from tracekit.report.text import clean, clean_frame
 from tracekit.trace import Trace
 from tracekit.verdict.model import Verdict
 

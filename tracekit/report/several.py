@@ -11,8 +11,8 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.result import column_of
 from tracekit.analyses.scope import Window, select
 from tracekit.facts.units import format_share
+from tracekit.names import clean
 from tracekit.report.model import Column, Section, Table
-from tracekit.report.text import clean
 from tracekit.trace import Trace
 
 __all__ = ["MOST_IN_FULL", "busiest", "overview", "overview_table", "processes_table"]

@@ -13,7 +13,7 @@ import msgspec
 import polars as pl
 
 import tracekit
-from tracekit.report.text import clean_frame
+from tracekit.names import clean_frame
 
 __all__ = ["collapsed", "render_stacks", "speedscope"]
 

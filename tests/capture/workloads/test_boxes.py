@@ -13,6 +13,7 @@ def many() -> list[torch.Tensor]:
     return [dataset.boxes(index) for index in range(8000)]
 
 
+@pytest.mark.slow
 def test_boxes_per_image(many: list[torch.Tensor]) -> None:
     counts = np.array([len(rows) for rows in many])
     assert counts.mean() == pytest.approx(6.9, abs=0.35)

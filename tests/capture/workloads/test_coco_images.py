@@ -137,6 +137,7 @@ def _keep_slivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coco_images, "LEAST_SIDE_PX", 0.0)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("_keep_slivers")
 @pytest.mark.parametrize("scale", [0.0, 0.5, 0.9])
 def test_boxes_of_mosaics_cover_their_colour(folder: Path, scale: float) -> None:

@@ -177,6 +177,7 @@ def test_an_architecture_is_found_by_its_name_and_its_class() -> None:
         find("0")
 
 
+@pytest.mark.slow
 def test_the_name_comes_from_the_variant() -> None:
     assert build("squeezebert").config["variant"] == "squeezebert"
     assert build("").config["variant"] == "bert"

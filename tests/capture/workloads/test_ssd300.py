@@ -19,6 +19,7 @@ def tiny(**options) -> Recipe:
     return ssd300.build(WorkloadOptions(device=torch.device("cpu"), tiny=True, **options))
 
 
+@pytest.mark.slow
 def test_predictions_are_in_the_order_of_the_priors():
     """Each answer is made to depend on its grid's features alone, and these to be known."""
     levels = [

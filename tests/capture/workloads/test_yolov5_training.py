@@ -31,6 +31,7 @@ def test_three_groups(variant: str, sizes: tuple[int, int, int]) -> None:
     assert sorted(biases + weights + norms) == sorted(names.values())
 
 
+@pytest.mark.slow
 def test_groups_of_a_compiled_model_hold_each_parameter_once() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     wrapped = torch.compile(model, backend="eager")

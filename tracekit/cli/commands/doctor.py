@@ -52,7 +52,7 @@ def _health_of(trace: Trace) -> dict[str, Any]:
     from dataclasses import asdict
 
     from tracekit.analyses.parts import conservation
-    from tracekit.report.text import clean_frame
+    from tracekit.names import clean_frame
 
     laws = [asdict(law) for law in conservation(trace)]
     return {"health": clean_frame(trace.health).to_dicts(), "conservation": laws}

@@ -69,7 +69,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
 
     from tracekit.analyses.attribution.layer_ranges import user_ranges
     from tracekit.analyses.scope import select
-    from tracekit.report.text import clean
+    from tracekit.names import clean
 
     meta = trace.meta
     scope = select(trace)

@@ -30,7 +30,7 @@ class LayersBy(str, Enum):
     pattern = "pattern"
 
 
-PhaseKind = Enum("PhaseKind", {name: name for name in PHASES}, type=str)  # type: ignore[misc]
+PhaseKind = Enum("PhaseKind", list(zip(PHASES, PHASES, strict=True)), type=str)  # type: ignore[misc]
 
 
 @with_flags

@@ -62,7 +62,7 @@ def scrub(
 
 def _summary(done: Scrubbed) -> str:
     from tracekit.facts.units import format_bytes, format_count
-    from tracekit.report.text import clean
+    from tracekit.names import clean
 
     rows: list[tuple[str, ...]] = [("table", "rows", "columns", "texts replaced")]
     for one in done.kept:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.names import shorten_name
+from tracekit.names import shorten_name, unbroken
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
@@ -38,7 +38,6 @@ from tracekit.report.html.charts import Chart, Part, chart, kind_class
 from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
 from tracekit.report.model import Column, Report, Section, Table
-from tracekit.report.text import unbroken
 from tracekit.trace import Trace
 from tracekit.trees import parent_rows
 

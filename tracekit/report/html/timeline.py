@@ -19,9 +19,9 @@ import polars as pl
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
+from tracekit.names import clean
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
 from tracekit.report.model import Step, Window
-from tracekit.report.text import clean
 from tracekit.spans import Int64Array, nest
 from tracekit.trace import Trace
 

@@ -12,7 +12,7 @@ from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
-from tracekit.report.text import clean
+from tracekit.names import clean
 from tracekit.trace import Trace, one_of
 
 __all__ = ["GROUPS", "Shapes", "shapes_of"]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
+from tracekit.names import unbroken
 from tracekit.report.format import (
     bound_name,
     format_scalars,
@@ -27,7 +28,6 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.terminal.grid import grid, tree_lines
-from tracekit.report.text import unbroken
 
 __all__ = ["head", "render", "render_section", "sort_table"]
 
