@@ -182,7 +182,7 @@ def _captured(trace: Trace, stack: HostStack) -> _Found | None:
     else:
         spans = spans.rename({"layer": "path", "module_type": "type"})
     spans = spans.with_columns(pl.col("path", "type").str.slice(0, LONGEST_NAME))
-    types = dict(spans.unique("path").rows())
+    types = dict(spans.unique("path", keep="first", maintain_order=True).rows())
     if exact is not None:
         types = {**dict(exact["path", "type"].rows()), **types}
     tree = _dotted_tree(types, rooted=ROOT in types)
