@@ -13,7 +13,7 @@ import tracekit
 from tracekit.analyses.nsys_stats.tables import table
 from tracekit.trace import Trace
 
-SLOW_IN_PYTHON = ("v100_resnet50", "h100_timesformer")
+SLOW_IN_PYTHON = ("v100_resnet50", "h100_timesformer", "hta_nccl")
 REAL = [path for path in (*SAMPLES[:1], *PUBLIC) if not path.name.startswith(SLOW_IN_PYTHON)]
 
 
@@ -37,8 +37,8 @@ def test_random_traces(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_many_random_traces(name: str) -> None:
-    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 60)]
-    assert sum(compared) > 28
+    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 24)]
+    assert sum(compared) > 10
 
 
 @pytest.mark.quick(5)
