@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,7 @@ class SqliteTables:
         self.path = path
         self.replaced_texts = 0
         self._manager = manager
+        self._querying = threading.Lock()
         try:
             self._database = manager.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=_uri(path))
             self._connection = manager.AdbcConnection(self._database)
@@ -164,9 +166,10 @@ class SqliteTables:
         return self._described[name]
 
     def close(self) -> None:
-        """Close the database."""
-        self._connection.close()
-        self._database.close()
+        """Close the database, once the page that is being read ahead is there: a Ctrl-C can come before anything waits for it."""
+        with self._querying:
+            self._connection.close()
+            self._database.close()
 
     def _read_as(self, kind: ColumnKind, column: str) -> str:
         """Values of another type than the declared one are null: numbers are not made of texts."""
@@ -200,16 +203,17 @@ class SqliteTables:
         return values.cast(dtype).reverse().reverse()
 
     def _query(self, sql: str) -> pl.DataFrame:
-        statement = self._manager.AdbcStatement(self._connection)
-        try:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(PAGE_ROWS)})
-            statement.set_sql_query(sql)
-            stream, _ = statement.execute_query()
-            return pl.DataFrame(stream)
-        except (self._manager.Error, pl.exceptions.PolarsError) as error:
-            raise self._unreadable(error) from error
-        finally:
-            statement.close()
+        with self._querying:
+            statement = self._manager.AdbcStatement(self._connection)
+            try:
+                statement.set_options(**{"adbc.sqlite.query.batch_rows": str(PAGE_ROWS)})
+                statement.set_sql_query(sql)
+                stream, _ = statement.execute_query()
+                return pl.DataFrame(stream)
+            except (self._manager.Error, pl.exceptions.PolarsError) as error:
+                raise self._unreadable(error) from error
+            finally:
+                statement.close()
 
     def _unreadable(self, error: Exception) -> UnreadableTraceError:
         text = str(error)
