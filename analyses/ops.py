@@ -32,6 +32,14 @@ __all__ = ["TABLES", "Ops", "ops"]
 
 _SHAPE = ["operator", "shapes", "dtypes"]
 
+_TITLES: Final = {
+    "host_total_ns": "host",
+    "host_self_ns": "host self",
+    "device_total_ns": "device",
+    "device_self_ns": "device self",
+    "communication_ns": "reducing gradients",
+}
+
 TABLES: Final = {
     "by_operator": TableView(
         "By operator",
@@ -40,13 +48,7 @@ TABLES: Final = {
             f"mean_device_ns launched {PHASE_COLUMNS} share"
         ),
         short="operator device_self_ns share device_total_ns calls host_self_ns host_total_ns",
-        titles={
-            "host_total_ns": "host",
-            "host_self_ns": "host self",
-            "device_total_ns": "device",
-            "device_self_ns": "device self",
-            "communication_ns": "reducing gradients",
-        },
+        titles=_TITLES,
         main=True,
     ),
     "by_shape": TableView(
@@ -56,13 +58,7 @@ TABLES: Final = {
             f"device_self_ns mean_device_ns launched {PHASE_COLUMNS} share"
         ),
         short="operator shapes device_self_ns share device_total_ns calls host_self_ns host_total_ns",
-        titles={
-            "host_total_ns": "host",
-            "host_self_ns": "host self",
-            "device_total_ns": "device",
-            "device_self_ns": "device self",
-            "communication_ns": "reducing gradients",
-        },
+        titles=_TITLES,
     ),
 }
 """How each table is presented."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,20 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`@pytest.mark.quick(n)`: all but the first n parameters of the test are slow."""
+    """`@pytest.mark.quick(n)`: all but the first n quick parameters of the test are slow. Tests of one trace follow each other."""
+    items.sort(key=_trace)
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("quick")
-        if mark is not None:
+        if mark is not None and item.get_closest_marker("slow") is None:
             test = item.nodeid.partition("[")[0]
             seen[test] += 1
             if seen[test] > mark.args[0]:
                 item.add_marker(pytest.mark.slow)
+
+
+def _trace(item: pytest.Item) -> str:
+    """The trace beside this checkout or in it that is the test's parameter, which stays read for the tests that follow."""
+    callspec = getattr(item, "callspec", None)
+    path = callspec.params.get("path") if callspec else None
+    return str(path) if isinstance(path, Path) else ""

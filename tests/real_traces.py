@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
 import tracekit
+from tracekit.analyses.scope import Scope, select
 from tracekit.report.build import build_report
 from tracekit.report.model import Report
 from tracekit.trace import Trace
 
-__all__ = ["report_of", "trace_of", "traces"]
+__all__ = ["report_of", "scope_of", "trace_of", "traces"]
 
 QUICK: Final = frozenset(
     {
@@ -44,6 +45,12 @@ def _parameter(path: Path) -> Any:
 def trace_of(path: Path) -> Trace:
     """The trace, read once for the tests that follow each other."""
     return tracekit.read(path)
+
+
+@lru_cache(maxsize=8)
+def scope_of(path: Path, window: Literal["steps", "trace"] = "steps") -> Scope:
+    """The scope of a window of it, with what was computed of it."""
+    return select(trace_of(path), window=window)
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
+from real_traces import scope_of, traces
 from synthetic import SOURCES, Shape, generate, layered, write
 
 import tracekit
@@ -37,7 +38,7 @@ def name_of(shape: Shape) -> str:
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 def test_every_layer_phase_and_recomputation_is_the_planted_one(
     shape: Shape, seed: int, tmp_path: Path
@@ -94,10 +95,9 @@ def read(path: Path) -> tuple[Trace, pl.DataFrame]:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_every_activity_has_one_place_and_they_sum_to_the_device_time(path: Path) -> None:
-    trace = tracekit.read(path)
-    for scope in (select(trace), select(trace, window="trace")):
+    for scope in (scope_of(path), scope_of(path, "trace")):
         found = attribution(scope)
         assert found.activities.height == scope.activities.height
         assert found.activities["activity_id"].to_list() == scope.activities["activity_id"].to_list()

@@ -89,7 +89,7 @@ LAYERS = {
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_every_activity_of_a_random_trace_has_one_place(block: int, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     read = 0

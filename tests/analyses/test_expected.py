@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from paths import PUBLIC, ROOT, SAMPLES
+from real_traces import scope_of, traces
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -127,11 +128,10 @@ def test_overview(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*PUBLIC, *SAMPLES], ids=lambda p: f"{p.parent.name}-{p.name}")
 @pytest.mark.parametrize("window", ["steps", "trace"])
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_conservation_laws(path: Any, window: Any) -> None:
-    trace = tracekit.read(path)
-    scope = select(trace, window=window)
+    scope = scope_of(path, window)
     for row in breakdown(scope).devices.iter_rows(named=True):
         parts = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")
         assert sum(row[part] for part in parts) == row["window_ns"] == scope.duration

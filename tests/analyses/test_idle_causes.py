@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
+from real_traces import scope_of, traces
 from synthetic import INCIDENTS, Planted, generate, write
 
 import tracekit
@@ -126,11 +127,10 @@ def conserved(scope: Scope) -> IdleCauses:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
-@pytest.mark.parametrize("window", ["steps", "trace"])
-def test_conservation_on_real_traces(path: Path, window: Any) -> None:
-    trace = tracekit.read(path)
-    conserved(select(trace, window=window))
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_conservation_on_real_traces(path: Path) -> None:
+    for window in ("steps", "trace"):
+        conserved(scope_of(path, window))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from paths import PUBLIC, PUBLIC_NSYS
 from planted import US
 from planted_loops import ADAM, COPY, ENGINE, Loop, Network
+from real_traces import scope_of, trace_of
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
@@ -451,9 +452,9 @@ def real(paths: list[Path]) -> list[object]:
 @pytest.mark.quick(7)
 @pytest.mark.parametrize("path", real(PUBLIC), ids=lambda p: p.name)
 def test_hidden_marks_of_real_traces_are_inferred_or_nothing_is(path: Path) -> None:
-    trace = tracekit.read(path)
+    trace = trace_of(path)
     marked = step_table(trace)
-    assert select(trace).inferred_from is None  # nor is any range taken for one
+    assert scope_of(path).inferred_from is None  # nor is any range taken for one
     scope = select(without(trace, "step"))
     if marked.height >= 3 and trace.has_device:
         assert_right(scope, marked)

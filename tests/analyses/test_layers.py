@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from paths import PUBLIC, SAMPLES
 from planted import MS, US, Planted
+from real_traces import scope_of, trace_of, traces
 from synthetic import generate, oracle, write
 
 import tracekit
@@ -79,11 +80,10 @@ def check_laws(trace: Trace, scope: Scope) -> Layers:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda p: f"{p.parent.name}-{p.name}")
-@pytest.mark.parametrize("window", ["steps", "trace"])
-def test_conservation_on_every_trace(path: Path, window: Any) -> None:
-    trace = tracekit.read(path)
-    check_laws(trace, select(trace, window=window))
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_conservation_on_every_trace(path: Path) -> None:
+    for window in ("steps", "trace"):
+        check_laws(trace_of(path), scope_of(path, window))
 
 
 @pytest.mark.quick(1)

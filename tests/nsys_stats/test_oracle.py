@@ -13,7 +13,7 @@ import tracekit
 from tracekit.analyses.nsys_stats.tables import table
 from tracekit.trace import Trace
 
-SLOW_IN_PYTHON = ("v100_resnet50", "h100_timesformer", "hta_nccl")
+SLOW_IN_PYTHON = ("v100_resnet50", "h100_timesformer", "hta_nccl", "tb_workers4_a")
 REAL = [path for path in (*SAMPLES[:1], *PUBLIC) if not path.name.startswith(SLOW_IN_PYTHON)]
 
 

@@ -14,7 +14,7 @@ import pytest
 import small_traces
 from paths import PUBLIC, SAMPLES
 from polars.testing import assert_frame_equal
-from real_traces import traces
+from real_traces import trace_of, traces
 from synthetic import STYLES, generate, write
 
 import tracekit
@@ -62,12 +62,12 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
-@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_real_traces_go_round(path: Path, suffix: str, tmp_path: Path) -> None:
-    enriched(
-        tracekit.read(path), tmp_path / f"rank0{suffix}" if "rank0" in path.name else tmp_path / f"x{suffix}"
-    )
+@pytest.mark.parametrize(
+    "path", traces(*(path for path in (*SAMPLES, *PUBLIC) if path.stat().st_size < 400_000))
+)
+def test_real_traces_go_round(path: Path, tmp_path: Path) -> None:
+    suffix = ".json" if path.name.startswith("a") else ".json.gz"
+    enriched(trace_of(path), tmp_path / f"rank0{suffix}" if "rank0" in path.name else tmp_path / f"x{suffix}")
 
 
 @pytest.mark.quick(1)

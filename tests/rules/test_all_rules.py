@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import PUBLIC, SAMPLES
+from real_traces import scope_of, traces
 from typer.main import get_command
 
-import tracekit
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, get_analysis
 from tracekit.analyses.rules import run
 from tracekit.analyses.rules.rule import SETTINGS
-from tracekit.analyses.scope import select
 from tracekit.cli.main import app
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
 from tracekit.manifest import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace.json.gz"))
-TRACES = [*SAMPLES, *sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))]
 """The samples, and public traces beside the checkout where there are any."""
 
 # What fires on a trace, so that a change of a rule shows; traces that are not there are not asked.
@@ -66,8 +63,7 @@ EXPECTED = {
 
 
 def fired(path: Path) -> list[Finding]:
-    trace = tracekit.read(path)
-    scope = select(trace)
+    scope = scope_of(path)
     found = [f for analysis in BUILT_IN for f in run(analysis, scope).findings]
     for finding in found:
         assert finding.severity in SEVERITIES
@@ -104,7 +100,7 @@ def test_every_flag_is_one_of_capture() -> None:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("path", TRACES, ids=lambda p: p.parent.name if p.name == "trace.json.gz" else p.name)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_rules_run_on_real_traces(path: Path) -> None:
     found = {f.id for f in fired(path)}
     expected = EXPECTED.get(path.name.removesuffix(".json.gz"))
@@ -116,6 +112,7 @@ def test_rules_run_on_real_traces(path: Path) -> None:
 def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
     for path in SAMPLES:
         assert {f.id for f in fired(path)} <= {
+            "exposed_communication",
             "optimizer_not_fused",
             "step_variability",
             "data_loading",
