@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import polars as pl
 import pytest
 import small_traces
@@ -21,24 +21,28 @@ from tracekit.report.build import build_report
 from tracekit.report.json import render as json_
 from tracekit.report.json.schema import report_schema
 
-SCHEMA = report_schema()
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+@cache
+def validator() -> Any:
+    import jsonschema  # takes a second, and every process of a parallel run imports this file
+
+    return jsonschema.Draft202012Validator(report_schema())
 
 
 def test_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validator().check_schema(report_schema())
 
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_json_follows_the_schema(path: Path) -> None:
     text = json_.render(report_of(path))
-    VALIDATOR.validate(json.loads(text, parse_constant=_refuse))
+    validator().validate(json.loads(text, parse_constant=_refuse))
 
 
 @pytest.mark.parametrize("make", [small_traces.nothing, small_traces.cpu, small_traces.hostile])
 def test_odd_traces_follow_the_schema(tmp_path: Path, make: Any) -> None:
-    VALIDATOR.validate(json.loads(json_.render(build_report(make(tmp_path))), parse_constant=_refuse))
+    validator().validate(json.loads(json_.render(build_report(make(tmp_path))), parse_constant=_refuse))
 
 
 def _refuse(name: str) -> None:
@@ -59,7 +63,7 @@ def _refuse(name: str) -> None:
 def test_schema_refuses_what_is_wrong(tmp_path: Path, break_it: Any) -> None:
     data = json.loads(json_.render(build_report(small_traces.host_bound(tmp_path))))
     break_it(data)
-    assert not VALIDATOR.is_valid(data)
+    assert not validator().is_valid(data)
 
 
 def test_contract(tmp_path: Path) -> None:

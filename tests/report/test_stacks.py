@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
-import jsonschema
 import polars as pl
 import pytest
 import small_traces
@@ -69,6 +69,12 @@ SPEEDSCOPE = {
 """What speedscope documents of a file with sampled profiles (src/lib/file-format-spec.ts of its repository)."""
 
 
+def valid(data: Any) -> None:
+    import jsonschema  # takes a second, and every process of a parallel run imports this file
+
+    jsonschema.validate(data, SPEEDSCOPE)
+
+
 def parsed(text: str) -> dict[tuple[str, ...], int]:
     """Collapsed stacks as flamegraph.pl reads them: the last blank parts the value from the stack."""
     found: dict[tuple[str, ...], int] = defaultdict(int)
@@ -86,7 +92,7 @@ def test_both_formats_hold_the_device_time(path: Path) -> None:
     total = int(scope.activities["duration"].sum())
     assert sum(parsed(collapsed(rows)).values()) == total
     data = json.loads(speedscope(rows, "a name"))
-    jsonschema.validate(data, SPEEDSCOPE)
+    valid(data)
     assert sum(profile["endValue"] for profile in data["profiles"]) == total
     frames = [frame["name"] for frame in data["shared"]["frames"]]
     assert len(frames) == len(set(frames))
@@ -142,10 +148,10 @@ def test_hostile_names_stay_in_their_frame(tmp_path: Path) -> None:
     assert parsed("\n".join(lines))["a:b", "a:b", "a:b"] == 1_000
     assert parsed("\n".join(lines))["ends in 12 34", "ends in 12 34", "ends in 12 34"] == 3_000
     assert parsed("\n".join(lines))["(no name)", "(no name)", "(no name)"] == 4_000
-    jsonschema.validate(json.loads(speedscope(rows, "</script>")), SPEEDSCOPE)
+    valid(json.loads(speedscope(rows, "</script>")))
 
 
 def test_nothing_ran(tmp_path: Path) -> None:
     rows = layer_stacks(small_traces.nothing(tmp_path))
     assert collapsed(rows) == ""
-    jsonschema.validate(json.loads(speedscope(rows, "nothing")), SPEEDSCOPE)
+    valid(json.loads(speedscope(rows, "nothing")))
