@@ -157,13 +157,13 @@ def _run(arguments: list[str]) -> int:
             return 2
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
         text = message().strip()
-        return _complain(f"{text} See '{where} --help'." if text else f"See '{where} --help'.", 2)
+        return _complain(
+            f"{text.removesuffix('.')}. See '{where} --help'." if text else f"See '{where} --help'.", 2
+        )
     # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
     if result == _INTERRUPTED:
         return _complain("interrupted", _INTERRUPTED)
-    return (
-        result if isinstance(result, int) else 0
-    )  # that of a typer.Exit, when the failure has been told already
+    return result if isinstance(result, int) else 0  # that of a typer.Exit, after a failure that was reported
 
 
 def _complain(text: str, code: int) -> int:
