@@ -140,6 +140,7 @@ def test_breakdown_is_conserved_in_both_windows(planted: Planted) -> None:
             assert b.overlap == b.communication - b.exposed_communication
 
 
+@pytest.mark.slow
 def test_every_incident_comes_out_as_planted() -> None:
     for seed in range(6):
         planted = generate(seed)

@@ -86,6 +86,7 @@ def test_a_folder_of_parquet_says_the_same(tmp_path: Path) -> None:
     assert places(trace, 2_000)["k32"] == ("net.b", "graph")
 
 
+@pytest.mark.slow
 def test_a_capture_says_more_than_a_range_or_than_the_layer_around_it(tmp_path: Path) -> None:
     program = captured()
     module(program, "net", 2_000, 3_000, PID)

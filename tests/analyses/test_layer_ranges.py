@@ -80,6 +80,7 @@ def test_layers_of_what_counts(chosen: RangeFilter | None, expected: list[str | 
     assert int(tree["device_own_ns"].sum()) == sum(WORK.values()) * US
 
 
+@pytest.mark.slow
 def test_what_does_not_count_is_a_host_span_as_before() -> None:
     trace = planted().trace(captured=BARE)
     less = choose_ranges(trace, RangeFilter(include=("^linear$",)))

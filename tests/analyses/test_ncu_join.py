@@ -452,6 +452,7 @@ def test_bytes_that_are_not_split_make_a_roofline(report) -> None:
     assert (row["flops"], row["flops_source"], row["intensity"]) == (48, "analytic", 48 / 4_000)
 
 
+@pytest.mark.slow
 def test_the_bandwidth_of_a_board_that_is_not_listed_is_that_of_the_trace(report) -> None:
     launches = report(*(Launch(name, counted(6_000, 10, 10), (8, 1, 1)) for name in ("k0", "k1", "k0")))
     told = run_of("planted", with_ncu(layered(L40S), launches))
@@ -471,6 +472,7 @@ def test_the_bandwidth_of_a_board_that_is_not_listed_is_that_of_the_trace(report
     assert (listed.bandwidth_gbps, listed.recorded_bandwidth_gbps) == (3350.0, None)
 
 
+@pytest.mark.slow
 def test_ncu_counts_before_a_run_for_counters(report) -> None:
     trace = layered(H100)
     made = Planted()

@@ -238,6 +238,7 @@ def test_a_module_that_raises_does_not_upset_the_nesting(tmp_path: Path, load_tr
     assert bad["ts"] + bad["dur"] <= good["ts"]
 
 
+@pytest.mark.slow
 def test_a_compiled_module_is_refused(tmp_path: Path) -> None:
     inner = nn.Linear(3, 1)
     inner.compile(backend="eager")

@@ -78,6 +78,7 @@ def test_a_refusal_is_noted_and_the_capture_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+@pytest.mark.slow
 def test_counters_are_a_trace_of_their_own_beside_the_others(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(counters, "profile_step", profiled(RANGE))
     monkeypatch.setattr(counters, "has_counters", lambda _device: True)

@@ -143,6 +143,7 @@ def test_wrong_usage_is_one_line(
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_trace_without_layers_or_shapes_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_nothing_private_is_written(private: Path, tmp_path: Path, words: list[s
     assert [shown_in(text) for text in texts if shown_in(text)] == []
 
 
+@pytest.mark.slow
 def test_nothing_private_is_kept_in_the_cache(
     private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[s
     assert list(json.loads(ok(capsys, name, export, "-f", "json"))["analyses"]) == [name]
 
 
+@pytest.mark.slow
 def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "t.sqlite" in ok(capsys, "info", export)
     assert "unknown_rank" in ok(capsys, "doctor", export)
@@ -78,6 +79,7 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert page.read_text("utf-8").count("<!doctype html>") == 1
 
 
+@pytest.mark.slow
 def test_what_is_in_a_file_of_several_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = small(launches=4, pid=77), small(launches=6)
     second.kernel("late", 5_000_000, 6_000_000, correlation=0, device=3)

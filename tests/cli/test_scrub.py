@@ -108,6 +108,7 @@ def test_names_that_no_runtime_gave_a_thread(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rows_of_programs_without_device_work_are_left_out(tmp_path: Path) -> None:
     program, other = small(), PID + 5
     program.push_pop("zqprivate range", 5, 9, tid=1, pid=other)
@@ -147,6 +148,7 @@ def test_private_words_and_home_folders_in_names_are_replaced_and_nothing_else_o
     assert old.host.drop("name").equals(new.host.drop("name"))
 
 
+@pytest.mark.slow
 def test_common_names_of_users_are_not_torn_from_names(tmp_path: Path) -> None:
     rows = "".join(
         f"INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_{key}', '{value}');"
@@ -316,6 +318,7 @@ def test_odd_exports_are_read_alike_or_refused(name: str, tmp_path: Path) -> Non
             assert_same_frames(before, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_payloads_in_binary_form_are_read_alike(tmp_path: Path) -> None:
     program, key = small(), {"domainId": 1, "schemaId": 9}
     program.domain(1, "NCCL", 0, tid=MAIN)

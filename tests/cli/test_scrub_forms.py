@@ -116,6 +116,7 @@ def test_types_that_a_database_has_not(tmp_path: Path) -> None:
     assert b"somebody" not in told_by(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
     program = small()
     program.push_pop("cafQ in /home/somebody", 5, 9, tid=MAIN)

@@ -227,6 +227,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_cache_with_any_damaged_file_is_not_used(entry: Path) -> None:
     """Parquet gives other numbers for a flipped bit, and a frame that is gone was taken for one not captured."""
     assert cache.load(entry.name, "t.json") is not None

@@ -278,6 +278,7 @@ def test_backtraces_are_no_calls(version: str, tmp_path: Path) -> None:
     assert any(kind.startswith("derived") for kind in repeated.health["kind"])
 
 
+@pytest.mark.slow
 def test_several_processes_are_several_traces(tmp_path: Path) -> None:
     export = both(training(1, shape_of("range"), Style()), training(1, shape_of("range"), Style(pid=77)))
     path = write_sqlite(export.program, tmp_path / "t.sqlite")

@@ -260,6 +260,7 @@ def test_a_report_that_is_not_exported(
     assert f"nsys export --type sqlite run{suffix}" in err
 
 
+@pytest.mark.slow
 def test_long_names_are_cut_and_control_characters_stay_out_of_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

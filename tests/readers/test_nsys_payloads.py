@@ -95,6 +95,7 @@ def test_collectives_have_the_size_and_the_group_of_their_bytes(tmp_path: Path, 
     assert unread(trace) == 0
 
 
+@pytest.mark.slow
 def test_bytes_that_sqlite_holds_as_text_are_the_same(tmp_path: Path) -> None:
     path = write_sqlite(communicating(nccl()), tmp_path / "t.sqlite")
     expected = read(path).collectives

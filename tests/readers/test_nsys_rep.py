@@ -107,6 +107,7 @@ def test_the_export_is_read_as_the_report(calls: Calls, report: Path) -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_second_look_needs_no_export(
     calls: Calls, report: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

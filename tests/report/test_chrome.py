@@ -110,6 +110,7 @@ def test_tracks_have_names_and_threads_of_their_own(tmp_path: Path) -> None:
     assert {e["pid"] for e in mine} == set(trace.host["process_id"].unique())
 
 
+@pytest.mark.slow
 def test_idle_time_is_that_of_the_causes(tmp_path: Path) -> None:
     trace = tracekit.read(write(generate(seed=2, steps=2), tmp_path / "rank-0.json"))
     mine, _ = enriched(trace, tmp_path / "out-rank-0.json")

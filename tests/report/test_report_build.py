@@ -106,6 +106,7 @@ def test_every_trace_gives_a_report(path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_only_keeps_sections_and_not_the_verdict(tmp_path: Path) -> None:
     trace = small_traces.host_bound(tmp_path)
     report = build_report(trace, only=["kernels"])

@@ -97,6 +97,7 @@ def test_embedded_data_cannot_leave_their_element(hostile: Trace) -> None:
         assert not set(text) & set("<>&\u2028\u2029")
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(hostile: Trace) -> None:
     page = _page(hostile)
     for _, attributes in Elements(page).elements:
@@ -242,6 +243,7 @@ def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: 
     assert f'class="{"columns" if kind == "columns" else "stack"}"' in _page(script.read(tmp_path))
 
 
+@pytest.mark.slow
 def test_no_line_ends_between_a_figure_and_its_unit(tmp_path: Path) -> None:
     trace = small_traces.host_bound(tmp_path)
     page, headline = _page(trace), build_report(trace).verdict.headline

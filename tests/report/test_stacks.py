@@ -107,6 +107,7 @@ def test_both_formats_hold_the_device_time(path: Path) -> None:
     assert phases <= len(data["profiles"]) <= devices * phases
 
 
+@pytest.mark.slow
 def test_stacks_agree_with_the_tree() -> None:
     """Of every layer the stacks through it sum to its inclusive time."""
     trace = tracekit.read(next(path for path in SAMPLES if path.parent.name == "bert_cpu"))
@@ -118,6 +119,7 @@ def test_stacks_agree_with_the_tree() -> None:
         assert below == time, path
 
 
+@pytest.mark.slow
 def test_one_phase() -> None:
     trace = tracekit.read(SAMPLES[0])
     phases = {phase: layer_stacks(trace, phase=phase) for phase in PHASES}

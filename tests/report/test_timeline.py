@@ -124,6 +124,7 @@ def test_a_step(tmp_path: Path) -> None:
     assert ended == {"gemm_kernel"}
 
 
+@pytest.mark.slow
 def test_of_too_many_the_longest_are_kept(tmp_path: Path) -> None:
     trace = small_traces.host_bound(tmp_path)
     whole, _ = drawn(trace)
@@ -136,6 +137,7 @@ def test_of_too_many_the_longest_are_kept(tmp_path: Path) -> None:
     assert "gemm_kernel" in shapes["names"]
 
 
+@pytest.mark.slow
 def test_the_step_is_the_median_one(tmp_path: Path) -> None:
     script = small_traces.Script()
     for number, (start, length) in enumerate(((0.0, 500), (1000.0, 900), (2000.0, 700))):
@@ -179,6 +181,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     )
 
 
+@pytest.mark.slow
 def test_shapes_of_a_line_do_not_overlap_on_threads(planted: Trace) -> None:
     made = shapes_drawn(planted, build_report(planted).window)
     assert made is not None
@@ -189,6 +192,7 @@ def test_shapes_of_a_line_do_not_overlap_on_threads(planted: Trace) -> None:
     assert late.filter(pl.col("start") < pl.col("before")).height == 0
 
 
+@pytest.mark.slow
 def test_everything_of_the_step_is_drawn(planted: Trace) -> None:
     """Activities launched in the step, and the spans in its time, counted one by one."""
     made = shapes_drawn(planted, build_report(planted).window)
@@ -216,6 +220,7 @@ def test_everything_of_the_step_is_drawn(planted: Trace) -> None:
     assert total == shapes.frame.height
 
 
+@pytest.mark.slow
 def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
     made = shapes_drawn(planted, build_report(planted).window)
     assert made is not None

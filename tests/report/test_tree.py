@@ -247,6 +247,7 @@ def test_five_thousand_layers_stay_usable(tmp_path: Path) -> None:
     assert out["open"] == 5000
 
 
+@pytest.mark.slow
 def test_the_icicle_puts_layers_below_each_other() -> None:
     section = build_section(planted(), "layers")
     (figure,) = section.figures

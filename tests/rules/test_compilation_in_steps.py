@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
 
 
@@ -40,6 +41,7 @@ def test_on_the_cpu_no_operator_runs_meanwhile() -> None:
     assert "no operator ran" in found.evidence
 
 
+@pytest.mark.slow
 def test_silent_when_hidden_short_or_loading_of_code() -> None:
     hidden = Planted()
     hidden.activity("a", 0, MS, launch=-10 * US)

@@ -61,6 +61,7 @@ def test_silent_when_all_of_the_step_is_low_or_none() -> None:
     assert finding(folded(4, (95, 0.9), (5, 0.1)).trace(), "steps", "low_part_of_step") is None
 
 
+@pytest.mark.slow
 def test_silent_on_too_few_steps_and_without_steps() -> None:
     parts = ((80, 0.95), (20, 0.1))
     assert finding(folded(LEAST_STEPS, *parts).trace(), "steps", "low_part_of_step") is not None
@@ -77,6 +78,7 @@ def test_work_that_runs_at_once_counts_once() -> None:
     assert finding(made.trace(), "steps", "low_part_of_step") is not None
 
 
+@pytest.mark.slow
 def test_silent_when_a_rule_of_its_own_tells_the_cause() -> None:
     made = folded(4, (80, 0.95), (20, 0.0))
     assert finding(made.trace(), "steps", "low_part_of_step") is not None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from planted import A100, MS, Planted, finding
 
 GB = 10**9
@@ -36,6 +37,7 @@ def test_old_files_without_reserved() -> None:
     assert found.evidence == "Peak 39.0 GB in use, – reserved, of 40.0 GB."
 
 
+@pytest.mark.slow
 def test_silent_with_room_on_the_host_and_without_a_known_capacity() -> None:
     assert finding(planted(35 * GB, 35 * GB).trace(), "memory", "memory_near_limit") is None
     assert finding(planted(39 * GB, None, device=-1).trace(), "memory", "memory_near_limit") is None

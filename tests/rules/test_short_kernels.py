@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
 
 
@@ -26,6 +27,7 @@ def test_silent_when_launches_hide_behind_running_kernels() -> None:
     assert finding(made.trace(), "launches", "short_kernels") is None
 
 
+@pytest.mark.slow
 def test_silent_on_long_kernels_few_kernels_and_a_cold_start() -> None:
     long = Planted()
     few = Planted()

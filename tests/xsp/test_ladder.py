@@ -214,6 +214,7 @@ def test_analytic_flops_of_a_real_model_are_those_that_torch_counts(recorded: Pa
     assert row["flops_source"] == "analytic"
 
 
+@pytest.mark.slow
 def test_what_a_cpu_cannot_tell_is_null(recorded: Path) -> None:
     tables = xsp([recorded])
     assert "no device was captured" in tables["A8"].answer
@@ -223,6 +224,7 @@ def test_what_a_cpu_cannot_tell_is_null(recorded: Path) -> None:
         assert "dram__bytes_read.sum" in str(tables[key].not_captured)
 
 
+@pytest.mark.slow
 def test_every_table_has_the_columns_of_its_entry(recorded: Path) -> None:
     for key, table in xsp([recorded]).items():
         assert dict(table.frame.schema) == CATALOGUE[key].schema

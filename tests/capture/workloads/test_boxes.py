@@ -23,6 +23,7 @@ def test_boxes_per_image(many: list[torch.Tensor]) -> None:
     assert (counts == 0).mean() == pytest.approx(0.01, abs=0.005)
 
 
+@pytest.mark.slow
 def test_areas_split_as_those_of_coco(many: list[torch.Tensor]) -> None:
     rows = torch.cat(many)
     area = rows[:, 4] * rows[:, 5] * 640**2

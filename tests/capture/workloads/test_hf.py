@@ -246,6 +246,7 @@ def test_detr_trains_its_backbone_but_for_the_first_stage() -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_layer_is_dropped_and_no_cache_kept() -> None:
     with torch.device("meta"):
         wave, text, both = (hf.build_model(name).config for name in ("wav2vec2", "m2m-100", "blip"))
