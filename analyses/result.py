@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -28,6 +28,7 @@ __all__ = [
     "Unit",
     "column_of",
     "has_launch_calls",
+    "in_order",
     "in_schema",
     "no_launches",
     "processor_word",
@@ -344,3 +345,16 @@ def in_schema(rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataF
         (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
         for name, kind in schema.items()
     )
+
+
+def in_order(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """The rows sorted by these columns, after a minus from the largest down; of equals the one that comes first.
+
+    >>> in_order(pl.DataFrame({"a": [1, 2, 2], "b": [3, 5, 4]}), ("-a", "b")).rows()
+    [(2, 4), (2, 5), (1, 3)]
+    """
+    if not columns:
+        return rows
+    names = [name.removeprefix("-") for name in columns]
+    falling = [name.startswith("-") for name in columns]
+    return rows.sort(names, descending=falling, nulls_last=True, maintain_order=True)

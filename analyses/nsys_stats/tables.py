@@ -13,10 +13,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, Entry
-from tracekit.analyses.nsys_stats.columns import MISSING
-from tracekit.analyses.nsys_stats.range_rows import is_range
-from tracekit.analyses.nsys_stats.table import summed
-from tracekit.analyses.result import StatedTable, in_schema
+from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING, SOURCES
+from tracekit.analyses.nsys_stats.ranges import is_range
+from tracekit.analyses.nsys_stats.rows import summed
+from tracekit.analyses.result import StatedTable, in_order, in_schema
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.readers import format_named
@@ -63,15 +63,15 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
             f"there is no report {name!r}",
             remedy=ELSEWHERE.get(name, f"choose one of {', '.join(CATALOGUE)}"),
         )
-    given = [traces] if isinstance(traces, Trace) else list(traces)
-    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
+    every = [traces] if isinstance(traces, Trace) else list(traces)
+    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in every)), None)
     if lacking is not None:
         what, key = MISSING[lacking]
-        formats = [format_named(trace.meta.format) for trace in given]
+        formats = [format_named(trace.meta.format) for trace in every]
         able = next((one for one in formats if key in one.flags), formats[0])
         missing = f"{what}: {able.flag_for(key)}"
         return StatedTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
-    return _table(entry, given, rows)
+    return _table(entry, every, rows)
 
 
 def in_unit(table: StatedTable, unit: str) -> StatedTable:
@@ -116,13 +116,17 @@ def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatedTable:
     rows, notes = made.frame, [made.note]
     if entry.by:
         rows = summed(rows, entry.by, entry.count)
+    rows = rows.with_columns(
+        pl.col(SOURCES[heading]).cast(COLUMNS[heading][0]).alias(heading)
+        for heading in entry.columns
+        if heading not in rows.columns and SOURCES.get(heading) in rows.columns
+    )
     if entry.where is not None:
-        order = ["Duration (ns)", "Start (ns)"]
-        rows = rows.filter(entry.where).sort(order, descending=[True, False], maintain_order=True)
-        if 0 < most < rows.height:
-            notes.append(f"the first {most} of {format_count(rows.height)} rows")
-            rows = rows.head(most)
-    rows = rows.with_columns(pl.col(name).alias(heading) for heading, name in entry.names.items())
+        rows = rows.filter(entry.where)
+    rows = in_order(rows, entry.order)
+    if entry.where is not None and 0 < most < rows.height:
+        notes.append(f"the first {most} of {format_count(rows.height)} rows")
+        rows = rows.head(most)
     frame = in_schema(rows, entry.schema)
     answer = "Nothing found" if entry.key in RULES else "None occurred"
     if frame.height:
