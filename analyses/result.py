@@ -21,6 +21,7 @@ __all__ = [
     "PHASE_COLUMNS",
     "UNITS",
     "Column",
+    "Entry",
     "NotCaptured",
     "Result",
     "StatedTable",
@@ -317,6 +318,37 @@ def no_launches(scope: Scope, so: str = "") -> str | None:
             f" match nothing){follows}; use the file as the profiler wrote it"
         )
     return f"no launch calls{follows}; {how_to_record('launches', scope.trace.meta.format)}"
+
+
+# -- tables of catalogues ---------------------------------------------------------------------------
+#
+# The tables of `nsys stats` and of XSP stand in a catalogue each, and come with an answer of their own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a catalogue says of a table.
+
+    * `key`: its name in the catalogue
+    * `title`, `question`: what it shows, and what it answers
+    * `schema`: its columns in order, with their types
+    * `shown`: the columns that a narrow page shows; all when none is named
+    * `order`: the columns that it is sorted by, of it or of the rows that it is made of; after a minus from the largest down
+    * `needs`: what must have been recorded
+    """
+
+    key: str
+    title: str
+    question: str
+    schema: Mapping[str, pl.DataType]
+    shown: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, in order."""
+        return tuple(self.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

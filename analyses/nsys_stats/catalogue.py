@@ -28,46 +28,29 @@ import polars as pl
 from tracekit.analyses.nsys_stats.columns import COLUMNS
 from tracekit.analyses.nsys_stats.ranges import range_name
 from tracekit.analyses.nsys_stats.rows import shape_text
+from tracekit.analyses.result import Entry
 
 if TYPE_CHECKING:
     from tracekit.analyses.nsys_stats.rows import Rows
     from tracekit.trace import Trace
 
-__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "Entry"]
+__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "NsysEntry"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A report or a rule.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsysEntry(Entry):
+    """A report or a rule; `key` is its name at NVIDIA, `schema` has its headings in NVIDIA's order, `needs` keys of MISSING.
 
-    * `key`: its name at NVIDIA
-    * `title`, `question`: what it shows, and what it answers
-    * `needs`: what must have been recorded (keys of MISSING)
     * `target`: the function that makes its rows (`module:function`)
-    * `columns`: its headings in NVIDIA's order (names in COLUMNS)
-    * `order`: the headings, or columns of its rows, that it is sorted by, after a minus from the largest down
-    * `shown`: those that a narrow page shows; all when none is named
     * `by`: of a summary the headings by which the rows are summed up, and what stands below each
     * `count`: the heading of their number
     * `where`: of a rule the rows that it shows
     """
 
-    key: str
-    title: str
-    question: str
-    needs: tuple[str, ...]
     target: str
-    columns: tuple[str, ...]
-    order: tuple[str, ...]
-    shown: tuple[str, ...] = ()
     by: Mapping[str, pl.Expr] = field(default_factory=dict)
     count: str = ""
     where: pl.Expr | None = None
-
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """The types of the columns."""
-        return {name: COLUMNS[name][0] for name in self.columns}
 
     def rows(self, traces: Sequence[Trace]) -> Rows:
         """The rows that it is made of."""
@@ -131,16 +114,25 @@ def _spread(prefix: str = "") -> str:
 
 def _entry(
     key: str, needs: str, target: str, columns: str, order: str, shown: str = "", **more: Any
-) -> Entry:
+) -> NsysEntry:
     """A record whose needs and headings are texts with commas."""
     title, question = _OF_KEY[key]
-    more |= {"order": _list(order), "shown": _list(shown)}
-    return Entry(key, title, question, _list(needs), target, _list(columns), **more)
+    return NsysEntry(
+        key=key,
+        title=title,
+        question=question,
+        schema={heading: COLUMNS[heading][0] for heading in _list(columns)},
+        shown=_list(shown),
+        order=_list(order),
+        needs=_list(needs),
+        target=target,
+        **more,
+    )
 
 
 def _sum(
     key: str, needs: str, target: str, by: Mapping[str, pl.Expr], count: str, columns: str = ""
-) -> Entry:
+) -> NsysEntry:
     """A summary: its columns are time, number, spread, and then the headings by which it sums up."""
     names = _list(columns) or tuple(by)
     average = () if len(names) > 2 else ("Avg (ns)",)
@@ -251,7 +243,7 @@ _ENTRIES: Final = (
     ),
 )
 
-CATALOGUE: Final[dict[str, Entry]] = {entry.key: entry for entry in _ENTRIES}
+CATALOGUE: Final[dict[str, NsysEntry]] = {entry.key: entry for entry in _ENTRIES}
 """The reports, then the rules, by name."""
 RULES: Final = tuple(entry.key for entry in _ENTRIES if entry.where is not None)
 DEFAULT_REPORTS: Final = tuple(CATALOGUE)[:6]

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, Entry
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, NsysEntry
 from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING, SOURCES
 from tracekit.analyses.nsys_stats.ranges import is_range
 from tracekit.analyses.nsys_stats.rows import summed
@@ -111,7 +111,7 @@ def _holds_some(trace: Trace, need: str) -> bool:
     return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
 
 
-def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatedTable:
+def _table(entry: NsysEntry, traces: Sequence[Trace], most: int) -> StatedTable:
     made = entry.rows(traces)
     rows, notes = made.frame, [made.note]
     if entry.by:

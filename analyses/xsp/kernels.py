@@ -23,6 +23,7 @@ from tracekit.analyses.counters.analysis import (
     measured_ranges,
 )
 from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.result import in_schema
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.xsp.catalogue import COLUMNS
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
@@ -69,7 +70,7 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
         pl.int_range(pl.len()).over("step").alias("order"),
         pl.int_range(pl.len()).over("step", "layer", "phase", "name").alias("turn"),
     )
-    return rows.select(pl.col(name).cast(kind) for name, kind in CALLS.items())
+    return in_schema(rows, CALLS)
 
 
 def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataFrame:
@@ -158,7 +159,6 @@ def _ranges(scope: Scope) -> pl.DataFrame:
         pl.Series("op_id", take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)),
         pl.lit("kernel").alias("kind"),
         pl.Series("phase", [PHASES[number] for number in places.phase.tolist()], dtype=pl.String),
-        *(pl.lit(None, pl.String).alias(name) for name in ("grid", "block")),
         *(
             pl.when(pl.col(name).is_not_null()).then(pl.lit(COUNTED)).alias(f"{name}_source")
             for name in ("occupancy", "flops")

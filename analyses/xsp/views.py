@@ -80,8 +80,8 @@ class _Views:
         if "index" in analysis.columns and "index" not in rows.columns:
             rows = rows.with_row_index("index", 1)
         missing = self.lacking(analysis.wants)
-        if analysis.known:
-            rows = rows.filter(pl.col(analysis.known).is_not_null())
+        if analysis.filled:
+            rows = rows.filter(pl.col(analysis.filled).is_not_null())
             missing = [] if rows.height else self.lacking(("shapes", "bytes")) or ["bytes"]
         answer = answer_of(analysis, rows, run) if rows.height else ""
         return finished(analysis, rows, answer, missing, run.format)
