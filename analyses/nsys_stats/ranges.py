@@ -61,7 +61,8 @@ def startend_ranges(traces: Sequence[Trace]) -> Rows:
 
 def nvtx_pushpop_trace(traces: Sequence[Trace]) -> Rows:
     """Every push/pop range, with its place among the others."""
-    return Rows(stacked(traces, map(_with_stacks, nested(traces))))
+    frame = stacked(traces, map(_with_stacks, nested(traces)))
+    return Rows(frame.with_columns((pl.col("start") + pl.col("duration")).alias("End (ns)")))
 
 
 def _with_stacks(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -70,7 +71,6 @@ def _with_stacks(ranges: pl.DataFrame) -> pl.DataFrame:
     np.add.at(inside, parent[parent >= 0], duration[parent >= 0])
     dashes = pl.lit("--").repeat_by(pl.col("Lvl").clip(upper_bound=DEEPEST_STACK)).list.join("")
     return ranges.with_columns(
-        (pl.col("start") + pl.col("duration")).alias("End (ns)"),
         pl.Series("DurChild (ns)", inside),
         pl.Series("DurNonChild (ns)", duration - inside),
         range_name().alias("Name"),

@@ -42,10 +42,10 @@ def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) ->
     >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
     [(3, ':aten::linear')]
     """
-    made = table(traces, name, rows)
-    if made.not_captured is not None:
-        raise InconclusiveError(f"{name}: not captured", remedy=f"record {made.not_captured}")
-    return made.frame
+    stated = table(traces, name, rows)
+    if stated.not_captured is not None:
+        raise InconclusiveError(f"{name}: not captured", remedy=f"record {stated.not_captured}")
+    return stated.frame
 
 
 def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatedTable:
@@ -91,29 +91,25 @@ def in_unit(table: StatedTable, unit: str) -> StatedTable:
 def _holds(trace: Trace, need: str) -> bool:
     """Whether the profile recorded what this key of MISSING stands for."""
     device, captured = trace.device, trace.meta.captured
-    recorded = {
-        "device": device.height > 0 or "device" in captured,
+    worked = device.height > 0 or "device" in captured
+    if need == "kernels":
+        kinds = device["kind"]
+        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
+        return worked and not only_graphs
+    if need in ("ranges", "startend"):
+        nesting_counts = need == "ranges" or format_named(trace.meta.format).has_start_end_ranges
+        return trace.ranges is not None or (nesting_counts and bool(is_range(trace).any()))
+    return {
+        "device": worked,
         "links": not device.height or device["launch_id"].null_count() < device.height,
         "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
         "os_calls": trace.os_calls is not None,
-    }
-    return recorded[need] if need in recorded else _holds_some(trace, need)
-
-
-def _holds_some(trace: Trace, need: str) -> bool:
-    if need == "kernels":
-        kinds = trace.device["kind"]
-        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
-        return _holds(trace, "device") and not only_graphs
-    if trace.ranges is not None:
-        return True
-    nesting = bool(is_range(trace).any())
-    return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
+    }[need]
 
 
 def _table(entry: NsysEntry, traces: Sequence[Trace], most: int) -> StatedTable:
-    made = entry.rows(traces)
-    rows, notes = made.frame, [made.note]
+    content = entry.rows(traces)
+    rows, notes = content.frame, [content.note]
     if entry.by:
         rows = summed(rows, entry.by, entry.count)
     rows = rows.with_columns(

@@ -138,13 +138,13 @@ class _Views:
         if "gpu_ns" in analysis.columns:
             rows = rows.join(union_by(run, keys), on=keys, how="left")
         if "latency_ns" in analysis.columns:
-            counted = None if run.manifest is None else run.manifest.flops_per_step
+            flops = None if run.manifest is None else run.manifest.flops_per_step
             latency = pl.lit(run.latency_ns, pl.Float64)
             rows = rows.with_columns(
                 pl.lit(run.batch, pl.Int64).alias("batch"),
                 latency.alias("latency_ns"),
                 (pl.lit(None) if run.on_cpu else pl.col("gpu_ns") / latency).alias("gpu_share"),
-                pl.lit(counted, pl.Int64).alias("counted_flops"),
+                pl.lit(flops, pl.Int64).alias("counted_flops"),
             )
         return _with_roofline(rows, run)
 
@@ -206,8 +206,8 @@ def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     ordered = calls.sort("step", "order")
     means = ordered.group_by(*keys, "step").agg(
         pl.len().alias("kernels"),
-        _sum_of_known("duration_ns").alias("sum_ns"),
-        _sum_of_known("flops").alias("flops"),
+        _sum_of_some("duration_ns").alias("sum_ns"),
+        _sum_of_some("flops").alias("flops"),
         *(_sum_of_all(name, is_kernel).alias(name) for name in _TRAFFIC),
         (pl.col("occupancy").first() if single else _weighted("occupancy")).alias("occupancy"),
     )
@@ -259,7 +259,7 @@ def _share(name: str) -> pl.Expr:
     return pl.when(total > 0).then(pl.col(name) / total).alias("share")
 
 
-def _sum_of_known(name: str) -> pl.Expr:
+def _sum_of_some(name: str) -> pl.Expr:
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum())
 
 
@@ -269,9 +269,9 @@ def _sum_of_all(name: str, of: pl.Expr) -> pl.Expr:
 
 
 def _weighted(name: str) -> pl.Expr:
-    known = pl.col(name).is_not_null()
-    weight = pl.col("duration_ns").fill_null(1).filter(known)
-    return pl.when(weight.sum() > 0).then((pl.col(name).filter(known) * weight).sum() / weight.sum())
+    present = pl.col(name).is_not_null()
+    weight = pl.col("duration_ns").fill_null(1).filter(present)
+    return pl.when(weight.sum() > 0).then((pl.col(name).filter(present) * weight).sum() / weight.sum())
 
 
 def _joined(name: str) -> pl.Expr:

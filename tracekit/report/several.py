@@ -84,13 +84,13 @@ def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
 
     `on_cpu`: no device was captured, and operators on the host take its place.
     """
-    chosen = table.frame.row(busiest(table), named=True)
+    row = table.frame.row(busiest(table), named=True)
     alone = [
         name
         for name in ("rank", "process_id")
-        if chosen[name] is not None and table.frame[name].is_unique().all()
+        if row[name] is not None and table.frame[name].is_unique().all()
     ]
-    who = f"{_TITLES.get(alone[0], alone[0])} {chosen[alone[0]]}" if alone else chosen["trace"]
+    who = f"{_TITLES.get(alone[0], alone[0])} {row[alone[0]]}" if alone else row["trace"]
     shares = table.frame["busy_share"].drop_nulls()
     spread = ""
     if shares.len():
