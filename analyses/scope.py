@@ -34,6 +34,7 @@ __all__ = [
     "launch_times",
     "once",
     "select",
+    "step_at",
     "step_spans",
     "step_table",
 ]
@@ -205,7 +206,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
     steps, inferred = _steps_of(trace, rows, step, infer=window == "steps")
-    rows = rows.with_columns(_step_of(rows, trace, steps).alias("step"))
+    rows = rows.with_columns(step_at(steps, launch_times(trace, rows)))
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
     chosen = _kept(rows, rows["step"].is_not_null()) if by_step else rows
@@ -291,16 +292,13 @@ def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:
     return np.where(launch >= 0, called[np.maximum(launch, 0)], own) if called.size else own
 
 
-def _step_of(rows: pl.DataFrame, trace: Trace, steps: pl.DataFrame) -> pl.Series:
-    """The step in which each activity was launched (in which it started, if its launch is unknown); null for none."""
-    if not steps.height or not rows.height:
-        return pl.Series([None] * rows.height, dtype=pl.Int64)
-    at = launch_times(trace, rows)
-    index = np.searchsorted(steps["start"].to_numpy(), at, side="right") - 1
-    inside = (index >= 0) & (at < steps["end"].to_numpy()[np.maximum(index, 0)])
-    numbers = steps["step"].gather(np.maximum(index, 0))
-    frame = pl.DataFrame({"n": numbers, "inside": inside})
-    return frame.select(pl.when("inside").then("n")).to_series()
+def step_at(steps: pl.DataFrame, times: npt.NDArray[np.int64]) -> pl.Series:
+    """The number `step` of the one of these steps that is open on the host at each time (ns); null where none is."""
+    if not steps.height:
+        return pl.Series("step", [None] * times.size, dtype=pl.Int64)
+    index = np.maximum(np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1, 0)
+    inside = (times >= steps["start"].to_numpy()[index]) & (times < steps["end"].to_numpy()[index])
+    return pl.select(pl.when(pl.Series(inside)).then(steps["step"].gather(index)).alias("step")).to_series()
 
 
 def _int(value: object) -> int:

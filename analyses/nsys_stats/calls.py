@@ -1,61 +1,107 @@
-"""Calls on the host: the rows of `cuda_api_sum` and `osrt_sum`, and `cuda_api_trace`.
+"""Calls on the host, and how they launch kernels: `cuda_api_sum`, `osrt_sum`, `cuda_api_trace`, `cuda_kern_exec_sum` and
+`cuda_kern_exec_trace`.
 
-Chosen where NVIDIA's guide is silent: a call of the driver inside one of the runtime is a call of its own, as it is
-in the profile. Names have no version suffix. What a call returned and a thread's priority are not read.
+As NVIDIA's guide has it: the *API time* is that of the call that launches the kernel; the *queue time* runs from the
+end of the call to the start of the kernel, and is none where the kernel began before the call returned; the *kernel
+time* is that on the device; the *total time* runs from the start of the call to its end or the kernel's, whichever is
+later. Statistics of queue times are of the positive ones, which `QCount` counts.
+
+Chosen where it is silent: a call of the driver inside one of the runtime is a call of its own, as it is in the profile.
+Names have no version suffix. What a call returned and a thread's priority are not read. Each kernel of a CUDA graph has
+the launch of the graph. Kernels with their launches are ordered by their total time; those of the trace by the start of
+the call. A kernel whose launch was not recorded has no row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.rows import clock_shift, stacked
-from tracekit.analyses.nsys_stats.table import Rows
+from tracekit.analyses.nsys_stats.rows import Rows, renamed, shape_text, spread, stacked
+from tracekit.facts.units import format_count
 from tracekit.trace import OS_CALL_SCHEMA, Trace, empty
 
-__all__ = ["api_calls", "cuda_api_trace", "os_calls"]
+__all__ = ["api_calls", "cuda_api_trace", "cuda_kern_exec_sum", "cuda_kern_exec_trace", "os_calls"]
+
+_PHASES: Final = {"T": "total", "A": "api", "Q": "queue", "K": "duration"}
 
 
 def api_calls(traces: Sequence[Trace]) -> Rows:
     """Calls of the CUDA (or HIP) API."""
-    return Rows(_calls(traces, "name", "duration"))
+    calls = (trace.host.filter(pl.col("kind") == "runtime") for trace in traces)
+    columns = ("process_id", "thread_id", "name", "start", "duration", "correlation")
+    return Rows(stacked(traces, (frame.select(columns) for frame in calls)))
 
 
 def os_calls(traces: Sequence[Trace]) -> Rows:
     """Calls of the operating system's runtime library."""
-    frames = [trace.os_calls if trace.os_calls is not None else empty(OS_CALL_SCHEMA) for trace in traces]
-    return Rows(stacked([frame.select("name", "duration") for frame in frames]))
+    frames = (trace.os_calls if trace.os_calls is not None else empty(OS_CALL_SCHEMA) for trace in traces)
+    return Rows(stacked(traces, frames))
 
 
 def cuda_api_trace(traces: Sequence[Trace]) -> Rows:
-    """Every call of the CUDA (or HIP) API, by start."""
-    calls = _calls(traces, "process_id", "thread_id", "name", "start", "duration", "correlation")
-    threads = stacked([trace.threads.unique(["process_id", "thread_id"], keep="first") for trace in traces])
-    named = calls.join(
-        threads.rename({"name": "Thread Name"}),
-        on=["part", "process_id", "thread_id"],
-        how="left",
-        maintain_order="left",
+    """Every call of the CUDA (or HIP) API, with the name of its thread."""
+    thread = ["process_id", "thread_id"]
+    names = stacked(traces, (trace.threads.unique(thread, keep="first") for trace in traces))
+    frame = api_calls(traces).frame.join(
+        names.rename({"name": "Thread Name"}), on=["part", *thread], how="left", maintain_order="left"
     )
-    frame = named.select(
-        pl.col("start").alias("Start (ns)"),
-        pl.col("duration").alias("Duration (ns)"),
-        pl.col("name").cast(pl.String).alias("Name"),
-        pl.col("correlation").alias("CorrID"),
-        pl.col("process_id").alias("Pid"),
-        pl.col("thread_id").alias("Tid"),
-        "Thread Name",
-    )
-    return Rows(frame.sort("Start (ns)", maintain_order=True))
+    return Rows(frame.with_columns(pl.col("name").alias("api_name")))
 
 
-def _calls(traces: Sequence[Trace], *columns: str) -> pl.DataFrame:
-    """The calls of all traces: `part` and these columns of HOST_SCHEMA, times on the clock of the report."""
-    frames = []
-    for part, trace in enumerate(traces):
-        rows = trace.host.filter(pl.col("kind") == "runtime").select(columns)
-        if "start" in columns:
-            rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
-        frames.append(rows)
-    return stacked(frames)
+def cuda_kern_exec_sum(traces: Sequence[Trace]) -> Rows:
+    """Launch, queue and kernel times by process, thread, device, call and kernel."""
+    rows = stacked(traces, map(_executions, traces))
+    keys = ["part", "process_id", "thread_id", "device_id", "api_name", "name"]
+    frame = rows.group_by(keys).agg(
+        pl.len().alias("Count"),
+        pl.col("queue").count().alias("QCount"),
+        pl.col("total").sum(),
+        *(one for prefix, column in _PHASES.items() for one in spread(column, prefix)),
+    )
+    return Rows(frame, _without_launch(traces, rows))
+
+
+def cuda_kern_exec_trace(traces: Sequence[Trace]) -> Rows:
+    """Every kernel with its launch."""
+    rows = stacked(traces, map(_executions, traces))
+    returned = pl.col("api_start") + pl.col("api")
+    frame = rows.with_columns(
+        pl.when(pl.col("queue").is_not_null()).then(returned).alias("Queue Start (ns)"),
+        renamed(rows["grid"], shape_text(pl.col("text"))).alias("GridXYZ"),
+        renamed(rows["block"], shape_text(pl.col("text"))).alias("BlockXYZ"),
+    )
+    return Rows(frame, _without_launch(traces, rows))
+
+
+def _executions(trace: Trace) -> pl.DataFrame:
+    """Each kernel with a launch: its own columns, those of the call (`api_*`), and the `queue` and `total` times."""
+    rows = trace.device.filter((pl.col("kind") == "kernel") & pl.col("launch_id").is_not_null())
+    launches = trace.host.select(
+        *("process_id", "thread_id"),
+        pl.col("name").alias("api_name"),
+        pl.col("start").alias("api_start"),
+        pl.col("duration").alias("api"),
+    )[rows["launch_id"]]
+    returned = pl.col("api_start") + pl.col("api")
+    waited, ended = pl.col("start") - returned, pl.col("start") + pl.col("duration")
+    return (
+        rows.select("name", "device_id", "start", "duration", "grid", "block")
+        .with_columns(launches.get_columns())
+        .with_columns(
+            pl.when(waited > 0).then(waited).alias("queue"),
+            (pl.max_horizontal(returned, ended) - pl.col("api_start")).alias("total"),
+        )
+    )
+
+
+def _without_launch(traces: Sequence[Trace], rows: pl.DataFrame) -> str | None:
+    kernels = sum(int((trace.device["kind"] == "kernel").sum()) for trace in traces)
+    lacking = kernels - rows.height
+    if not lacking:
+        return None
+    return (
+        f"{format_count(lacking)} of {format_count(kernels)} kernels have no recorded launch and are left out"
+    )

@@ -26,48 +26,31 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracekit.analyses.nsys_stats.columns import COLUMNS
-from tracekit.analyses.nsys_stats.range_rows import range_name
+from tracekit.analyses.nsys_stats.ranges import range_name
 from tracekit.analyses.nsys_stats.rows import shape_text
+from tracekit.analyses.result import Entry
 
 if TYPE_CHECKING:
-    from tracekit.analyses.nsys_stats.table import Rows
+    from tracekit.analyses.nsys_stats.rows import Rows
     from tracekit.trace import Trace
 
-__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "Entry"]
+__all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "NsysEntry"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A report or a rule.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsysEntry(Entry):
+    """A report or a rule; `key` is its name at NVIDIA, `schema` has its headings in NVIDIA's order, `needs` keys of MISSING.
 
-    * `key`: its name at NVIDIA
-    * `title`, `question`: what it shows, and what it answers
-    * `needs`: what must have been recorded (keys of MISSING)
     * `target`: the function that makes its rows (`module:function`)
-    * `columns`: its headings in NVIDIA's order (names in COLUMNS)
-    * `shown`: those of them that a narrow page shows; all when none is named
     * `by`: of a summary the headings by which the rows are summed up, and what stands below each
     * `count`: the heading of their number
-    * `names`: headings that its rows have under another one
-    * `where`: of a rule the rows that it shows, the longest first
+    * `where`: of a rule the rows that it shows
     """
 
-    key: str
-    title: str
-    question: str
-    needs: tuple[str, ...]
     target: str
-    columns: tuple[str, ...]
-    shown: tuple[str, ...] = ()
     by: Mapping[str, pl.Expr] = field(default_factory=dict)
     count: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
     where: pl.Expr | None = None
-
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """The types of the columns."""
-        return {name: COLUMNS[name][0] for name in self.columns}
 
     def rows(self, traces: Sequence[Trace]) -> Rows:
         """The rows that it is made of."""
@@ -107,6 +90,7 @@ _SUM = ("Time (%)", "Total Time (ns)")
 _PLACE = "PID, Device ID, Context ID, Green Context ID, Stream ID, API Name"
 _COPY = "Duration (ns), Start (ns), Src Kind, Dst Kind, Bytes (MB)"
 _FILL = "Duration (ns), Start (ns), Memory Kind, Bytes (MB)"
+_LONGEST_FIRST = "-Duration (ns), Start (ns)"
 _NAMES: Final = {"Name": pl.col("name").cast(pl.String)}
 _RANGE: Final = {"Range": range_name()}
 _SHAPES: Final = {"GridXYZ": shape_text(pl.col("grid")), "BlockXYZ": shape_text(pl.col("block"))}
@@ -128,21 +112,34 @@ def _spread(prefix: str = "") -> str:
     return ", ".join(f"{prefix}{name} (ns)" for name in ("Avg", "Med", "Min", "Max", "StdDev"))
 
 
-def _entry(key: str, needs: str, target: str, columns: str, shown: str = "", **more: Any) -> Entry:
+def _entry(
+    key: str, needs: str, target: str, columns: str, order: str, shown: str = "", **more: Any
+) -> NsysEntry:
     """A record whose needs and headings are texts with commas."""
     title, question = _OF_KEY[key]
-    return Entry(key, title, question, _list(needs), target, _list(columns), _list(shown), **more)
+    return NsysEntry(
+        key=key,
+        title=title,
+        question=question,
+        schema={heading: COLUMNS[heading][0] for heading in _list(columns)},
+        shown=_list(shown),
+        order=_list(order),
+        needs=_list(needs),
+        target=target,
+        **more,
+    )
 
 
 def _sum(
     key: str, needs: str, target: str, by: Mapping[str, pl.Expr], count: str, columns: str = ""
-) -> Entry:
+) -> NsysEntry:
     """A summary: its columns are time, number, spread, and then the headings by which it sums up."""
     names = _list(columns) or tuple(by)
     average = () if len(names) > 2 else ("Avg (ns)",)
     shown = (*_SUM, count, *average, *(name for name in names if name != "Style"))
     every = (*_SUM, count, _spread(), *names)
-    return _entry(key, needs, target, ", ".join(every), ", ".join(shown), by=by, count=count)
+    lists = map(", ".join, (every, ("-Total Time (ns)", *by), shown))
+    return _entry(key, needs, target, *lists, by=by, count=count)
 
 
 _OF_KEY: Final = {key: texts for key, *texts in (line.split(": ", 2) for line in _TEXTS.strip().split("\n"))}
@@ -156,6 +153,7 @@ _ENTRIES: Final = (
     _entry(
         *("cuda_gpu_mem_size_sum", "device", "device:cuda_gpu_mem_size_sum"),
         "Total (MB), Count, Avg (MB), Med (MB), Min (MB), Max (MB), StdDev (MB), Operation",
+        "-Total (MB), Operation",
         "Total (MB), Count, Avg (MB), Operation",
     ),
     _sum(
@@ -170,22 +168,26 @@ _ENTRIES: Final = (
         *("cuda_gpu_trace", "device", "device:cuda_gpu_trace"),
         "Start (ns), Duration (ns), CorrId, GrdX, GrdY, GrdZ, BlkX, BlkY, BlkZ, Reg/Trd, StcSMem (MB), "
         "DymSMem (MB), Bytes (MB), Throughput (MB/s), SrcMemKd, DstMemKd, Device, Ctx, GreenCtx, Strm, Name",
+        "Start (ns)",
         "Start (ns), Duration (ns), CorrId, Bytes (MB), Strm, Name",
     ),
     _entry(
         *("cuda_api_trace", "calls", "calls:cuda_api_trace"),
         "Start (ns), Duration (ns), Name, Result, CorrID, Pid, Tid, T-Pri, Thread Name",
+        "Start (ns)",
         "Start (ns), Duration (ns), CorrID, Tid, Name",
     ),
     _entry(
-        *("cuda_kern_exec_sum", "kernels, links", "launches:cuda_kern_exec_sum"),
+        *("cuda_kern_exec_sum", "kernels, links", "calls:cuda_kern_exec_sum"),
         f"PID, TID, DevId, Count, QCount, {', '.join(map(_spread, 'TAQK'))}, API Name, Kernel Name",
+        "-total, part, PID, TID, DevId, API Name, Kernel Name",
         "Count, QCount, TAvg (ns), AAvg (ns), QAvg (ns), KAvg (ns), Kernel Name",
     ),
     _entry(
-        *("cuda_kern_exec_trace", "kernels, links", "launches:cuda_kern_exec_trace"),
+        *("cuda_kern_exec_trace", "kernels, links", "calls:cuda_kern_exec_trace"),
         "API Start (ns), API Dur (ns), Queue Start (ns), Queue Dur (ns), Kernel Start (ns), Kernel Dur (ns), "
         "Total Dur (ns), PID, TID, DevId, API Function, GridXYZ, BlockXYZ, Kernel Name",
+        "API Start (ns), Kernel Start (ns)",
         "API Start (ns), API Dur (ns), Queue Dur (ns), Kernel Dur (ns), Kernel Name",
     ),
     _sum("nvtx_pushpop_sum", "ranges", "ranges:pushpop_ranges", _RANGE, "Instances"),
@@ -194,51 +196,54 @@ _ENTRIES: Final = (
         *("nvtx_pushpop_trace", "ranges", "ranges:nvtx_pushpop_trace"),
         "Start (ns), End (ns), Duration (ns), DurChild (ns), DurNonChild (ns), Name, PID, TID, Lvl, NumChild, "
         "RangeId, ParentId, RangeStack, NameTree",
+        "Start (ns), RangeId",
         "Start (ns), Duration (ns), DurNonChild (ns), Lvl, NumChild, NameTree",
     ),
     _entry(
         *("nvtx_kern_sum", "ranges, kernels, links", "projection:nvtx_kern_sum"),
         "NVTX Range, Style, PID, TID, NVTX Inst, Kern Inst, Total Time (ns), " + _spread() + ", Kernel Name",
+        "-Total Time (ns), NVTX Range, Style, PID, TID, Kernel Name",
         "NVTX Range, NVTX Inst, Kern Inst, Total Time (ns), Avg (ns), Kernel Name",
     ),
     _entry(
         *("nvtx_gpu_proj_sum", "ranges, device, links", "projection:nvtx_gpu_proj_sum"),
         f"Range, Style, Total Proj Time (ns), Total Range Time (ns), Range Instances, {_spread('Proj ')}, "
         "Total GPU Ops, Avg GPU Ops, Avg Range Lvl, Avg Num Child",
+        "-Total Proj Time (ns), Style, Range",
         "Range, Total Proj Time (ns), Total Range Time (ns), Range Instances, Total GPU Ops",
     ),
     _entry(
         *("nvtx_gpu_proj_trace", "ranges, device, links", "projection:nvtx_gpu_proj_trace"),
         "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), Orig Duration (ns), Style, "
         "PID, TID, NumGPUOps, Lvl, NumChild, RangeId, ParentId, RangeStack",
+        "Projected Start (ns), RangeId",
         "Name, Projected Start (ns), Projected Duration (ns), Orig Start (ns), NumGPUOps, Lvl",
     ),
     _entry(
         *("cuda_memcpy_async", "device, links", "device:copies_with_calls"),
-        *(f"{_COPY}, {_PLACE}", f"{_COPY}, API Name"),
+        *(f"{_COPY}, {_PLACE}", _LONGEST_FIRST, f"{_COPY}, API Name"),
         where=_ASYNC & ((pl.col("Src Kind") == "Pageable") | (pl.col("Dst Kind") == "Pageable")),
     ),
     _entry(
         *("cuda_memcpy_sync", "device, links", "device:copies_with_calls"),
-        *(f"{_COPY}, {_PLACE}", f"{_COPY}, API Name"),
+        *(f"{_COPY}, {_PLACE}", _LONGEST_FIRST, f"{_COPY}, API Name"),
         where=~_ASYNC & pl.col("API Name").str.contains("Memcpy") & ~_SMALL & ~_ON_DEVICE,
     ),
     _entry(
         *("cuda_memset_sync", "device, links", "device:fills_with_calls"),
-        *(f"{_FILL}, {_PLACE}", f"{_FILL}, API Name"),
+        *(f"{_FILL}, {_PLACE}", _LONGEST_FIRST, f"{_FILL}, API Name"),
         where=~_ASYNC
         & pl.col("API Name").str.contains("(?i)memset")
         & pl.col("Memory Kind").is_in(_BLOCKING_FILLS),
     ),
     _entry(
         *("cuda_api_sync", "calls", "calls:cuda_api_trace"),
-        "Duration (ns), Start (ns), PID, TID, API Name",
-        names={"API Name": "Name", "PID": "Pid", "TID": "Tid"},
-        where=pl.col("Name").str.contains(_WAITS),
+        *("Duration (ns), Start (ns), PID, TID, API Name", _LONGEST_FIRST),
+        where=pl.col("API Name").str.contains(_WAITS),
     ),
 )
 
-CATALOGUE: Final[dict[str, Entry]] = {entry.key: entry for entry in _ENTRIES}
+CATALOGUE: Final[dict[str, NsysEntry]] = {entry.key: entry for entry in _ENTRIES}
 """The reports, then the rules, by name."""
 RULES: Final = tuple(entry.key for entry in _ENTRIES if entry.where is not None)
 DEFAULT_REPORTS: Final = tuple(CATALOGUE)[:6]

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-__all__ = ["COLUMNS", "MISSING"]
+__all__ = ["COLUMNS", "MISSING", "SOURCES"]
 
 _T, _N, _F = pl.String(), pl.Int64(), pl.Float64()
 
@@ -112,6 +112,31 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
     "Stream ID": (_N, "stream"),
 }
 """Every column of the tables: its type and what it means."""
+
+_HEADINGS: Final = {
+    "process_id": "Pid, PID",
+    "thread_id": "Tid, TID",
+    "device_id": "DevId, Device ID",
+    "context_id": "Ctx, Context ID",
+    "stream_id": "Strm, Stream ID",
+    "correlation": "CorrId, CorrID",
+    "registers": "Reg/Trd",
+    "name": "Name, Kernel Name",
+    "start": "Start (ns), Orig Start (ns), Kernel Start (ns)",
+    "duration": "Duration (ns), Orig Duration (ns), Kernel Dur (ns)",
+    "api_name": "API Name, API Function",
+    "api_start": "API Start (ns)",
+    "api": "API Dur (ns)",
+    "queue": "Queue Dur (ns)",
+    "total": "Total Dur (ns)",
+    "Range": "NVTX Range",
+    "projected_start": "Projected Start (ns)",
+    "projected": "Projected Duration (ns)",
+}
+SOURCES: Final = {
+    heading: column for column, headings in _HEADINGS.items() for heading in headings.split(", ")
+}
+"""The column of the rows that a heading shows, where the rows do not have the heading itself."""
 
 MISSING: Final[dict[str, tuple[str, str]]] = {
     "device": ("work of a device", "device"),

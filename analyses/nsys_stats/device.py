@@ -14,9 +14,18 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.rows import api_names, copy_kinds, device_rows, extents, operation, renamed
-from tracekit.analyses.nsys_stats.table import Rows, megabytes, spread
-from tracekit.facts.units import format_count
+from tracekit.analyses.nsys_stats.rows import (
+    BYTES_PER_MB,
+    Rows,
+    copy_kinds,
+    device_rows,
+    extents,
+    megabytes,
+    operation,
+    renamed,
+    spread,
+)
+from tracekit.facts.units import NS_PER_S, format_count
 from tracekit.trace import Trace
 
 __all__ = [
@@ -29,17 +38,6 @@ __all__ = [
     "moves",
 ]
 
-_MEMORY: Final = ("memcpy", "memset")
-_PLACES: Final = {
-    "duration": "Duration (ns)",
-    "start": "Start (ns)",
-    "process_id": "PID",
-    "device_id": "Device ID",
-    "context_id": "Context ID",
-    "stream_id": "Stream ID",
-}
-_BYTES_PER_MB: Final = 1_000_000
-_NS_PER_S: Final = 1_000_000_000
 _CATEGORIES: Final = {
     "kernel": "CUDA_KERNEL",
     "memcpy": "MEMORY_OPER",
@@ -50,84 +48,58 @@ _CATEGORIES: Final = {
 
 def kernels(traces: Sequence[Trace]) -> Rows:
     """Kernels."""
-    return Rows(device_rows(traces, "name", "grid", "block", "duration", kinds=("kernel",)))
+    return Rows(device_rows(traces, "kernel"))
 
 
 def moves(traces: Sequence[Trace]) -> Rows:
     """Copies by direction, and fills."""
-    rows = device_rows(traces, "name", "duration", kinds=_MEMORY)
+    rows = device_rows(traces, "memcpy", "memset")
     return Rows(rows.with_columns(renamed(rows["name"], operation()).alias("Operation")))
 
 
 def activities(traces: Sequence[Trace]) -> Rows:
     """Kernels by name, copies by direction, and fills."""
-    rows = device_rows(traces, "kind", "name", "duration")
-    own = (pl.col("kind") == "kernel") | (pl.col("kind") == "graph")
-    names = pl.when(own).then(renamed(rows["name"], pl.col("text")))
-    return Rows(
-        rows.with_columns(
-            pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("Category"),
-            names.otherwise(renamed(rows["name"], operation())).alias("Operation"),
-        )
-    )
+    rows = device_rows(traces)
+    category = pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("Category")
+    return Rows(rows.with_columns(category, _operations(rows).alias("Operation")))
 
 
 def cuda_gpu_mem_size_sum(traces: Sequence[Trace]) -> Rows:
     """Copies by direction, and fills: sum, count and spread of their sizes in MB (10⁶ bytes)."""
-    rows = device_rows(traces, "name", "bytes", kinds=_MEMORY)
+    rows = moves(traces).frame
     sized = rows.filter(pl.col("bytes").is_not_null())
-    size = sized.select(renamed(sized["name"], operation()).alias("Operation"), "bytes")
     frame = (
-        size.group_by("Operation")
+        sized.group_by("Operation")
         .agg(pl.col("bytes").sum().alias("Total (MB)"), pl.len().alias("Count"), *spread("bytes", unit="MB"))
         .with_columns(
             *map(megabytes, ("Total (MB)", "Min (MB)", "Max (MB)")),
-            pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / _BYTES_PER_MB,
+            pl.col("Avg (MB)", "Med (MB)", "StdDev (MB)") / BYTES_PER_MB,
         )
     )
     unknown = rows.height - sized.height
-    note = f"{format_count(unknown)} of unknown size are left out" if unknown else None
-    return Rows(frame.sort("Total (MB)", "Operation", descending=[True, False]), note)
+    return Rows(frame, f"{format_count(unknown)} of unknown size are left out" if unknown else None)
 
 
 def cuda_gpu_trace(traces: Sequence[Trace]) -> Rows:
-    """Every kernel, copy and fill, by start. A fill has its memory in `SrcMemKd`."""
-    rows = device_rows(
-        traces,
-        *("kind", "name", "start", "duration", "correlation", "device_id", "context_id", "stream_id"),
-        *("bytes", "grid", "block", "registers", "shared_memory", "dynamic_shared_memory"),
-    )
-    moved = pl.col("kind").cast(pl.String).is_in(_MEMORY)
+    """Every kernel, copy and fill. A fill has its memory in `SrcMemKd`."""
+    rows = device_rows(traces)
     source, target = copy_kinds()
-    grid, block = extents(rows["grid"]), extents(rows["block"])
-    rows = rows.with_columns((pl.col("shared_memory") - pl.col("dynamic_shared_memory")).alias("static"))
+    rate = pl.col("bytes") / BYTES_PER_MB * NS_PER_S / pl.col("duration")
     frame = rows.with_columns(
-        *(part.alias(f"Grd{axis}") for part, axis in zip(grid, "XYZ", strict=True)),
-        *(part.alias(f"Blk{axis}") for part, axis in zip(block, "XYZ", strict=True)),
-        megabytes("static").alias("StcSMem (MB)"),
+        (pl.col("shared_memory") - pl.col("dynamic_shared_memory")).alias("static_shared_memory")
+    ).with_columns(
+        *extents(rows["grid"], "Grd"),
+        *extents(rows["block"], "Blk"),
+        megabytes("static_shared_memory").alias("StcSMem (MB)"),
         megabytes("dynamic_shared_memory").alias("DymSMem (MB)"),
         megabytes("bytes").alias("Bytes (MB)"),
-        pl.when(pl.col("duration") > 0)
-        .then(pl.col("bytes") / _BYTES_PER_MB * _NS_PER_S / pl.col("duration"))
-        .alias("Throughput (MB/s)"),
-        pl.when(moved).then(renamed(rows["name"], source)).alias("SrcMemKd"),
-        pl.when(moved).then(renamed(rows["name"], target)).alias("DstMemKd"),
+        pl.when(pl.col("duration") > 0).then(rate).alias("Throughput (MB/s)"),
+        pl.when(_moves()).then(renamed(rows["name"], source)).alias("SrcMemKd"),
+        pl.when(_moves()).then(renamed(rows["name"], target)).alias("DstMemKd"),
         _device_names(traces, rows).alias("Device"),
-        pl.when(moved)
-        .then(renamed(rows["name"], operation()))
-        .otherwise(renamed(rows["name"], pl.col("text")))
-        .alias("Name"),
-    ).rename(
-        {
-            "start": "Start (ns)",
-            "duration": "Duration (ns)",
-            "correlation": "CorrId",
-            "registers": "Reg/Trd",
-            "context_id": "Ctx",
-            "stream_id": "Strm",
-        }
+        _operations(rows).alias("Name"),
     )
-    return Rows(frame.sort("Start (ns)", "part", maintain_order=True))
+    return Rows(frame)
 
 
 def copies_with_calls(traces: Sequence[Trace]) -> Rows:
@@ -141,18 +113,36 @@ def fills_with_calls(traces: Sequence[Trace]) -> Rows:
 
 
 def _with_calls(traces: Sequence[Trace], kind: str, memory: str) -> Rows:
-    rows = device_rows(traces, *_PLACES, "name", "bytes", "launch_id", kinds=(kind,))
+    rows = device_rows(traces, kind)
     source, target = copy_kinds()
     frame = rows.with_columns(
         renamed(rows["name"], pl.col("text").str.extract(r"([A-Z]to[A-Z])")).alias("direction"),
         renamed(rows["name"], source).alias(memory),
         renamed(rows["name"], target).alias("Dst Kind"),
         megabytes("bytes").alias("Bytes (MB)"),
-        api_names(traces, rows).alias("API Name"),
+        _api_names(traces, rows).alias("api_name"),
     )
-    unknown = frame["API Name"].null_count()
-    note = f"of {format_count(unknown)} no call is recorded" if unknown else None
-    return Rows(frame.rename(_PLACES), note)
+    unknown = frame["api_name"].null_count()
+    return Rows(frame, f"of {format_count(unknown)} no call is recorded" if unknown else None)
+
+
+def _moves() -> pl.Expr:
+    return pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
+
+
+def _operations(rows: pl.DataFrame) -> pl.Series:
+    """NVIDIA's name of a copy or fill, and the own name of any other activity."""
+    own = renamed(rows["name"], pl.col("text"))
+    return rows.select(pl.when(_moves()).then(renamed(rows["name"], operation())).otherwise(own)).to_series()
+
+
+def _api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
+    """The name of the call that launched each row; null where it is unknown."""
+    parts = []
+    for part, trace in enumerate(traces):
+        launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
+        parts.append(names.gather(launches) if names.len() else names.clear(launches.len()))
+    return pl.concat(parts).cast(pl.String)
 
 
 def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
@@ -162,10 +152,8 @@ def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
         for part, trace in enumerate(traces)
         for device in trace.meta.devices
     ]
-    names = pl.DataFrame(
-        devices, schema={"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}, orient="row"
-    ).unique(["part", "device_id"], keep="first", maintain_order=True)
-    joined = rows.select("part", "device_id").join(
-        names, on=["part", "device_id"], how="left", maintain_order="left"
-    )
+    schema = {"part": pl.Int32, "device_id": pl.Int64, "text": pl.String}
+    key = ["part", "device_id"]
+    names = pl.DataFrame(devices, schema=schema, orient="row").unique(key, keep="first", maintain_order=True)
+    joined = rows.select(key).join(names, on=key, how="left", maintain_order="left")
     return joined.select(pl.coalesce("text", pl.format("({})", "device_id"))).to_series()

@@ -8,14 +8,13 @@ slice are differences of prefix sums; the earliest start and the latest end come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats.range_rows import Ranges
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace, one_of
 
@@ -27,17 +26,15 @@ _PATIENCE: Final = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """Device work by its launch: `rows` has `name`, `start` and `duration` of each activity, in the order of the calls.
+    """Device work by its launch.
 
-    `process`, `thread`, `start` and `end` are of the calls that launched something, `first` is the place in `rows` of the first
-    activity of each, and has one entry more, the end.
+    * `rows`: `name`, `start` and `duration` of each activity, in the order of the calls
+    * `calls`: those that launched something, by thread and start: `process_id`, `thread_id`, `start`, `end`
+    * `first`: the row of the first activity of each call; one entry more, the end
     """
 
     rows: pl.DataFrame
-    process: Int64Array
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
+    calls: pl.DataFrame
     first: Int64Array
 
 
@@ -54,59 +51,36 @@ def launched(trace: Trace, *kinds: str) -> Launched:
     device = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
     rows = device.filter(pl.col("launch_id").is_not_null()).select("name", "start", "duration", "launch_id")
     rows = rows.sort("launch_id", "start", maintain_order=True)
-    launch = rows["launch_id"].to_numpy()
-    calls, first = np.unique(launch, return_index=True)
-    host = trace.host.select("process_id", "thread_id", "start", "duration")[calls]
-    start = host["start"].to_numpy()
-    return Launched(
-        rows.drop("launch_id"),
-        host["process_id"].to_numpy(),
-        host["thread_id"].to_numpy(),
-        start,
-        start + host["duration"].to_numpy(),
-        np.append(first, launch.size).astype(np.int64),
-    )
+    calls, first = np.unique(rows["launch_id"].to_numpy(), return_index=True)
+    end = (pl.col("start") + pl.col("duration")).alias("end")
+    host = trace.host.select("process_id", "thread_id", "start", end)[calls]
+    return Launched(rows.drop("launch_id"), host, np.append(first, rows.height).astype(np.int64))
 
 
-def slices_of(ranges: Ranges, work: Launched) -> Slices:
+def slices_of(ranges: pl.DataFrame, work: Launched) -> Slices:
     """Which work was launched in each range: on its process and thread, by calls that begin and end in it."""
-    frame = ranges.frame
-    process, thread = frame["process_id"].to_numpy(), frame["thread_id"].to_numpy()
-    start = frame["start"].to_numpy()
-    end = start + frame["duration"].to_numpy()
-    low, high = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
-    for mine, begin, stop in _threads(process, thread, work):
-        called = work.start[begin:stop]
-        low[mine] = begin + np.searchsorted(called, start[mine], side="left")
-        high[mine] = begin + np.searchsorted(called, end[mine], side="right")
-    high = np.maximum(high, low)
+    thread = ["process_id", "thread_id"]
+    calls = work.calls.select(*thread, "start").with_row_index("call").sort("start", maintain_order=True)
+    spans = ranges.select(*thread, "start", (pl.col("start") + pl.col("duration")).alias("end"))
+    spans = spans.with_row_index("range")
+
+    def call(column: str, strategy: Literal["backward", "forward"]) -> pl.Series:
+        """The first call that does not begin before these times, or the last that does not begin after them."""
+        joined = spans.sort(column).join_asof(
+            calls, left_on=column, right_on="start", by=thread, strategy=strategy, check_sortedness=False
+        )
+        return joined.sort("range")["call"].cast(pl.Int64)
+
+    low = call("start", "forward").fill_null(calls.height).to_numpy()
+    high = np.maximum(call("end", "backward").fill_null(-1).to_numpy() + 1, low)
+    called_until, end = work.calls["end"].to_numpy(), spans["end"].to_numpy()
     for _ in range(_PATIENCE):
         over = np.flatnonzero(high > low)
-        over = over[work.end[high[over] - 1] > end[over]]
+        over = over[called_until[high[over] - 1] > end[over]]
         if not over.size:
             break
         high[over] -= 1
     return Slices(work.first[low], work.first[high])
-
-
-def _threads(
-    process: Int64Array, thread: Int64Array, work: Launched
-) -> Iterator[tuple[Int64Array, int, int]]:
-    """For each thread that launched work and has ranges: the rows of its ranges, and its part of the calls."""
-    order = np.lexsort((thread, process))
-    edges = np.flatnonzero((np.diff(process[order]) != 0) | (np.diff(thread[order]) != 0)) + 1
-    groups = np.split(order, edges) if order.size else []
-    changes = np.flatnonzero((np.diff(work.process) != 0) | (np.diff(work.thread) != 0)) + 1
-    begins = np.append(0, changes) if work.process.size else changes
-    stops = np.append(changes, work.process.size)
-    at = {
-        (int(work.process[begin]), int(work.thread[begin])): (int(begin), int(stop))
-        for begin, stop in zip(begins, stops, strict=False)
-    }
-    for rows in groups:
-        found = at.get((int(process[rows[0]]), int(thread[rows[0]])))
-        if found is not None:
-            yield rows, *found
 
 
 def slice_extremes(
@@ -114,13 +88,13 @@ def slice_extremes(
 ) -> Int64Array:
     """The least (`np.minimum`) or greatest (`np.maximum`) value of each slice; none of them may be empty.
 
-    >>> found = slice_extremes(np.array([5, 3, 8, 1]), Slices(np.array([0, 1, 2]), np.array([4, 3, 3])), np.minimum)
-    >>> found.tolist()
+    >>> slices = Slices(np.array([0, 1, 2]), np.array([4, 3, 3]))
+    >>> slice_extremes(np.array([5, 3, 8, 1]), slices, np.minimum).tolist()
     [1, 3, 8]
     """
-    found = np.empty(slices.low.size, dtype=np.int64)
-    if not found.size:
-        return found
+    extremes = np.empty(slices.low.size, dtype=np.int64)
+    if not extremes.size:
+        return extremes
     # The exponent of a float is exact for lengths below 2^53.
     level = np.frexp((slices.high - slices.low).astype(np.float64))[1] - 1
     table, width = values, 1
@@ -129,8 +103,8 @@ def slice_extremes(
             table, width = pick(table[:-width], table[width:]), 2 * width
         mine = np.flatnonzero(level == height)
         # Two overlapping stretches of 2^height values cover the slice.
-        found[mine] = pick(table[slices.low[mine]], table[slices.high[mine] - width])
-    return found
+        extremes[mine] = pick(table[slices.low[mine]], table[slices.high[mine] - width])
+    return extremes
 
 
 def pairs_of(slices: Slices) -> tuple[Int64Array, Int64Array]:

@@ -31,16 +31,8 @@ from tracekit.analyses.nsys_stats.projected import (
     slice_extremes,
     slices_of,
 )
-from tracekit.analyses.nsys_stats.range_rows import (
-    DEEPEST_STACK,
-    Ranges,
-    nested,
-    range_name,
-    range_stacks,
-    unnested,
-)
-from tracekit.analyses.nsys_stats.rows import clock_shift
-from tracekit.analyses.nsys_stats.table import Rows, spread
+from tracekit.analyses.nsys_stats.ranges import DEEPEST_STACK, nested, range_name, range_stacks, unnested
+from tracekit.analyses.nsys_stats.rows import Rows, spread, stacked
 from tracekit.facts.units import format_count
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -52,17 +44,18 @@ _PAIRS: Final = 4_000_000
 
 
 def nvtx_gpu_proj_trace(traces: Sequence[Trace]) -> Rows:
-    """Every range with device work, by its projected start."""
-    frames = [_named(_projected(traces, part, ranges), ranges) for part, ranges in _styles(traces)]
-    frame = pl.concat(frames).sort("Projected Start (ns)", "RangeId")
-    return Rows(frame.rename({"Range": "Name"}), _without_launch(traces))
+    """Every range with device work."""
+    frames = [
+        pl.concat([_projected(trace, ranges, stacks=True) for ranges in styles])
+        for trace, styles in _styles(traces)
+    ]
+    return Rows(stacked(traces, frames).with_columns(range_name().alias("Name")), _without_launch(traces))
 
 
 def nvtx_gpu_proj_sum(traces: Sequence[Trace]) -> Rows:
-    """Projected ranges by style and name, the most projected time first."""
-    columns = ("domain", "name", "Style", "projected", "duration", "operations", "Lvl", "NumChild")
-    rows = pl.concat([_projected(traces, part, found).select(columns) for part, found in _styles(traces)])
-    operations = pl.col("operations")
+    """Projected ranges by style and name."""
+    rows = pl.concat([_projected(trace, ranges) for trace, styles in _styles(traces) for ranges in styles])
+    operations = pl.col("NumGPUOps")
     frame = rows.group_by("Style", "domain", "name").agg(
         pl.col("projected").sum().alias("Total Proj Time (ns)"),
         pl.col("duration").sum().alias("Total Range Time (ns)"),
@@ -73,106 +66,68 @@ def nvtx_gpu_proj_sum(traces: Sequence[Trace]) -> Rows:
         pl.col("Lvl").mean().alias("Avg Range Lvl"),
         pl.col("NumChild").mean().alias("Avg Num Child"),
     )
-    order = ["Total Proj Time (ns)", "Style", "Range"]
-    named = frame.with_columns(range_name()).sort(order, descending=[True, False, False])
-    return Rows(named, _without_launch(traces))
+    return Rows(frame.with_columns(range_name()), _without_launch(traces))
 
 
 def nvtx_kern_sum(traces: Sequence[Trace]) -> Rows:
-    """Kernels by the ranges that they were launched in, the most time first."""
+    """Kernels by the ranges that they were launched in."""
     frames, deep = [], 0
-    for part, ranges in _styles(traces):
-        deep += int((ranges.level > DEEPEST_STACK).sum())
-        work = launched(traces[part], "kernel")
-        slices = slices_of(ranges, work)
-        frames += [_by_kernel(batch, work) for batch in _batches(ranges, slices)]
-        frames.append(_no_kernels(ranges, work))
-    found = pl.concat(frames)
-    named = found.with_columns(range_name()).select(
-        pl.col("Range").alias("NVTX Range"),
-        "Style",
-        pl.col("process_id").alias("PID"),
-        pl.col("thread_id").alias("TID"),
-        pl.exclude("domain", "name", "Range", "Style", "process_id", "thread_id", "kernel"),
-        pl.col("kernel").cast(pl.String).alias("Kernel Name"),
-    )
-    order = ["Total Time (ns)", "NVTX Range", "Style", "PID", "TID", "Kernel Name"]
+    for trace, styles in _styles(traces):
+        work = launched(trace, "kernel")
+        for ranges in styles:
+            deep += int((ranges["Lvl"] > DEEPEST_STACK).sum())
+            frames += [_by_kernel(*batch, work) for batch in _batches(ranges, slices_of(ranges, work))]
     below = f"{format_count(deep)} ranges below level {DEEPEST_STACK} are left out" if deep else None
     note = "; ".join(filter(None, (_without_launch(traces), below))) or None
-    return Rows(named.sort(order, descending=[True, *(False for _ in order[1:])]), note)
+    kernel = pl.col("kernel").cast(pl.String).alias("Kernel Name")
+    return Rows(pl.concat(frames).with_columns(range_name(), kernel), note)
 
 
-def _styles(traces: Sequence[Trace]) -> Iterator[tuple[int, Ranges]]:
-    for part in range(len(traces)):
-        yield part, nested(traces, part)
-        yield part, unnested(traces, part, one_thread=True)
+def _styles(traces: Sequence[Trace]) -> Iterator[tuple[Trace, tuple[pl.DataFrame, pl.DataFrame]]]:
+    """Each trace with its ranges, those that nest and those that need not."""
+    return zip(traces, zip(nested(traces), unnested(traces, one_thread=True), strict=True), strict=True)
 
 
-def _projected(traces: Sequence[Trace], part: int, ranges: Ranges) -> pl.DataFrame:
-    """The ranges with device work: their columns, when the work ran, and their place among the others."""
-    work = launched(traces[part])
+def _projected(trace: Trace, ranges: pl.DataFrame, *, stacks: bool = False) -> pl.DataFrame:
+    """The ranges with device work: their columns, when the work ran, and with `stacks` the ranges around each."""
+    work = launched(trace)
     slices = slices_of(ranges, work)
     rows = np.flatnonzero(slices.high > slices.low)
-    kept = Slices(slices.low[rows], slices.high[rows])
+    own = Slices(slices.low[rows], slices.high[rows])
     start = work.rows["start"].to_numpy()
-    begin = slice_extremes(start, kept, np.minimum)
-    finish = slice_extremes(start + work.rows["duration"].to_numpy(), kept, np.maximum)
-    shift = clock_shift(traces, part)
-    return ranges.frame[rows].with_columns(
-        pl.lit(ranges.style).alias("Style"),
-        pl.col("start") + shift,
-        pl.Series("begin", begin + shift),
+    begin = slice_extremes(start, own, np.minimum)
+    finish = slice_extremes(start + work.rows["duration"].to_numpy(), own, np.maximum)
+    return ranges[rows].with_columns(
+        pl.Series("projected_start", begin),
         pl.Series("projected", finish - begin),
-        pl.Series("operations", kept.high - kept.low),
-        pl.Series("Lvl", ranges.level[rows]),
-        pl.Series("NumChild", ranges.children[rows]),
-        pl.Series("row", rows),
+        pl.Series("NumGPUOps", own.high - own.low),
+        *([range_stacks(ranges).gather(rows).alias("RangeStack")] if stacks else []),
     )
 
 
-def _named(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
-    rows = frame["row"]
-    return frame.with_columns(range_name()).select(
-        "Range",
-        pl.col("begin").alias("Projected Start (ns)"),
-        pl.col("projected").alias("Projected Duration (ns)"),
-        pl.col("start").alias("Orig Start (ns)"),
-        pl.col("duration").alias("Orig Duration (ns)"),
-        "Style",
-        pl.col("process_id").alias("PID"),
-        pl.col("thread_id").alias("TID"),
-        pl.col("operations").alias("NumGPUOps"),
-        *("Lvl", "NumChild"),
-        pl.Series("RangeId", ranges.number).gather(rows),
-        ranges.parent_number.gather(rows).alias("ParentId"),
-        range_stacks(ranges).gather(rows).alias("RangeStack"),
-    )
-
-
-def _batches(ranges: Ranges, slices: Slices) -> Iterator[tuple[pl.DataFrame, Slices]]:
-    """The ranges with work, sorted by name and thread and cut into parts of some `_PAIRS` pairs, with their slices."""
+def _batches(ranges: pl.DataFrame, slices: Slices) -> Iterator[tuple[pl.DataFrame, Slices]]:
+    """The ranges with work, sorted by name and thread and cut into parts of some `_PAIRS` pairs, with their slices; at
+    least one part, which may be empty.
+    """
     keys = ["domain", "name", "process_id", "thread_id"]
-    frame = ranges.frame.select(*keys, pl.lit(ranges.style).alias("Style")).with_columns(
-        pl.Series("low", slices.low), pl.Series("high", slices.high), pl.Series("level", ranges.level)
+    frame = ranges.select(*keys, "Style", "Lvl").with_columns(
+        pl.Series("low", slices.low), pl.Series("high", slices.high)
     )
-    frame = frame.filter((pl.col("high") > pl.col("low")) & (pl.col("level") <= DEEPEST_STACK)).drop("level")
-    known = frame.select(keys).unique(maintain_order=True).with_row_index("key")
-    frame = frame.join(known, on=keys, how="left", maintain_order="left", nulls_equal=True)
+    frame = frame.filter((pl.col("high") > pl.col("low")) & (pl.col("Lvl") <= DEEPEST_STACK)).drop("Lvl")
+    numbers = frame.select(keys).unique(maintain_order=True).with_row_index("key")
+    frame = frame.join(numbers, on=keys, how="left", maintain_order="left", nulls_equal=True)
     frame = frame.sort("key", "low", maintain_order=True)
-    if not frame.height:
-        return
     key = frame["key"].to_numpy()
     before = np.cumsum((frame["high"] - frame["low"]).to_numpy())
     borders = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-    full = (before[np.maximum(borders - 1, 0)] * (borders > 0)) // _PAIRS
+    full = (before[np.maximum(borders - 1, 0)] * (borders > 0)) // _PAIRS if key.size else borders
     cuts = [*borders[np.append(True, full[1:] != full[:-1])].tolist(), frame.height]
     for begin, stop in pairwise(cuts):
         part = frame[begin:stop]
         yield part.drop("low", "high"), Slices(part["low"].to_numpy(), part["high"].to_numpy())
 
 
-def _by_kernel(batch: tuple[pl.DataFrame, Slices], work: Launched) -> pl.DataFrame:
-    ranges, slices = batch
+def _by_kernel(ranges: pl.DataFrame, slices: Slices, work: Launched) -> pl.DataFrame:
     owner, row = pairs_of(slices)
     keys = ranges["key"].to_numpy()
     pairs = pl.DataFrame({"key": keys[owner], "range": owner, "row": row}).with_columns(
@@ -194,16 +149,6 @@ def _overlap(keys: Int64Array, slices: Slices) -> bool:
     """Whether ranges of one key, sorted by their slices, share work."""
     same = keys[1:] == keys[:-1]
     return bool((same & (slices.low[1:] < slices.high[:-1])).any())
-
-
-def _no_kernels(ranges: Ranges, work: Launched) -> pl.DataFrame:
-    """No rows, with the columns of `_by_kernel`."""
-    none = Slices(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    frame = ranges.frame.clear().select("domain", "name", "process_id", "thread_id")
-    keyed = frame.with_columns(
-        pl.lit(ranges.style).alias("Style"), pl.lit(0, dtype=pl.get_index_type()).alias("key")
-    )
-    return _by_kernel((keyed, none), work)
 
 
 def _without_launch(traces: Sequence[Trace]) -> str | None:

@@ -1,90 +1,183 @@
-"""Ranges on the host: the rows of `nvtx_sum`, `nvtx_pushpop_sum` and `nvtx_startend_sum`, and `nvtx_pushpop_trace`.
+"""The ranges of a trace: those that nest on a thread (push/pop), and those that need not (start/end): the rows of
+`nvtx_sum`, `nvtx_pushpop_sum` and `nvtx_startend_sum`, and `nvtx_pushpop_trace`.
 
-Which spans are ranges, and what lies in what, is defined in `range_rows`. Chosen where NVIDIA's guide is silent:
-the time of a range is its whole duration, with the ranges inside; the name is `domain:name`, without what `emit_nvtx`
-adds to it for each call (`seq = …`), so that calls of one operator are one row; `DurChild` adds up the
-ranges directly inside, so that `DurNonChild` is the range's own time; marks have no duration, and are left out.
+Push/pop ranges are the host spans that NVTX would record: steps, annotations (`record_function`), layers, and
+operators, which `emit_nvtx` turns into ranges; not calls of cuBLAS, cuDNN and MPI that nsys traced without NVTX. A range's
+level and children come from what contains what on its thread, whatever the domain.
+
+Chosen where NVIDIA's guide is silent: the time of a range is its whole duration, with the ranges inside; the name is
+`domain:name`, without what `emit_nvtx` adds to it for each call (`seq = …`), so that calls of one operator are one row;
+`DurChild` adds up the ranges directly inside, so that `DurNonChild` is the range's own time; marks have no duration, and are
+left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.nsys_stats.range_rows import (
-    Ranges,
-    nested,
-    on_clock,
-    range_name,
-    range_stacks,
-    unnested,
-)
-from tracekit.analyses.nsys_stats.table import Rows
-from tracekit.trace import Trace
+from tracekit.analyses.nsys_stats.rows import Rows, stacked
+from tracekit.readers import format_named
+from tracekit.spans import NameTable, Nesting, nesting_of, take
+from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of
 
-__all__ = ["all_ranges", "nvtx_pushpop_trace", "pushpop_ranges", "startend_ranges"]
+__all__ = [
+    "DEEPEST_STACK",
+    "all_ranges",
+    "is_range",
+    "nested",
+    "nvtx_pushpop_trace",
+    "pushpop_ranges",
+    "range_name",
+    "range_stacks",
+    "startend_ranges",
+    "unnested",
+]
+
+_RANGE_KINDS: Final = ("step", "annotation", "module", "op")
+"""The kinds of host spans that are ranges."""
+DEEPEST_STACK: Final = 64
+"""Below this level no text of the ranges around is made: its length would grow with the square of the depth."""
+_COLUMNS: Final = ("name", "domain", "process_id", "thread_id", "start", "duration")
 
 
 def all_ranges(traces: Sequence[Trace]) -> Rows:
     """Ranges of both styles."""
-    return _stacked([*_pushpop(traces), *_startend(traces)])
+    return Rows(pl.concat([*nested(traces), *unnested(traces)], how="diagonal"))
 
 
 def pushpop_ranges(traces: Sequence[Trace]) -> Rows:
     """Push/pop ranges."""
-    return _stacked(_pushpop(traces))
+    return Rows(pl.concat(nested(traces)))
 
 
 def startend_ranges(traces: Sequence[Trace]) -> Rows:
     """Start/end ranges."""
-    return _stacked(_startend(traces))
+    return Rows(pl.concat(unnested(traces)))
 
 
 def nvtx_pushpop_trace(traces: Sequence[Trace]) -> Rows:
-    """Every push/pop range, by start, with its place among the others."""
-    frames = [
-        _traced(on_clock(traces, part, found.frame), found) for part, found in enumerate(_pushpop(traces))
-    ]
-    return Rows(pl.concat(frames).sort("Start (ns)", "RangeId"))
+    """Every push/pop range, with its place among the others."""
+    frame = stacked(traces, map(_with_stacks, nested(traces)))
+    return Rows(frame.with_columns((pl.col("start") + pl.col("duration")).alias("End (ns)")))
 
 
-def _pushpop(traces: Sequence[Trace]) -> list[Ranges]:
-    return [nested(traces, part) for part in range(len(traces))]
-
-
-def _startend(traces: Sequence[Trace]) -> list[Ranges]:
-    return [unnested(traces, part) for part in range(len(traces))]
-
-
-def _stacked(ranges: Sequence[Ranges]) -> Rows:
-    frames = [
-        one.frame.select("domain", "name", "duration", pl.lit(one.style).alias("Style")) for one in ranges
-    ]
-    return Rows(pl.concat(frames))
-
-
-def _traced(frame: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
-    duration = frame["duration"].to_numpy()
+def _with_stacks(ranges: pl.DataFrame) -> pl.DataFrame:
+    duration, parent = ranges["duration"].to_numpy(), ranges["parent"].to_numpy()
     inside = np.zeros(duration.size, dtype=np.int64)
-    has_parent = ranges.parent >= 0
-    np.add.at(inside, ranges.parent[has_parent], duration[has_parent])
-    named = frame.with_columns(range_name(), pl.Series("Lvl", ranges.level))
-    dashes = pl.lit("--").repeat_by(pl.col("Lvl").clip(upper_bound=64)).list.join("")
-    return named.select(
-        pl.col("start").alias("Start (ns)"),
-        (pl.col("start") + pl.col("duration")).alias("End (ns)"),
-        pl.col("duration").alias("Duration (ns)"),
+    np.add.at(inside, parent[parent >= 0], duration[parent >= 0])
+    dashes = pl.lit("--").repeat_by(pl.col("Lvl").clip(upper_bound=DEEPEST_STACK)).list.join("")
+    return ranges.with_columns(
         pl.Series("DurChild (ns)", inside),
         pl.Series("DurNonChild (ns)", duration - inside),
-        pl.col("Range").alias("Name"),
-        pl.col("process_id").alias("PID"),
-        pl.col("thread_id").alias("TID"),
-        "Lvl",
-        pl.Series("NumChild", ranges.children),
-        pl.Series("RangeId", ranges.number),
-        ranges.parent_number.alias("ParentId"),
+        range_name().alias("Name"),
         range_stacks(ranges).alias("RangeStack"),
-        (dashes + pl.col("Range")).alias("NameTree"),
+        (dashes + range_name()).alias("NameTree"),
     )
+
+
+def is_range(trace: Trace) -> pl.Series:
+    """Which host spans are push/pop ranges. Calls of libraries that the profiler itself traced are none."""
+    ranges = trace.host.select(one_of("kind", *_RANGE_KINDS)).to_series()
+    pattern = format_named(trace.meta.format).call_names
+    if pattern is None:
+        return ranges
+    calls = pl.Series(NameTable(trace.host["name"]).matching(pattern), dtype=pl.Boolean)
+    return ranges & ~(calls & trace.host["domain"].is_null())
+
+
+def nested(traces: Sequence[Trace]) -> list[pl.DataFrame]:
+    """The push/pop ranges of each trace, those of a thread by their start: `name`, `domain`, `process_id`, `thread_id`,
+    `start` and `duration` (ns, the trace's own clock), and NVIDIA's `Style`, `Lvl`, `NumChild`, `RangeId` and `ParentId`.
+
+    `parent` is the row of the range directly around each, −1 for none.
+    """
+    return [_nested(trace, number) for trace, (number, _) in zip(traces, _first_numbers(traces), strict=True)]
+
+
+def _nested(trace: Trace, first_number: int) -> pl.DataFrame:
+    inside = is_range(trace).to_numpy()
+    rows = np.flatnonzero(inside)
+    place = np.full(inside.size, -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    above = nesting_of(trace.host).nearest_ancestor(inside, include_self=False)[rows] if inside.size else rows
+    parent = take(place, above)
+    return (
+        trace.host.select(_COLUMNS)
+        .filter(inside)
+        .with_columns(
+            pl.lit("PushPop").alias("Style"),
+            pl.Series("parent", parent),
+            pl.Series("Lvl", Nesting(parent, parent, parent, parent).depth()),
+            pl.Series("NumChild", np.bincount(parent[parent >= 0], minlength=rows.size), dtype=pl.Int64),
+            pl.int_range(first_number, first_number + pl.len(), dtype=pl.Int64).alias("RangeId"),
+        )
+        .with_columns(pl.when(pl.col("parent") >= 0).then(first_number + pl.col("parent")).alias("ParentId"))
+    )
+
+
+def unnested(traces: Sequence[Trace], *, one_thread: bool = False) -> list[pl.DataFrame]:
+    """The start/end ranges of each trace, with the columns of those that nest; no rows when they were not recorded.
+
+    With `one_thread` only those that end on the thread on which they began.
+    """
+    numbers = _first_numbers(traces)
+    return [_unnested(trace, number, one_thread) for trace, (_, number) in zip(traces, numbers, strict=True)]
+
+
+def _unnested(trace: Trace, first_number: int, one_thread: bool) -> pl.DataFrame:
+    recorded = empty(RANGE_SCHEMA) if trace.ranges is None else trace.ranges
+    complete = (pl.col("kind") == "start_end") & pl.col("duration").is_not_null()
+    if one_thread:
+        complete &= pl.col("thread_id") == pl.col("end_thread_id")
+    return (
+        recorded.with_columns(
+            pl.int_range(first_number, first_number + pl.len(), dtype=pl.Int64).alias("RangeId")
+        )
+        .filter(complete)
+        .sort("process_id", "thread_id", "start", maintain_order=True)
+        .select(
+            *_COLUMNS,
+            pl.lit("StartEnd").alias("Style"),
+            pl.lit(-1, pl.Int64).alias("parent"),
+            *(pl.lit(0, pl.Int64).alias(name) for name in ("Lvl", "NumChild")),
+            "RangeId",
+            pl.lit(None, pl.Int64).alias("ParentId"),
+        )
+    )
+
+
+def _first_numbers(traces: Sequence[Trace]) -> list[tuple[int, int]]:
+    """For each trace the RangeId of its first push/pop range and that of its first start/end range."""
+    numbers, free = [], 1
+    for trace in traces:
+        inside = int(is_range(trace).sum())
+        numbers.append((free, free + inside))
+        free += inside + (0 if trace.ranges is None else trace.ranges.height)
+    return numbers
+
+
+def range_name() -> pl.Expr:
+    """`domain:name`, as `nsys stats` prints it; nothing stands before the colon in the default domain.
+
+    >>> pl.DataFrame({"domain": ["NCCL", None], "name": ["ncclAllReduce", "step"]}).select(range_name()).to_series().to_list()
+    ['NCCL:ncclAllReduce', ':step']
+    """
+    domain = pl.col("domain").cast(pl.String).fill_null("")
+    return (domain + pl.lit(":") + pl.col("name").cast(pl.String)).alias("Range")
+
+
+def range_stacks(ranges: pl.DataFrame) -> pl.Series:
+    """The RangeIds around each range and its own, each after a colon; null below `DEEPEST_STACK`.
+
+    One round per level, each on whole columns.
+    """
+    own = ":" + ranges["RangeId"].cast(pl.String)
+    level = ranges["Lvl"].to_numpy()
+    for depth in range(1, min(int(level.max(initial=0)), DEEPEST_STACK) + 1):
+        rows = pl.Series(np.flatnonzero(level == depth), dtype=pl.UInt32)
+        own = own.scatter(rows, own.gather(ranges["parent"].gather(rows)) + own.gather(rows))
+    return pl.select(pl.when(ranges["Lvl"] <= DEEPEST_STACK).then(own)).to_series()

@@ -1,4 +1,4 @@
-"""The rows that reports are made of, of all processes together.
+"""What the reports are made of: rows of all processes together, NVIDIA's names for them, and the statistics of a group.
 
 `nsys stats` reports on all processes of a file at once, and so does this: rows of several traces stand below each
 other, with `part`, the number of the trace, so that equal process, device and thread numbers of different
@@ -11,27 +11,32 @@ earliest).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
+import polars.selectors as cs
 
 from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
 __all__ = [
-    "api_names",
-    "clock_shift",
+    "BYTES_PER_MB",
+    "Rows",
     "copy_kinds",
     "device_rows",
     "extents",
+    "megabytes",
     "operation",
-    "own_process",
     "renamed",
     "shape_text",
+    "spread",
     "stacked",
+    "summed",
 ]
 
+BYTES_PER_MB: Final = 1_000_000
 _ENDS: Final = {"H": "Host", "D": "Device", "P": "Peer", "A": "Array"}
 _COPIES: Final = {
     f"{kind}{way[0]}to{way[1]}": f"[CUDA memcpy {kind}{_ENDS[way[0]]}-to-{_ENDS[way[1]]}]"
@@ -45,58 +50,66 @@ _DIRECTION: Final = rf"({'|'.join(sorted(_COPIES, key=len, reverse=True))})"
 _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 
 
-def clock_shift(traces: Sequence[Trace], part: int) -> int:
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of a report.
+
+    * `frame`: them, with the columns of the report (by their headings or as `columns.SOURCES` has them), or those that it
+      sums up
+    * `note`: what is not in it, if anything
+    """
+
+    frame: pl.DataFrame
+    note: str | None = None
+
+
+def stacked(traces: Sequence[Trace], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """The frame of each trace below each other, with the trace's number in the column `part`, and starts (`start`,
+    `*_start`) on the clock of the reports.
+    """
+    return pl.concat(
+        frame.with_columns(
+            pl.lit(part, pl.Int32).alias("part"), cs.matches("^(.*_)?start$") + _clock_shift(traces, part)
+        )
+        for part, frame in enumerate(frames)
+    )
+
+
+def _clock_shift(traces: Sequence[Trace], part: int) -> int:
     """What is added to the times of one of the traces, in ns."""
     meta = traces[part].meta
     if format_named(meta.format).has_own_clock:
         return meta.origin_ns
     others = [t.meta.origin_utc_ns for t in traces if not format_named(t.meta.format).has_own_clock]
-    known = [origin for origin in others if origin is not None]
-    if meta.origin_utc_ns is None or len(known) < len(others):
+    origins = [origin for origin in others if origin is not None]
+    if meta.origin_utc_ns is None or len(origins) < len(others):
         return 0
-    return meta.origin_utc_ns - min(known)
+    return meta.origin_utc_ns - min(origins)
 
 
-def stacked(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of each trace below each other, with the trace's number in the column `part`."""
-    numbered = [frame.with_columns(pl.lit(part, pl.Int32).alias("part")) for part, frame in enumerate(frames)]
-    return pl.concat(numbered, how="vertical")
+def device_rows(traces: Sequence[Trace], *kinds: str) -> pl.DataFrame:
+    """Device activities of these kinds (of all, when none is named): the columns of DEVICE_SCHEMA, and `part`.
+
+    Where the launch of an activity is not known, its process is that of the trace if it is of one process.
+    """
+    return stacked(traces, (_device_rows(trace, kinds) for trace in traces))
 
 
-def device_rows(traces: Sequence[Trace], *columns: str, kinds: Sequence[str] = ()) -> pl.DataFrame:
-    """Device activities of these kinds (of all, when none is named): `part` and these columns of DEVICE_SCHEMA."""
-    frames = []
-    for part, trace in enumerate(traces):
-        rows = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
-        rows = rows.with_columns(own_process(trace)).select(columns)
-        if "start" in columns:
-            rows = rows.with_columns(pl.col("start") + clock_shift(traces, part))
-        frames.append(rows)
-    return stacked(frames)
+def _device_rows(trace: Trace, kinds: Sequence[str]) -> pl.DataFrame:
+    rows = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
+    processes = trace.meta.process_ids
+    return rows.with_columns(pl.col("process_id").fill_null(processes[0])) if len(processes) == 1 else rows
 
 
-def own_process(trace: Trace) -> pl.Expr:
-    """The process of each activity; where its launch is not known, that of the trace if it is of one process."""
-    only = trace.meta.process_ids
-    process = pl.col("process_id")
-    return process.fill_null(only[0]) if len(only) == 1 else process
-
-
-def api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
-    """The name of the call that launched each device row (columns `part`, `launch_id`); null where it is unknown."""
-    parts = []
-    for part, trace in enumerate(traces):
-        launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
-        parts.append(names.gather(launches) if names.len() else names.clear(launches.len()))
-    return pl.concat(parts).cast(pl.String)
+# -- names ------------------------------------------------------------------------------------------
 
 
 def renamed(names: pl.Series, texts: pl.Expr) -> pl.Series:
     """A text for each name of a categorical column, by an expression over the text of `name`, once per distinct name."""
     column = names.to_frame("name")
     distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
-    made = distinct.select("name", texts.alias("new"))
-    return column.join(made, on="name", how="left", maintain_order="left", nulls_equal=True)["new"]
+    new = distinct.select("name", texts.alias("new"))
+    return column.join(new, on="name", how="left", maintain_order="left", nulls_equal=True)["new"]
 
 
 def operation() -> pl.Expr:
@@ -133,10 +146,64 @@ def shape_text(text: pl.Expr) -> pl.Expr:
     return pl.when(numbers.list.len() > 0).then(padded)
 
 
-def extents(sizes: pl.Series) -> list[pl.Series]:
-    """The x, y and z of texts `[x, y, z]`, null where there is none."""
+def extents(sizes: pl.Series, prefix: str) -> list[pl.Series]:
+    """The x, y and z of texts `[x, y, z]` as columns `<prefix>X` and so on, null where there is none."""
     number = pl.col("text").str.extract_all(r"\d+")
     return [
-        renamed(sizes, number.list.get(axis, null_on_oob=True).cast(pl.Int64, strict=False))
-        for axis in range(3)
+        renamed(sizes, number.list.get(place, null_on_oob=True).cast(pl.Int64, strict=False)).alias(
+            prefix + axis
+        )
+        for place, axis in enumerate("XYZ")
     ]
+
+
+# -- statistics -------------------------------------------------------------------------------------
+
+
+def spread(column: str = "duration", prefix: str = "", unit: str = "ns") -> list[pl.Expr]:
+    """Mean, median, least, greatest and standard deviation of a group's values, under NVIDIA's headings.
+
+    The deviation is the sample's (n - 1), and 0 of a single value, as `nsys stats` prints it; null without a value.
+
+    >>> frame = pl.DataFrame({"duration": [576_465, 577_585]})
+    >>> [round(value, 1) for value in frame.select(spread()).row(0)]
+    [577025.0, 577025.0, 576465, 577585, 792.0]
+    """
+    value = pl.col(column)
+    deviation = pl.when(value.count() == 1).then(0.0).otherwise(value.std())
+    return [
+        value.mean().alias(f"{prefix}Avg ({unit})"),
+        value.median().alias(f"{prefix}Med ({unit})"),
+        value.min().alias(f"{prefix}Min ({unit})"),
+        value.max().alias(f"{prefix}Max ({unit})"),
+        deviation.alias(f"{prefix}StdDev ({unit})"),
+    ]
+
+
+def megabytes(column: str) -> pl.Expr:
+    """A column of whole bytes in MB of 10⁶ bytes, to the byte.
+
+    >>> pl.DataFrame({"bytes": [4_194_304]}).select(megabytes("bytes"))["bytes"].to_list()
+    [4.194304]
+    """
+    return (pl.col(column) / BYTES_PER_MB).round(6)
+
+
+def summed(rows: pl.DataFrame, by: Mapping[str, pl.Expr], count: str) -> pl.DataFrame:
+    """Time, its part of the whole in %, number (under the heading `count`) and spread of the rows' durations by these headings.
+
+    >>> rows = pl.DataFrame({"name": ["a", "b", "a"], "duration": [1, 2, 5]})
+    >>> sums = summed(rows, {"Name": pl.col("name")}, "Count").sort("Name")
+    >>> sums.select("Name", "Total Time (ns)", "Time (%)", "Count").rows()
+    [('a', 6, 75.0, 2), ('b', 2, 25.0, 1)]
+    """
+    # Names are made into text once they are few.
+    keys = list(dict.fromkeys(root for text in by.values() for root in text.meta.root_names()))
+    groups = rows.group_by(keys).agg(
+        pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias(count), *spread()
+    )
+    time, total = pl.col("Total Time (ns)"), pl.col("Total Time (ns)").sum()
+    return groups.with_columns(
+        *(text.alias(heading) for heading, text in by.items()),
+        pl.when(total > 0).then(100 * time / total).alias("Time (%)"),
+    )

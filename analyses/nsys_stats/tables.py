@@ -12,11 +12,11 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, Entry
-from tracekit.analyses.nsys_stats.columns import MISSING
-from tracekit.analyses.nsys_stats.range_rows import is_range
-from tracekit.analyses.nsys_stats.table import summed
-from tracekit.analyses.result import StatedTable, in_schema
+from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, NsysEntry
+from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING, SOURCES
+from tracekit.analyses.nsys_stats.ranges import is_range
+from tracekit.analyses.nsys_stats.rows import summed
+from tracekit.analyses.result import StatedTable, in_order, in_schema
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import format_count
 from tracekit.readers import format_named
@@ -42,10 +42,10 @@ def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) ->
     >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
     [(3, ':aten::linear')]
     """
-    made = table(traces, name, rows)
-    if made.not_captured is not None:
-        raise InconclusiveError(f"{name}: not captured", remedy=f"record {made.not_captured}")
-    return made.frame
+    stated = table(traces, name, rows)
+    if stated.not_captured is not None:
+        raise InconclusiveError(f"{name}: not captured", remedy=f"record {stated.not_captured}")
+    return stated.frame
 
 
 def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatedTable:
@@ -63,15 +63,15 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
             f"there is no report {name!r}",
             remedy=ELSEWHERE.get(name, f"choose one of {', '.join(CATALOGUE)}"),
         )
-    given = [traces] if isinstance(traces, Trace) else list(traces)
-    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in given)), None)
+    every = [traces] if isinstance(traces, Trace) else list(traces)
+    lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in every)), None)
     if lacking is not None:
         what, key = MISSING[lacking]
-        formats = [format_named(trace.meta.format) for trace in given]
+        formats = [format_named(trace.meta.format) for trace in every]
         able = next((one for one in formats if key in one.flags), formats[0])
         missing = f"{what}: {able.flag_for(key)}"
         return StatedTable(name, pl.DataFrame(schema=entry.schema), "Nothing to show.", missing)
-    return _table(entry, given, rows)
+    return _table(entry, every, rows)
 
 
 def in_unit(table: StatedTable, unit: str) -> StatedTable:
@@ -91,38 +91,38 @@ def in_unit(table: StatedTable, unit: str) -> StatedTable:
 def _holds(trace: Trace, need: str) -> bool:
     """Whether the profile recorded what this key of MISSING stands for."""
     device, captured = trace.device, trace.meta.captured
-    recorded = {
-        "device": device.height > 0 or "device" in captured,
+    worked = device.height > 0 or "device" in captured
+    if need == "kernels":
+        kinds = device["kind"]
+        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
+        return worked and not only_graphs
+    if need in ("ranges", "startend"):
+        nesting_counts = need == "ranges" or format_named(trace.meta.format).has_start_end_ranges
+        return trace.ranges is not None or (nesting_counts and bool(is_range(trace).any()))
+    return {
+        "device": worked,
         "links": not device.height or device["launch_id"].null_count() < device.height,
         "calls": bool((trace.host["kind"] == "runtime").any()) or "launches" in captured,
         "os_calls": trace.os_calls is not None,
-    }
-    return recorded[need] if need in recorded else _holds_some(trace, need)
+    }[need]
 
 
-def _holds_some(trace: Trace, need: str) -> bool:
-    if need == "kernels":
-        kinds = trace.device["kind"]
-        only_graphs = bool((kinds == "graph").any()) and not (kinds == "kernel").any()
-        return _holds(trace, "device") and not only_graphs
-    if trace.ranges is not None:
-        return True
-    nesting = bool(is_range(trace).any())
-    return nesting and (need == "ranges" or format_named(trace.meta.format).has_start_end_ranges)
-
-
-def _table(entry: Entry, traces: Sequence[Trace], most: int) -> StatedTable:
-    made = entry.rows(traces)
-    rows, notes = made.frame, [made.note]
+def _table(entry: NsysEntry, traces: Sequence[Trace], most: int) -> StatedTable:
+    content = entry.rows(traces)
+    rows, notes = content.frame, [content.note]
     if entry.by:
         rows = summed(rows, entry.by, entry.count)
+    rows = rows.with_columns(
+        pl.col(SOURCES[heading]).cast(COLUMNS[heading][0]).alias(heading)
+        for heading in entry.columns
+        if heading not in rows.columns and SOURCES.get(heading) in rows.columns
+    )
     if entry.where is not None:
-        order = ["Duration (ns)", "Start (ns)"]
-        rows = rows.filter(entry.where).sort(order, descending=[True, False], maintain_order=True)
-        if 0 < most < rows.height:
-            notes.append(f"the first {most} of {format_count(rows.height)} rows")
-            rows = rows.head(most)
-    rows = rows.with_columns(pl.col(name).alias(heading) for heading, name in entry.names.items())
+        rows = rows.filter(entry.where)
+    rows = in_order(rows, entry.order)
+    if entry.where is not None and 0 < most < rows.height:
+        notes.append(f"the first {most} of {format_count(rows.height)} rows")
+        rows = rows.head(most)
     frame = in_schema(rows, entry.schema)
     answer = "Nothing found" if entry.key in RULES else "None occurred"
     if frame.height:

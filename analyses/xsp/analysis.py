@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 import tracekit
 from tracekit.analyses.counters.ncu import with_ncu
 from tracekit.analyses.result import StatedTable
@@ -74,13 +76,14 @@ def _runs_at(path: Path, rank: int | None) -> Iterator[RunFiles]:
 
 def _capture(folder: Path, rank: int | None) -> RunFiles:
     manifest = read_manifest(folder / MANIFEST_FILE)
-    recorded = [run for run in manifest.runs if run.trace is not None and run.level in ("ML", "MLG")]
-    ranks = sorted({run.rank for run in recorded})
-    if rank is not None and recorded and rank not in ranks:
+    recordings = [run for run in manifest.runs if run.trace is not None and run.level in ("ML", "MLG")]
+    ranks = sorted({run.rank for run in recordings})
+    if rank is not None and ranks and rank not in ranks:
         raise UsageError(f"rank {rank} was not recorded", path=folder, remedy=f"the ranks are {ranks}")
-    wanted = rank if rank is not None else min(ranks, default=0)
-    traces = tuple(folder / str(run.trace) for run in recorded if run.rank == wanted)
-    return RunFiles(folder.name, manifest, traces)
+    own = ranks[:1] if rank is None else [rank]
+    return RunFiles(
+        folder.name, manifest, tuple(folder / str(run.trace) for run in recordings if run.rank in own)
+    )
 
 
 def xsp(
@@ -122,66 +125,62 @@ def xsp_of(
     step: str | None = None,
 ) -> dict[str, StatedTable]:
     """As `xsp`, of the runs in these files, with a function that reads their traces."""
-    wanted = [key for key in CATALOGUE if analyses is None or key in analyses]
-    _check_series(files)
-    bare = [XspRun(label=file.label, manifest=file.manifest) for file in files]
-    chosen = _chosen(bare, batch)
+    keys = [key for key in CATALOGUE if analyses is None or key in analyses]
+    runs = [XspRun(file.label, file.manifest) for file in files]
+    _check_series(runs)
+    shown = best_run(runs) if batch is None else _run_at(runs, batch)
+    tables = {"A1": model_information(runs)}
     of_model: list[StatedTable] = []
-    tables: dict[str, StatedTable] = {}
     for number, file in enumerate(files):
-        keys = [key for key in wanted if key == "A15" or (number == chosen and key != "A1")]
-        if not keys:
+        own_keys = [key for key in keys if key == "A15" or (number == shown and key != "A1")]
+        if not own_keys:
             continue
         # One run after the other: a series may hold more traces than the memory.
-        measured = None if counters is None or number != chosen else read(counters)
-        traces = [read(path) for path in file.traces]
-        tables |= tables_of(
-            run_of(file.label, *traces, manifest=file.manifest, counters=measured, step=step), keys
-        )
+        counter_trace = read(counters) if counters is not None and number == shown else None
+        traces = map(read, file.traces)
+        run = run_of(file.label, *traces, manifest=file.manifest, counters=counter_trace, step=step)
+        tables |= tables_of(run, own_keys)
         of_model += [tables["A15"]] if "A15" in keys else []
     if of_model:
         tables["A15"] = model_kernels(of_model)
-    return {key: model_information(bare) if key == "A1" else tables[key] for key in wanted}
+    return {key: tables[key] for key in keys}
 
 
-def _chosen(runs: Sequence[XspRun], batch: int | None) -> int:
-    if batch is None:
-        return best_run(runs)
-    for number, run in enumerate(runs):
-        if run.batch == batch:
-            return number
-    batches = ", ".join(str(run.batch) for run in runs)
-    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {batches}")
+def _run_at(runs: Sequence[XspRun], batch: int) -> int:
+    batches = [run.batch for run in runs]
+    if batch in batches:
+        return batches.index(batch)
+    raise UsageError(f"no run has batch {batch}", remedy=f"the batches are {', '.join(map(str, batches))}")
 
 
-def _check_series(files: Sequence[RunFiles]) -> None:
+def _check_series(runs: Sequence[XspRun]) -> None:
     """Raise UsageError for several runs that no table should compare."""
-    if len(files) < 2:
+    if len(runs) < 2:
         return
-    seen: dict[int | None, str] = {}
-    for file in files:
-        other = _differs(files[0].manifest, file.manifest)
-        if other:
+    labels: dict[int | None, str] = {}
+    for run in runs:
+        if setting := _difference(runs[0].manifest, run.manifest):
             raise UsageError(
-                f"{files[0].label} and {file.label} differ in {other}",
+                f"{runs[0].label} and {run.label} differ in {setting}",
                 remedy="name the runs of one model that differ in the batch alone",
             )
-        batch = XspRun(label=file.label, manifest=file.manifest).batch
-        if batch in seen:
-            raise UsageError(f"{seen[batch]} and {file.label} have the same batch", remedy="name one of them")
-        seen[batch] = file.label
+        if run.batch in labels:
+            fault = f"{labels[run.batch]} and {run.label} have the same batch"
+            raise UsageError(fault, remedy="name one of them")
+        labels[run.batch] = run.label
 
 
-def _differs(one: Manifest | None, other: Manifest | None) -> str | None:
+def _difference(one: Manifest | None, other: Manifest | None) -> str | None:
     """The first setting, besides the batch, in which two runs differ."""
     if one is None or other is None:
         return "that one has no manifest"
-    for name in ("workload", "device_name"):
-        if getattr(one, name) != getattr(other, name):
-            return name
-    if one.settings is None or other.settings is None:
-        return None if one.settings is other.settings else "settings"
-    for name in one.settings.__struct_fields__:
-        if name != "batch" and getattr(one.settings, name) != getattr(other.settings, name):
-            return name
-    return None
+    first, second = _compared(one), _compared(other)
+    return next((name for name in first if first[name] != second.get(name)), None)
+
+
+def _compared(manifest: Manifest) -> dict[str, object]:
+    """What runs of a series have in common."""
+    own = {"workload": manifest.workload, "device_name": manifest.device_name}
+    if manifest.settings is None:
+        return {**own, "settings": False}
+    return {**own, "settings": True, **msgspec.structs.asdict(manifest.settings), "batch": None}

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from tracekit.analyses.result import Entry
+
 __all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis", "Figure"]
 
 _T, _N, _F, _B = pl.String(), pl.Int64(), pl.Float64(), pl.Boolean()
@@ -94,48 +96,32 @@ Figure = Literal["order", "type", "device", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
+class Analysis(Entry):
     """One analysis: all that its table, its figure and its documentation are made of.
 
-    * `key`: A1 … A15, or overhead
-    * `title`, `question`: what it shows, and what it answers
+    `key` is A1 … A15, or overhead; `needs` are keys of MISSING, "kernels", or "layer_kernels".
+
     * `levels`: the levels of recording that it needs
-    * `columns`: of its table, in order (names in COLUMNS)
-    * `shown`: those of them that a narrow page shows; all when none is named
     * `base`: the table that it is a view of: the runs of a series; the levels, layers or kernels of a run; or the memory of
       its layers and of what is in none
     * `by`: the columns by which the base table is grouped; none when its rows are shown as they are
-    * `known`: the column that is null in the rows that are left out
+    * `filled`: the column that is null in the rows that are left out
     * `share`: the column of which `share` gives each row's part
-    * `order`: the columns that it is sorted by, after a minus from the largest down
-    * `needs`: without these it has no rows: keys of MISSING, "kernels", or "layer_kernels"
-    * `wants`: without these it has columns that are null
+    * `wants`: what it needs besides, and without which it has columns that are null
     * `answer`: in one sentence, with figures in braces (`answers.figures_of`)
     * `otherwise`: the same when no share, or no bound, is known
     * `figure`: how it is drawn
     """
 
-    key: str
-    title: str
-    question: str
     levels: tuple[str, ...]
-    columns: tuple[str, ...]
     base: Base
-    shown: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
-    known: str | None = None
+    filled: str | None = None
     share: str | None = None
-    order: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     answer: str = ""
     otherwise: str = ""
     figure: Figure | None = None
-
-    @property
-    def schema(self) -> dict[str, pl.DataType]:
-        """The types of the columns."""
-        return {name: COLUMNS[name][0] for name in self.columns}
 
 
 _TEXTS: Final = """
@@ -164,10 +150,11 @@ _OF_KEY: Final = {key: texts for key, *texts in (line.split(": ", 2) for line in
 def _analysis(key: str, levels: str, base: Base, columns: str, shown: str = "", **more: Any) -> Analysis:
     """A record whose lists are texts with blanks."""
     title, question = _OF_KEY[key]
-    texts = {"levels": levels, "columns": columns, "shown": shown}
+    texts = {"levels": levels, "shown": shown}
     texts |= {name: more.pop(name) for name in ("by", "order", "needs", "wants") if name in more}
     lists: dict[str, Any] = {name: tuple(text.split()) for name, text in texts.items()}
-    return Analysis(key=key, title=title, question=question, base=base, **lists, **more)
+    schema = {name: COLUMNS[name][0] for name in columns.split()}
+    return Analysis(key=key, title=title, question=question, schema=schema, base=base, **lists, **more)
 
 
 _LAYER = "index layer type"
@@ -198,7 +185,7 @@ def _roofline(of: str) -> dict[str, Any]:
     return {
         "answer": f"{{bound}} of {{rows}} {of} are bound by memory, the others by arithmetic.{{sources}}{{bandwidth}}",
         "otherwise": f"The intensity of {{rows}} {of} is known; {{unknown}} not known.{{sources}}",
-        **{"known": "intensity", "figure": "roofline"},
+        **{"filled": "intensity", "figure": "roofline"},
     }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.counters.analysis import (
     COUNTED,
     MEASURED,
@@ -22,37 +23,26 @@ from tracekit.analyses.counters.analysis import (
     measured_ranges,
 )
 from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.result import in_schema
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.xsp.catalogue import COLUMNS
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
-from tracekit.analyses.xsp.runs import UNATTRIBUTED, Recording, XspRun
+from tracekit.analyses.xsp.runs import UNATTRIBUTED, XspRun, paths_of, placed, steps_of
 from tracekit.facts.stack_names import PHASES
 from tracekit.spans import take
 from tracekit.statistics import trimmed
 
 __all__ = ["kernel_calls", "union_by"]
 
+_SHOWN = (
+    "run name kind layer type phase operator grid block duration_ns flops flops_source dram_read_bytes "
+    "dram_write_bytes dram_bytes dram_source occupancy occupancy_source precision"
+)
 CALLS = {
-    "run": pl.String,
-    "step": pl.Int64,
-    "name": pl.String,
-    "kind": pl.String,
-    "layer": pl.String,
-    "type": pl.String,
-    "phase": pl.String,
-    "operator": pl.String,
-    "order": pl.Int64,  # place in the step
-    "turn": pl.Int64,  # how many of its name come before it in its step, layer and phase
-    "grid": pl.String,
-    "block": pl.String,
-    "duration_ns": pl.Int64,
-    "flops": pl.Int64,
-    "flops_source": pl.String,
-    "dram_read_bytes": pl.Int64,
-    "dram_write_bytes": pl.Int64,
-    "dram_bytes": pl.Int64,
-    "dram_source": pl.String,
-    "occupancy": pl.Float64,
-    "occupancy_source": pl.String,
-    "precision": pl.String,
+    **{name: COLUMNS[name][0] for name in _SHOWN.split()},
+    "step": pl.Int64(),
+    "order": pl.Int64(),  # place in the step
+    "turn": pl.Int64(),  # how many of its name come before it in its step, layer and phase
 }
 _NO_ARITHMETIC = ("memcpy", "memset")
 
@@ -62,17 +52,17 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
 
     Without a run at level MLG those of the run for counters, without durations; none when there is neither.
     """
-    recording = run.kernels or run.counters
-    if recording is None:
+    scope = run.kernels or run.counters
+    if scope is None:
         return pl.DataFrame(schema=CALLS)
-    if run.kernels is None and not recording.trace.has_device:
-        rows = _ranges(recording)
+    if run.kernels is None and not scope.trace.has_device:
+        rows = _ranges(scope)
     else:
         ranges = None if run.counters is None else measured_ranges(run.counters.trace)
-        rows = _with_counters(_recorded(recording), ranges, linked(recording.trace))
+        rows = _with_counters(_recorded(scope), ranges, linked(scope.trace))
     if run.kernels is None:
         rows = rows.with_columns(pl.lit(None, pl.Int64).alias("duration_ns"))
-    rows = _with_flops(rows, recording)
+    rows = _with_flops(rows, scope)
     if run.precision == "tf32":
         rows = rows.with_columns(pl.col("precision").replace("fp32", "tf32"))
     rows = rows.with_columns(
@@ -80,7 +70,7 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
         pl.int_range(pl.len()).over("step").alias("order"),
         pl.int_range(pl.len()).over("step", "layer", "phase", "name").alias("turn"),
     )
-    return rows.select(pl.col(name).cast(kind) for name, kind in CALLS.items())
+    return in_schema(rows, CALLS)
 
 
 def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataFrame:
@@ -90,7 +80,7 @@ def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataF
     """
     if run.kernels is None:
         return pl.DataFrame(schema=dict.fromkeys(keys, pl.String) | {"gpu_ns": pl.Float64})
-    rows = run.kernels.activities
+    rows = placed(run.kernels)
     if forward:
         rows = rows.filter(pl.col("method").cast(pl.String).is_in(FORWARD_METHODS))
     ordered = rows.with_columns(pl.lit(run.label).alias("run")).sort("start", "end")
@@ -100,9 +90,9 @@ def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataF
     return steps.group_by(keys).agg(trimmed("gpu_ns")).with_columns(pl.col(keys).cast(pl.String))
 
 
-def _recorded(recording: Recording) -> pl.DataFrame:
-    rows = recording.activities
-    if recording.scope.on_cpu:  # an operator that calls others comes in several pieces
+def _recorded(scope: Scope) -> pl.DataFrame:
+    rows = placed(scope)
+    if scope.on_cpu:  # an operator that calls others comes in several pieces
         rows = (
             rows.group_by("launch_id", maintain_order=True)
             .agg(pl.exclude("launch_id", "duration").first(), pl.col("duration").sum())
@@ -152,40 +142,37 @@ def _source(figure: str) -> pl.Expr:
     )
 
 
-def _ranges(recording: Recording) -> pl.DataFrame:
+def _ranges(scope: Scope) -> pl.DataFrame:
     """Rows from the ranges of counters alone: kernels with names and operators, but no times."""
-    model = recording.places.model
-    ranges = join_launches(recording.trace)
+    model = attribution(scope).model
+    ranges = join_launches(scope.trace)
     if ranges is None:
         return pl.DataFrame(schema={"anchor": pl.Int64, **CALLS})
     launch = ranges["launch_id"].to_numpy()
     places = model.places(launch)
-    paths = recording.paths(places.layer)
+    paths = paths_of(scope, places.layer)
     rows = ranges.with_columns(
         paths["layer"].fill_null(UNATTRIBUTED),
         paths["type"],
-        recording.step_of(model.stack.start[launch]).alias("step"),
+        steps_of(scope, model.stack.start[launch]),
         pl.Series("anchor", launch),
         pl.Series("op_id", take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)),
         pl.lit("kernel").alias("kind"),
         pl.Series("phase", [PHASES[number] for number in places.phase.tolist()], dtype=pl.String),
-        *(pl.lit(None, pl.String).alias(name) for name in ("grid", "block")),
         *(
             pl.when(pl.col(name).is_not_null()).then(pl.lit(COUNTED)).alias(f"{name}_source")
             for name in ("occupancy", "flops")
         ),
     )
-    operators = recording.trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")
-    )
+    operators = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
     return rows.filter(pl.col("step").is_not_null()).join(
         operators, on="op_id", how="left", maintain_order="left"
     )
 
 
-def _with_flops(rows: pl.DataFrame, recording: Recording) -> pl.DataFrame:
+def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """`flops` where no counter tells them: those of the counted operator around the launch, at its longest kernel."""
-    counted = counted_operators(recording.trace.host, recording.places.model.stack.nesting)
+    counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
     owner = take(counted.owner, rows["anchor"].to_numpy())
     precision = np.where(owner >= 0, take(counted.precision, owner), -1)
     names = pl.Series("precision", [*counted.names, None])

@@ -10,50 +10,21 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import METHODS
-from tracekit.analyses.xsp.runs import UNATTRIBUTED, Recording, XspRun
+from tracekit.analyses.attribution import METHODS, attribution
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.xsp.catalogue import COLUMNS
+from tracekit.analyses.xsp.runs import UNATTRIBUTED, XspRun, paths_of, steps_of
 from tracekit.statistics import trimmed
+from tracekit.trace import Trace
 
-__all__ = ["FORWARD_METHODS", "allocations", "layer_calls", "layer_table", "module_table", "own_time_ns"]
+__all__ = ["FORWARD_METHODS", "allocations", "layer_table", "module_table", "own_time_ns"]
 
 FORWARD_METHODS = ("capture", "module", "range", "compiled", "interval")
 """How the layer of work is known that runs inside a span of the layer itself."""
 
-_CALLS = {
-    "layer": pl.String,
-    "type": pl.String,
-    "step": pl.Int64,
-    "start": pl.Int64,
-    "latency_ns": pl.Int64,
-    "self_ns": pl.Int64,
-    "leaf": pl.Boolean,
+_COLUMNS = {
+    name: COLUMNS[name][0] for name in ("index", "layer", "type", "leaf", "calls", "latency_ns", "self_ns")
 }
-
-
-def layer_calls(recording: Recording | None) -> pl.DataFrame:
-    """One row per call of a layer in the steps: `layer` (its path), `type`, `step`, `start`, `latency_ns`, `self_ns`,
-    and `leaf`, whether no other layer is called in it. Of the surest source of layers that the trace has.
-    """
-    sources = () if recording is None else recording.places.model.layers.sources
-    if recording is None or not sources:
-        return pl.DataFrame(schema=_CALLS)
-    nesting, layers = sources[0].nesting, sources[0].layer
-    leaf = np.ones(layers.size, dtype=bool)
-    leaf[nesting.parent[nesting.parent >= 0]] = False
-    # A call inside a call of the same layer (a model that wraps itself) is part of the outer one.
-    again = (nesting.parent >= 0) & (layers[np.maximum(nesting.parent, 0)] == layers)
-    return (
-        recording.paths(layers)
-        .with_columns(
-            recording.step_of(nesting.start).alias("step"),
-            pl.Series("start", nesting.start),
-            pl.Series("latency_ns", np.where(again, 0, nesting.end - nesting.start)),
-            pl.Series("self_ns", nesting.self_time()),
-            pl.Series("leaf", leaf),
-        )
-        .filter(pl.col("step").is_not_null())
-        .select(pl.col(name).cast(kind) for name, kind in _CALLS.items())
-    )
 
 
 def layer_table(run: XspRun) -> pl.DataFrame:
@@ -62,18 +33,21 @@ def layer_table(run: XspRun) -> pl.DataFrame:
 
     Of the run at level ML; else of a deeper one, which tells the layers but not their latencies.
     """
-    rows = _by_layer(layer_calls(next(iter(run.recordings), None)))
+    rows = _by_layer(next(iter(run.recordings), None))
     times = ("latency_ns", "self_ns")
     return rows if run.layers else rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in times)
 
 
-def own_time_ns(recording: Recording | None) -> float | None:
+def own_time_ns(scope: Scope | None) -> float | None:
     """The own times of all layers in a step, summed; None without layers."""
-    layers = _by_layer(layer_calls(recording))
+    layers = _by_layer(scope)
     return float(layers["self_ns"].sum()) if layers.height else None
 
 
-def _by_layer(calls: pl.DataFrame) -> pl.DataFrame:
+def _by_layer(scope: Scope | None) -> pl.DataFrame:
+    calls = None if scope is None else _layer_calls(scope)
+    if calls is None:
+        return pl.DataFrame(schema=_COLUMNS)
     steps = calls.group_by("layer", "step").agg(
         pl.col("type").first(),
         pl.len().alias("calls"),
@@ -90,45 +64,60 @@ def _by_layer(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col("calls").mean(),
             trimmed("latency_ns"),
             trimmed("self_ns"),
-            pl.col("step").first(),
-            pl.col("start").first(),
+            pl.col("step", "start").first(),
         )
         .sort("step", "start", "layer")
         .with_row_index("index", 1)
+        .select(pl.col(name).cast(kind) for name, kind in _COLUMNS.items())
     )
 
 
-def allocations(recording: Recording | None) -> pl.DataFrame | None:
+def _layer_calls(scope: Scope) -> pl.DataFrame | None:
+    """One row per call of a layer in the steps: `layer` (its path), `type`, `step`, `start`, `latency_ns`, `self_ns`,
+    and `leaf`, whether no other layer is called in it. Of the surest source of layers that the trace has; None without.
+    """
+    sources = attribution(scope).model.layers.sources
+    if not sources:
+        return None
+    nesting, layers = sources[0].nesting, sources[0].layer
+    leaf = np.ones(layers.size, dtype=bool)
+    leaf[nesting.parent[nesting.parent >= 0]] = False
+    # A call inside a call of the same layer (a model that wraps itself) is part of the outer one.
+    again = (nesting.parent >= 0) & (layers[np.maximum(nesting.parent, 0)] == layers)
+    rows = paths_of(scope, layers).with_columns(
+        steps_of(scope, nesting.start),
+        pl.Series("start", nesting.start),
+        pl.Series("latency_ns", np.where(again, 0, nesting.end - nesting.start)),
+        pl.Series("self_ns", nesting.self_time()),
+        pl.Series("leaf", leaf),
+    )
+    return rows.filter(pl.col("step").is_not_null())
+
+
+def allocations(scope: Scope | None) -> pl.DataFrame | None:
     """`layer`, `allocated_bytes`, and the part of it in calls of the layer itself, `forward_bytes`: trimmed means over steps.
 
     Of device memory, where a device was captured. None when the allocator was not profiled.
     """
-    if recording is None or recording.trace.memory is None:
+    if scope is None or scope.trace.memory is None:
         return None
-    on_host = pl.col("device_id") < 0
-    events = recording.trace.memory.filter(
-        (pl.col("bytes") > 0) & (~on_host if recording.trace.has_device else on_host)
+    on_device = pl.col("device_id") >= 0
+    events = scope.trace.memory.filter(
+        (pl.col("bytes") > 0) & (on_device if scope.trace.has_device else ~on_device)
     )
-    model, start = recording.places.model, events["start"].to_numpy()
+    model, start = attribution(scope).model, events["start"].to_numpy()
     threads = model.stack.code_of(events["process_id"].to_numpy(), events["thread_id"].to_numpy())
     places = model.places(model.stack.nesting.innermost_at(threads, start))
     forward = np.isin(places.method, [METHODS.index(name) for name in FORWARD_METHODS])
-    steps = (
-        recording.paths(places.layer)
-        .with_columns(
-            pl.col("layer").fill_null(UNATTRIBUTED),
-            recording.step_of(start).alias("step"),
-            events["bytes"],
-            pl.Series("forward", forward, dtype=pl.Boolean),
-        )
-        .filter(pl.col("step").is_not_null())
-        .group_by("layer", "step")
-        .agg(
-            pl.col("bytes").sum().alias("allocated_bytes"),
-            pl.col("bytes").filter("forward").sum().alias("forward_bytes"),
-        )
+    rows = paths_of(scope, places.layer).with_columns(
+        pl.col("layer").fill_null(UNATTRIBUTED),
+        steps_of(scope, start),
+        events["bytes"].alias("allocated_bytes"),
+        pl.Series("forward_bytes", np.where(forward, events["bytes"].to_numpy(), 0)),
     )
-    return steps.group_by("layer").agg(trimmed("allocated_bytes"), trimmed("forward_bytes"))
+    sizes = ("allocated_bytes", "forward_bytes")
+    steps = rows.filter(pl.col("step").is_not_null()).group_by("layer", "step").agg(pl.col(sizes).sum())
+    return steps.group_by("layer").agg(map(trimmed, sizes))
 
 
 class _Module(msgspec.Struct):
@@ -142,17 +131,17 @@ class _Table(msgspec.Struct):
     layers: list[_Module]
 
 
-def module_table(recording: Recording) -> pl.DataFrame:
+def module_table(trace: Trace) -> pl.DataFrame:
     """What a capture wrote of each module: `layer`, `parameters` of its own, `input_shapes` and `output_shapes` (JSON)."""
     try:
-        modules = msgspec.json.decode(recording.trace.meta.layers or '{"layers": []}', type=_Table).layers
+        modules = msgspec.json.decode(trace.meta.layers or '{"layers": []}', type=_Table).layers
     except msgspec.DecodeError:
         modules = []  # the reader has said so in the trace's health
     rows = [
         (
             one.name or "<root>",
             _parameters(one.parameters),
-            *(_json(it) for it in (one.input_shapes, one.output_shapes)),
+            *map(_json, (one.input_shapes, one.output_shapes)),
         )
         for one in modules
     ]

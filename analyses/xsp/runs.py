@@ -8,21 +8,19 @@ hardware counters were measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import Attribution, attributed, attribution
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.counters.analysis import has_ranges
-from tracekit.analyses.scope import Scope, launch_times, select
+from tracekit.analyses.scope import Scope, launch_times, once, select, step_at
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
-from tracekit.manifest import Level, Manifest
+from tracekit.manifest import Level, Manifest, Settings
 from tracekit.spans import Int64Array
 from tracekit.statistics import trimmed_mean
 from tracekit.trace import DeviceInfo, Trace
 
-__all__ = ["PRECISIONS", "UNATTRIBUTED", "Recording", "XspRun", "run_of"]
+__all__ = ["PRECISIONS", "UNATTRIBUTED", "XspRun", "paths_of", "placed", "run_of", "steps_of"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """Those with a peak."""
@@ -31,64 +29,45 @@ UNATTRIBUTED = "<unattributed>"
 """Stands for the layer of what is in no layer."""
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A trace at one level.
+def placed(scope: Scope) -> pl.DataFrame:
+    """The activities of the steps in the order of their launches (`launched`, ns), with `layer` (the path) and `type`."""
+    return once(scope, _placed)
 
-    * `scope`: its steps and activities
-    * `places`: where each of its activities belongs
-    """
 
-    scope: Scope
-    places: Attribution
-
-    @classmethod
-    def of(cls, trace: Trace, step: str | None = None) -> Recording:
-        """The recording in a trace; `step` names its steps. Raises UsageError when it matches nothing."""
-        scope = select(trace, step=step)
-        return cls(scope, attribution(scope))
-
-    @property
-    def trace(self) -> Trace:
-        """What was recorded."""
-        return self.scope.trace
-
-    @cached_property
-    def activities(self) -> pl.DataFrame:
-        """The activities of the steps in the order of their launches (`launched`, ns), with `layer` (the path) and `type`."""
-        rows = attributed(self.scope)
-        paths = self.paths(rows["layer_id"].fill_null(-1).to_numpy())
-        return (
-            rows.with_columns(
-                paths["layer"].fill_null(UNATTRIBUTED),
-                paths["type"],
-                pl.Series("launched", launch_times(self.trace, rows)),
-                pl.col("step") if self.scope.steps.height else pl.lit(0, pl.Int64).alias("step"),
-            )
-            .filter(pl.col("step").is_not_null())
-            .sort("launched", "start", "activity_id")
+def _placed(scope: Scope) -> pl.DataFrame:
+    rows = attributed(scope)
+    paths = paths_of(scope, rows["layer_id"].fill_null(-1).to_numpy())
+    return (
+        rows.with_columns(
+            paths["layer"].fill_null(UNATTRIBUTED),
+            paths["type"],
+            pl.Series("launched", launch_times(scope.trace, rows)),
+            pl.col("step") if scope.steps.height else pl.lit(0, pl.Int64).alias("step"),
         )
+        .filter(pl.col("step").is_not_null())
+        .sort("launched", "start", "activity_id")
+    )
 
-    def step_of(self, times: Int64Array) -> pl.Series:
-        """The number of the step that is open on the host at each time, null outside of the steps; 0 without steps."""
-        steps = self.scope.steps
-        if not steps.height:
-            return pl.repeat(0, times.size, dtype=pl.Int64, eager=True).alias("step")
-        index = np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1
-        inside = (index >= 0) & (times < steps["end"].to_numpy()[np.maximum(index, 0)])
-        numbers = steps["step"].gather(np.maximum(index, 0))
-        return pl.DataFrame({"step": numbers, "in": inside}).select(pl.when("in").then("step")).to_series()
 
-    def paths(self, layers: Int64Array) -> pl.DataFrame:
-        """`layer` (the path) and `type` of layers by number; null for −1."""
-        table = self.places.layers.select("layer_id", pl.col("path").alias("layer"), "type")
-        numbers = pl.DataFrame({"layer_id": layers})
-        return numbers.join(table, on="layer_id", how="left", maintain_order="left").select("layer", "type")
+def steps_of(scope: Scope, times: Int64Array) -> pl.Series:
+    """The number of the step that is open on the host at each time, null outside of the steps; 0 without steps."""
+    return (
+        step_at(scope.steps, times)
+        if scope.steps.height
+        else pl.zeros(times.size, pl.Int64, eager=True).alias("step")
+    )
+
+
+def paths_of(scope: Scope, layers: Int64Array) -> pl.DataFrame:
+    """`layer` (the path) and `type` of layers by number; null for −1."""
+    table = attribution(scope).layers.select("layer_id", pl.col("path").alias("layer"), "type")
+    numbers = pl.DataFrame({"layer_id": layers})
+    return numbers.join(table, on="layer_id", how="left", maintain_order="left").select("layer", "type")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class XspRun:
-    """One run of a model, with the recordings at its levels; None where there is none.
+    """One run of a model, with the steps that were recorded at its levels; None where there are none.
 
     * `label`: its name
     * `manifest`: what the capture wrote about it
@@ -99,12 +78,12 @@ class XspRun:
 
     label: str
     manifest: Manifest | None = None
-    layers: Recording | None = None
-    kernels: Recording | None = None
-    counters: Recording | None = None
+    layers: Scope | None = None
+    kernels: Scope | None = None
+    counters: Scope | None = None
 
     @property
-    def recordings(self) -> list[Recording]:
+    def recordings(self) -> list[Scope]:
         """Those that there are, that of the layers first."""
         return [each for each in (self.layers, self.kernels, self.counters) if each is not None]
 
@@ -123,41 +102,37 @@ class XspRun:
         return None if self.manifest is None else self.manifest.samples_per_step
 
     @property
+    def settings(self) -> Settings | None:
+        """How the run was set; None when no manifest tells it."""
+        return None if self.manifest is None else self.manifest.settings
+
+    @property
     def batch(self) -> int | None:
         """Samples of one batch of one rank."""
-        settings = None if self.manifest is None else self.manifest.settings
-        if settings is None or settings.batch is not None:
-            return None if settings is None else settings.batch
-        return None if self.samples is None else self.samples // (settings.ranks * settings.accumulate)
+        if self.settings is None or self.settings.batch is not None or self.samples is None:
+            return None if self.settings is None else self.settings.batch
+        return self.samples // (self.settings.ranks * self.settings.accumulate)
 
     @property
     def precision(self) -> str | None:
         """The precision that the run was set to; None when no manifest tells it."""
-        settings = None if self.manifest is None else self.manifest.settings
-        return None if settings is None else settings.precision
+        return None if self.settings is None else self.settings.precision
 
     @property
     def on_cpu(self) -> bool:
         """Whether the self time of operators stands for kernels, because no device was captured."""
-        return self.kernels is not None and self.kernels.scope.on_cpu
+        return self.kernels is not None and self.kernels.on_cpu
 
     @property
     def format(self) -> str:
         """The format of its traces (`Meta.format`)."""
-        first = self.kernels or self.layers or self.counters
-        return "kineto" if first is None else first.trace.meta.format
+        return next((scope.trace.meta.format for scope in self.recordings), "kineto")
 
     @property
     def device(self) -> DeviceInfo | None:
         """The device on which the kernels ran, as the traces describe it."""
-        for recording in (self.kernels, self.counters):
-            if recording is None:
-                continue
-            used = set(recording.trace.device["device_id"].unique())
-            for device in recording.trace.meta.devices:
-                if device.name and (device.device_id in used or not used):
-                    return device
-        return None
+        traces = [scope.trace for scope in (self.kernels, self.counters) if scope is not None]
+        return next((device for trace in traces for device in _devices_in_use(trace)), None)
 
     @property
     def device_name(self) -> str | None:
@@ -209,9 +184,9 @@ def run_of(
     >>> run.layers is None, run.on_cpu
     (True, True)
     """
-    recordings = {_level_of(trace): Recording.of(trace, step) for trace in traces}
+    recordings = {_level_of(trace): select(trace, step=step) for trace in traces}
     if counters is not None:
-        recordings["counters"] = Recording.of(counters)
+        recordings["counters"] = select(counters)
     manifest = manifest or next((trace.manifest for trace in traces if trace.manifest), None)
     return XspRun(label, manifest, **recordings)
 
@@ -222,3 +197,9 @@ def _level_of(trace: Trace) -> str:
         return "counters"
     works = trace.has_device or bool((trace.host["kind"] == "op").any())
     return "kernels" if works else "layers"
+
+
+def _devices_in_use(trace: Trace) -> list[DeviceInfo]:
+    """The devices of a trace that have a name and worked; all that have a name, where none did."""
+    used = set(trace.device["device_id"].unique())
+    return [one for one in trace.meta.devices if one.name and (one.device_id in used or not used)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
-from tracekit.analyses.result import StatedTable, in_schema
+from tracekit.analyses.result import StatedTable, in_order, in_schema
 from tracekit.analyses.xsp.answers import answer_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
 from tracekit.analyses.xsp.kernels import kernel_calls, union_by
@@ -75,12 +76,12 @@ class _Views:
         rows = self.of_kernels(analysis) if analysis.base == "kernels" else self.of_layers(analysis)
         if analysis.share:
             rows = rows.with_columns(_share(analysis.share))
-        rows = _in_order(rows, analysis.order)
+        rows = in_order(rows, analysis.order)
         if "index" in analysis.columns and "index" not in rows.columns:
             rows = rows.with_row_index("index", 1)
         missing = self.lacking(analysis.wants)
-        if analysis.known:
-            rows = rows.filter(pl.col(analysis.known).is_not_null())
+        if analysis.filled:
+            rows = rows.filter(pl.col(analysis.filled).is_not_null())
             missing = [] if rows.height else self.lacking(("shapes", "bytes")) or ["bytes"]
         answer = answer_of(analysis, rows, run) if rows.height else ""
         return finished(analysis, rows, answer, missing, run.format)
@@ -116,9 +117,11 @@ class _Views:
             )
             if analysis.base == "memory":  # what was allocated in no layer, by size
                 others = self.memory.join(rows, on="layer", how="anti")
-                rows = pl.concat([rows, _in_order(others, ("-allocated_bytes", "layer"))], how="diagonal")
+                rows = pl.concat([rows, in_order(others, ("-allocated_bytes", "layer"))], how="diagonal")
         if "parameters" in analysis.columns:
-            rows = rows.join(module_table(run.recordings[0]), on="layer", how="left", maintain_order="left")
+            rows = rows.join(
+                module_table(run.recordings[0].trace), on="layer", how="left", maintain_order="left"
+            )
         if "gpu_ns" in analysis.columns:
             rows = _with_device(rows, run)
         if not analysis.by:
@@ -135,13 +138,13 @@ class _Views:
         if "gpu_ns" in analysis.columns:
             rows = rows.join(union_by(run, keys), on=keys, how="left")
         if "latency_ns" in analysis.columns:
-            counted = None if run.manifest is None else run.manifest.flops_per_step
+            flops = None if run.manifest is None else run.manifest.flops_per_step
             latency = pl.lit(run.latency_ns, pl.Float64)
             rows = rows.with_columns(
                 pl.lit(run.batch, pl.Int64).alias("batch"),
                 latency.alias("latency_ns"),
                 (pl.lit(None) if run.on_cpu else pl.col("gpu_ns") / latency).alias("gpu_share"),
-                pl.lit(counted, pl.Int64).alias("counted_flops"),
+                pl.lit(flops, pl.Int64).alias("counted_flops"),
             )
         return _with_roofline(rows, run)
 
@@ -151,37 +154,29 @@ def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
 
     The latency of layers is the sum of their own times in a step; `ratio` is over the level at which the quantity counts.
     """
-    model = [("model latency", level, run.step_ns(level)) for level in ("M", "ML", "MLG")]
-    layers = [
-        ("layer latency", level, own_time_ns(recording))
-        for level, recording in (("ML", run.layers), ("MLG", run.kernels))
-    ]
-    missing = [level for _, level, latency in (model[0], layers[0]) if latency is None]
-    latency, before = pl.col("latency_ns"), pl.col("latency_ns").shift(1)
-    base = pl.when(pl.col("level").first() == pl.col("counts_at").first()).then(latency.first())
-    rows = (
-        pl.DataFrame(
-            [(*row, quantity[0][1]) for quantity in (model, layers) for row in quantity],
-            schema={
-                "quantity": pl.String,
-                "level": pl.String,
-                "latency_ns": pl.Float64,
-                "counts_at": pl.String,
-            },
-            orient="row",
-        )
-        .drop_nulls("latency_ns")
-        .with_columns(
-            (latency - before).over("quantity").alias("added_ns"),
-            (latency / base).over("quantity").alias("ratio"),
-        )
-    )
-    ratios = rows.filter(quantity="model latency")["ratio"].drop_nulls()
-    deepest = rows.filter(quantity="model latency")["level"].to_list()
+    latencies: dict[str, dict[str, float | None]] = {
+        "model latency": {level: run.step_ns(level) for level in ("M", "ML", "MLG")},
+        "layer latency": {"ML": own_time_ns(run.layers), "MLG": own_time_ns(run.kernels)},
+    }
+    rows: list[dict[str, Any]] = []
+    missing = []
+    for quantity, of_level in latencies.items():
+        first, base = next(iter(of_level.items()))
+        missing += [first] if base is None else []
+        before = None
+        for level, latency in of_level.items():
+            if latency is not None:
+                added = None if before is None else latency - before
+                row = {"quantity": quantity, "level": level, "latency_ns": latency, "added_ns": added}
+                rows.append({**row, "ratio": latency / base if base else None})
+                before = latency
     answer = "One level only."
-    if ratios.len() > 1 and ratios[-1]:
-        answer = f"At level {deepest[-1]} a step takes {ratios[-1]:.2f} times as long."
-    return finished(analysis, rows, answer, missing if rows.height else ["M"], run.format)
+    of_model = [row for row in rows if row["quantity"] == "model latency" and row["ratio"]]
+    if len(of_model) > 1:
+        last = of_model[-1]
+        answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long."
+    frame = pl.DataFrame(rows, schema=analysis.schema)
+    return finished(analysis, frame, answer, missing if rows else ["M"], run.format)
 
 
 def _with_device(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
@@ -211,8 +206,8 @@ def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     ordered = calls.sort("step", "order")
     means = ordered.group_by(*keys, "step").agg(
         pl.len().alias("kernels"),
-        _sum_of_known("duration_ns").alias("sum_ns"),
-        _sum_of_known("flops").alias("flops"),
+        _sum_of_some("duration_ns").alias("sum_ns"),
+        _sum_of_some("flops").alias("flops"),
         *(_sum_of_all(name, is_kernel).alias(name) for name in _TRAFFIC),
         (pl.col("occupancy").first() if single else _weighted("occupancy")).alias("occupancy"),
     )
@@ -259,20 +254,12 @@ def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
     )
 
 
-def _in_order(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """The rows sorted by these columns; after a minus from the largest down."""
-    if not columns:
-        return rows
-    names = [name.removeprefix("-") for name in columns]
-    return rows.sort(names, descending=[name.startswith("-") for name in columns], nulls_last=True)
-
-
 def _share(name: str) -> pl.Expr:
     total = pl.col(name).sum()
     return pl.when(total > 0).then(pl.col(name) / total).alias("share")
 
 
-def _sum_of_known(name: str) -> pl.Expr:
+def _sum_of_some(name: str) -> pl.Expr:
     return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum())
 
 
@@ -282,9 +269,9 @@ def _sum_of_all(name: str, of: pl.Expr) -> pl.Expr:
 
 
 def _weighted(name: str) -> pl.Expr:
-    known = pl.col(name).is_not_null()
-    weight = pl.col("duration_ns").fill_null(1).filter(known)
-    return pl.when(weight.sum() > 0).then((pl.col(name).filter(known) * weight).sum() / weight.sum())
+    present = pl.col(name).is_not_null()
+    weight = pl.col("duration_ns").fill_null(1).filter(present)
+    return pl.when(weight.sum() > 0).then((pl.col(name).filter(present) * weight).sum() / weight.sum())
 
 
 def _joined(name: str) -> pl.Expr:

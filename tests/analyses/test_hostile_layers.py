@@ -14,7 +14,6 @@ from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.xsp.layers import module_table
-from tracekit.analyses.xsp.runs import Recording
 from tracekit.limits import LONGEST_NAME
 from tracekit.report.chrome.tracks import tracks
 
@@ -96,7 +95,7 @@ def test_a_module_with_more_parameters_than_a_number_holds(tmp_path: Path) -> No
     path.write_text(
         json.dumps({"traceEvents": [call("a", 0, 9), span("cpu_op", "op", 1, 1)], "tracekit_layers": table})
     )
-    modules = module_table(Recording.of(tracekit.read(path)))
+    modules = module_table(tracekit.read(path))
     assert modules.select("layer", "parameters").rows() == [("a", None)]
 
 

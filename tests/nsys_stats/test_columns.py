@@ -11,7 +11,7 @@ from stats_made import Made, drawn
 import tracekit
 from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS
 from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING
-from tracekit.analyses.nsys_stats.range_rows import DEEPEST_STACK
+from tracekit.analyses.nsys_stats.ranges import DEEPEST_STACK
 from tracekit.analyses.nsys_stats.tables import in_unit, report, table
 from tracekit.errors import InconclusiveError, UsageError
 

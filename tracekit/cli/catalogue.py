@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import output as out
 from tracekit.errors import InconclusiveError, UsageError
@@ -14,29 +14,13 @@ from tracekit.report.formats import Can, Format, choose_format, render_data, ren
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.result import StatedTable
+    from tracekit.analyses.result import Entry, StatedTable
     from tracekit.report.model import Column, Section
 
-__all__ = ["Entry", "format_for", "keys_of", "section_of", "write_tables"]
+__all__ = ["format_for", "keys_of", "section_of", "write_tables"]
 
 _ROWS: Final = 10
 """Rows of each table when several are shown to a reader."""
-
-
-class Entry(Protocol):
-    """What a catalogue says about a table."""
-
-    @property
-    def key(self) -> str:
-        """Its name in the catalogue."""
-
-    @property
-    def title(self) -> str:
-        """What it shows."""
-
-    @property
-    def question(self) -> str:
-        """What it answers."""
 
 
 def keys_of(

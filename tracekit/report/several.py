@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from tracekit.analyses.scope import Window, select
 from tracekit.facts.units import format_share
 from tracekit.names import clean
 from tracekit.report.model import Column, Section, Table
+from tracekit.sweep_index import typed
 from tracekit.trace import Trace
 
 __all__ = ["MOST_IN_FULL", "busiest", "overview", "overview_table", "processes_table"]
@@ -29,44 +30,29 @@ _TITLES: Final = {
     "first": "from",
     "last": "to",
 }
-_ROWS: Final = {
-    "trace": pl.String,
-    "rank": pl.Int64,
-    "process_id": pl.Int64,
-    "devices": pl.String,
-    "kernels": pl.Int64,
-}
-_SHARES: Final = {
-    "busy_ns": pl.Int64,
-    "window_ns": pl.Int64,
-    "busy_share": pl.Float64,
-    "communication_share": pl.Float64,
-    "memory_share": pl.Float64,
-}
-_TIMES: Final = {"first": pl.Int64, "last": pl.Int64}
+_ROWS: Final = typed("trace text, rank int, process_id int, devices text, kernels int")
+_SHARES: Final = typed(
+    "busy_ns int, window_ns int, busy_share float, communication_share float, memory_share float"
+)
+_TIMES: Final = typed("first int, last int")
 
 
-def processes_table(traces: Sequence[Trace]) -> Table:
-    """The processes of a file: rank, devices, kernels, and the times of the first and the last event of each.
+def processes_table(traces: Sequence[Trace], lengths_ns: Sequence[int]) -> Table:
+    """The processes of a file, which are so long: rank, devices, kernels, and the times of the first and the last event of each.
 
     Times are ns from the first event of all.
 
     >>> import tracekit
-    >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")])
-    >>> table.frame.select("trace", "first", "kernels").row(0)
-    ('trace', 0, 0)
+    >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")], [500])
+    >>> table.frame.select("trace", "first", "last", "kernels").row(0)
+    ('trace', 0, 500, 0)
     """
     origin = min(trace.meta.origin_ns for trace in traces)
-    rows = [
-        {
-            **_row(trace),
-            "first": trace.meta.origin_ns - origin,
-            "last": trace.meta.origin_ns - origin + _length(trace),
-        }
-        for trace in traces
+    starts = [trace.meta.origin_ns - origin for trace in traces]
+    times = [
+        {"first": start, "last": start + length} for start, length in zip(starts, lengths_ns, strict=True)
     ]
-    shown = ("process_id", "rank", "devices", "kernels", *_TIMES)
-    return _table("processes", pl.DataFrame(rows, schema={**_ROWS, **_TIMES}, orient="row"), shown)
+    return _table("processes", traces, times, _TIMES, ("process_id", "rank", "devices", "kernels", *_TIMES))
 
 
 def overview_table(traces: Sequence[Trace], *, window: Window = "steps", step: str | None = None) -> Table:
@@ -82,14 +68,10 @@ def overview_table(traces: Sequence[Trace], *, window: Window = "steps", step: s
     >>> row["busy_share"] == row["busy_ns"] / row["window_ns"], busiest(table)
     (True, 0)
     """
-    rows = [{**_row(trace), **_shares(trace, window, step)} for trace in traces]
-    files = {trace.meta.path for trace in traces}
-    shown = (
-        *(("trace",) if len(files) > 1 else ()),
-        *("rank", "process_id", "devices", "kernels", "busy_ns"),
-        *("busy_share", "communication_share", "memory_share"),
-    )
-    return _table("traces", pl.DataFrame(rows, schema={**_ROWS, **_SHARES}, orient="row"), shown)
+    shares = [_shares(breakdown(select(trace, window=window, step=step)).devices) for trace in traces]
+    hidden = {"window_ns"} if len({trace.meta.path for trace in traces}) > 1 else {"window_ns", "trace"}
+    shown = tuple(name for name in (*_ROWS, *_SHARES) if name not in hidden)
+    return _table("traces", traces, shares, _SHARES, shown)
 
 
 def busiest(table: Table) -> int:
@@ -102,13 +84,13 @@ def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
 
     `on_cpu`: no device was captured, and operators on the host take its place.
     """
-    chosen = table.frame.row(busiest(table), named=True)
+    row = table.frame.row(busiest(table), named=True)
     alone = [
         name
         for name in ("rank", "process_id")
-        if chosen[name] is not None and table.frame[name].is_unique().all()
+        if row[name] is not None and table.frame[name].is_unique().all()
     ]
-    who = f"{_TITLES.get(alone[0], alone[0])} {chosen[alone[0]]}" if alone else chosen["trace"]
+    who = f"{_TITLES.get(alone[0], alone[0])} {row[alone[0]]}" if alone else row["trace"]
     shares = table.frame["busy_share"].drop_nulls()
     spread = ""
     if shares.len():
@@ -133,11 +115,11 @@ def _row(trace: Trace) -> dict[str, object]:
     }
 
 
-def _shares(trace: Trace, window: Window, step: str | None) -> dict[str, object]:
-    devices = breakdown(select(trace, window=window, step=step)).devices
+def _shares(devices: pl.DataFrame) -> dict[str, object]:
+    """What `breakdown` has of a trace's devices: their time in all, and the shares of the busiest one."""
     if not devices.height:
         return {}
-    row = devices.sort("busy_ns", descending=True, maintain_order=True).row(0, named=True)
+    row = devices.row(devices["busy_ns"].arg_max() or 0, named=True)
     whole = row["window_ns"]
     return {
         "busy_ns": int(devices["busy_ns"].sum()),
@@ -148,22 +130,21 @@ def _shares(trace: Trace, window: Window, step: str | None) -> dict[str, object]
     }
 
 
-def _length(trace: Trace) -> int:
-    ends = [
-        frame.select((pl.col("start") + pl.col("duration")).max()).item()
-        for frame in (trace.host, trace.device)
-    ]
-    return max((end for end in ends if end is not None), default=0)
-
-
-def _table(name: str, frame: pl.DataFrame, shown: tuple[str, ...]) -> Table:
+def _table(
+    name: str,
+    traces: Sequence[Trace],
+    figures: Sequence[dict[str, Any]],
+    schema: Mapping[str, pl.DataType],
+    shown: tuple[str, ...],
+) -> Table:
+    """A row for each trace: what it is, and its figures."""
+    rows = [{**_row(trace), **of_trace} for trace, of_trace in zip(traces, figures, strict=True)]
+    frame = pl.DataFrame(rows, schema={**_ROWS, **schema}, orient="row")
     columns = tuple(_column(one, dtype) for one, dtype in frame.schema.items())
-    return Table(
-        name=name, title="All of them", frame=frame, columns=columns, total_rows=frame.height, short=shown
-    )
+    return Table(name, "All of them", frame, columns, frame.height, short=shown)
 
 
 def _column(name: str, dtype: pl.DataType) -> Column:
-    made = column_of(name, dtype)
-    unit = "time" if name in _TIMES else made.unit
-    return Column(name, _TITLES.get(name, made.title), unit)
+    column = column_of(name, dtype)
+    unit = "time" if name in _TIMES else column.unit
+    return Column(name, _TITLES.get(name, column.title), unit)

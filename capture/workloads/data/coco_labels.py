@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tracekit.errors import UsageError
 
-__all__ = ["InstanceLabels", "LabelSource", "Rows", "TextLabels", "find_labels"]
+__all__ = ["InstanceLabels", "Rows", "TextLabels", "find_labels"]
 
 Rows = NDArray[np.float32]
 """Boxes (n, 5): class, centre x, centre y, width, height, the last four as shares of the image."""
@@ -37,27 +37,12 @@ _Record = TypeVar("_Record")
 _LAYOUTS = "it takes images/ beside labels/*.txt, or images and an instances_*.json"
 
 
-class LabelSource(Protocol):
-    """The images of a dataset and their boxes.
+@dataclass(frozen=True, slots=True)
+class TextLabels:
+    """Images, and boxes from one text file for each, read when they are needed; an image without a file has none.
 
     `malformed` counts the entries that were left out when the dataset was opened.
     """
-
-    @property
-    def images(self) -> Sequence[str]:
-        """The paths of the images, in a fixed order."""
-
-    @property
-    def malformed(self) -> int:
-        """How many entries were left out so far, other than those `rows` tells of."""
-
-    def rows(self, index: int) -> tuple[Rows, int]:
-        """Return the boxes of image `index`, and how many of its rows are malformed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextLabels:
-    """Boxes from one text file per image, read when asked for; an image without a file has none."""
 
     images: Sequence[str]
     labels: Sequence[str]
@@ -80,7 +65,10 @@ class TextLabels:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLabels:
-    """Boxes from a COCO instances file; those of image i are `boxes[starts[i]:starts[i + 1]]`."""
+    """Images and boxes from a COCO instances file; those of image i are `boxes[starts[i]:starts[i + 1]]`.
+
+    `malformed` counts the entries that were left out.
+    """
 
     images: Sequence[str]
     boxes: Rows
@@ -92,7 +80,7 @@ class InstanceLabels:
         return self.boxes[self.starts[index] : self.starts[index + 1]], 0
 
 
-def find_labels(path: Path, classes: int) -> LabelSource:
+def find_labels(path: Path, classes: int) -> TextLabels | InstanceLabels:
     """Return the dataset at `path`: a folder in one of the two layouts, or an instances file beside its images.
 
     A folder that has both kinds of labels is read by its text files; of several instances files, one of

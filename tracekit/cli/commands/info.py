@@ -168,7 +168,7 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     from tracekit.report.several import processes_table
     from tracekit.report.terminal.grid import grid
 
-    table = processes_table(traces)
+    table = processes_table(traces, [one["duration_ns"] for one in facts])
     names: dict[int, str] = {d["device_id"]: d["name"] for one in facts for d in one["devices"]}
     captured = sorted({name for one in facts for name in one["captured"]})
     some = "" if all(one["captured"] == captured for one in facts) else " (by some of the processes)"

@@ -18,8 +18,7 @@ from tracekit.cli.sources import Sources, expanded
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.nsys_stats.catalogue import Entry
-    from tracekit.analyses.result import StatedTable
+    from tracekit.analyses.result import Entry, StatedTable
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
 

@@ -37,10 +37,10 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
     source, target = Path(trace.meta.path), Path(output)
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError("a Chrome trace is a .json or .json.gz file", path=target, remedy="name it so")
-    wrote = format_named(trace.meta.format)
-    if not wrote.is_chrome:
+    writer = format_named(trace.meta.format)
+    if not writer.is_chrome:
         raise UsageError(
-            f"a file of {wrote.title} is not a Chrome trace and cannot be turned into one",
+            f"a file of {writer.title} is not a Chrome trace and cannot be turned into one",
             path=source,
             remedy="see its timeline with tracekit view --html, or export its frames without --to",
         )

@@ -22,13 +22,12 @@ FIRST_MARK = f'{{"ph":"M","cat":"{ENRICHED_CATEGORY}"'
 _FIRST_THREAD = 900_000_000
 """Tracks are threads of processes; the numbers of real ones are smaller, where a system has no namespaces of its own."""
 
-_BAR = ("pid", "label", "sort", "start", "duration", "name", "args")
-
 
 def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
     """The events, each as JSON, with the threads' names first; and how many bars of layers and pieces of idle time."""
     scope = select(trace, window="trace")
-    layers, idle = _layers(scope), _idle(scope)
+    layers = _layers(scope)
+    idle = layers.clear() if scope.on_cpu else _idle(scope)
     bars = pl.concat([layers, idle])
     threads = bars.select("pid", "label", "sort").unique(maintain_order=True)
     threads = threads.with_columns(pl.Series("tid", _free_threads(trace, threads.height), dtype=pl.Int64))
@@ -77,40 +76,24 @@ def _layers(scope: Scope) -> pl.DataFrame:
 
 
 def _idle(scope: Scope) -> pl.DataFrame:
-    if scope.on_cpu:
-        return pl.DataFrame(
-            schema={
-                **dict.fromkeys(("pid", "sort", "start", "duration"), pl.Int64),
-                **dict.fromkeys(("label", "name", "args"), pl.String),
-            }
-        ).select(_BAR)
     result = idle_causes(scope)
-    host = scope.trace.host.select(
-        "span_id", pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME).alias("host")
-    )
-    rows = result.pieces.sort("device_id", "start", maintain_order=True)
-    rows = rows.join(host, on="span_id", how="left", maintain_order="left").join(
-        result.layers.select("layer_id", pl.col("path").alias("layer")),
-        on="layer_id",
-        how="left",
-        maintain_order="left",
+    name = pl.col("name").cast(pl.String).str.slice(0, LONGEST_NAME).alias("host")
+    paths = result.layers.select("layer_id", pl.col("path").alias("layer"))
+    rows = (
+        result.pieces.sort("device_id", "start", maintain_order=True)
+        .join(scope.trace.host.select("span_id", name), on="span_id", how="left", maintain_order="left")
+        .join(paths, on="layer_id", how="left", maintain_order="left")
     )
     names = {cause: cause_name(cause) for cause in CAUSES}
-    details = pl.struct(
-        pl.col("cause").cast(pl.String),
-        "host",
-        "layer",
-        pl.col("phase").cast(pl.String),
-        "frame",
-        "dependency",
-    )
+    cause, phase = pl.col("cause").cast(pl.String), pl.col("phase").cast(pl.String)
+    details = pl.struct(cause, "host", "layer", phase, "frame", "dependency")
     return rows.select(
         pl.col("device_id").alias("pid"),
         pl.lit("idle, by cause").alias("label"),
         pl.lit(-1, pl.Int64).alias("sort"),
         "start",
         pl.col("duration_ns").alias("duration"),
-        pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String).alias("name"),
+        cause.replace_strict(names, return_dtype=pl.String).alias("name"),
         details.struct.json_encode().alias("args"),
     )
 
