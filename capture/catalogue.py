@@ -72,10 +72,17 @@ def count(name: str, variant: str) -> Entry:
 
 def _counted(recipe: Recipe, batch: Any) -> int | None:
     """The FLOPs of a forward pass, in the first way that asks for no value of a tensor; None when there is none."""
-    for attempt in _ways(recipe.model, batch):
-        with suppress(*_NOT_COUNTED), torch.no_grad(), flop_counter() as counter:
-            recipe.forward(recipe.model, attempt)
-            return counter.get_total_flops() or None
+    distribution = torch.distributions.Distribution
+    checks = distribution._validate_args
+    # A forecast is a distribution, whose parameters torch looks at, unless it has compiled something before.
+    distribution.set_default_validate_args(False)
+    try:
+        for attempt in _ways(recipe.model, batch):
+            with suppress(*_NOT_COUNTED), torch.no_grad(), flop_counter() as counter:
+                recipe.forward(recipe.model, attempt)
+                return counter.get_total_flops() or None
+    finally:
+        distribution.set_default_validate_args(checks)
     return None
 
 
