@@ -124,7 +124,7 @@ SPANS = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(SPANS, st.lists(st.integers(0, 45), min_size=1, max_size=6, unique=True))
 def test_as_the_oracle_says(ranges: list[SPAN], times: list[int]) -> None:
     program = Program()

