@@ -18,7 +18,6 @@ __all__ = [
     "FLOP_INSTRUCTION",
     "FLOP_KINDS",
     "KINETO_METRICS",
-    "NCU_METRICS",
     "OCCUPANCY",
     "READ_BYTES",
     "REGISTERS",
@@ -62,28 +61,6 @@ WORK: Final = "|".join(
     )
 )
 """The metrics that tell work; the same launch measured twice gives about the same."""
-
-NCU_METRICS: Final = (
-    DURATION,
-    READ_BYTES[0],
-    WRITTEN_BYTES[0],
-    OCCUPANCY,
-    REGISTERS,
-    "smsp__sass_thread_inst_executed_op_dadd_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_dmul_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_hadd_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_hmul_pred_on.sum",
-    "smsp__sass_thread_inst_executed_op_hfma_pred_on.sum",
-    "sm__ops_path_tensor_src_fp16_dst_fp16.sum",
-    "sm__ops_path_tensor_src_fp16_dst_fp32.sum",
-    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
-    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
-)
-"""What to ask Nsight Compute for, so that FLOPs, traffic and occupancy are known."""
 
 KINETO_METRICS: Final = (
     "kineto__tensor_core_insts",

@@ -104,11 +104,6 @@ class ParquetTables:
         """The columns of a table that is there, with the types that the file gives them."""
         return dict(self._schemas[table])
 
-    def raw_pages(self, table: str, columns: list[str], height: int) -> Iterator[pl.DataFrame]:
-        """These columns of a table as they are, so many rows at a time; texts as bytes where some are no UTF-8."""
-        for at in range(0, self.count(table), height):
-            yield self._page(table, columns, at, height)
-
     def texts(self, table: str, column: str) -> pl.DataFrame:
         """`id` and `text` of the strings that a column of a table refers to."""
         kind = self._schemas.get(table, {}).get(column)
