@@ -166,5 +166,5 @@ def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
         return "Nothing ran."
     rows = by_category.select("category", "share").head(3).rows()
     named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
-    what = "operators' self time" if on_cpu else "device activities"
-    return f"{format_ns(total)} of {what}: {', '.join(named)}."
+    what = "The self time of operators is" if on_cpu else "Device activities take"
+    return f"{what} {format_ns(total)}. The largest categories: {', '.join(named)}."

@@ -230,11 +230,11 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
         f"The device waits for the host: {format_share(late)} of the activities were launched only after their stream "
         "had run dry"
         if late >= _HOST_LATE
-        else f"Most launches come in time: {format_share(1 - late)} of the activities were queued before their stream ran dry"
+        else f"Most launches are early enough: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
     return (
-        f"{verdict}. {format_count(rows.height)} activities came from {format_count(calls)} calls; "
-        f"{format_share(bound / rows.height)} are shorter than their launch, "
+        f"{verdict}. {format_count(calls)} calls launched {format_count(rows.height)} activities. "
+        f"{format_share(bound / rows.height)} of these are shorter than their launch call, and "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 

@@ -240,8 +240,8 @@ def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
     if not table.height:
         return "No operator was recorded."
     rows = table.filter(pl.col("operator").is_not_null() & (pl.col("share") > 0)).head(3)
-    told = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
+    largest = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
     host = format_ns(int(table["host_self_ns"].sum()))
-    what = "that time" if on_cpu else "the device time"
-    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host"
-    return f"{text}; of {what}: {told}." if told else f"{text}."
+    what = "this time" if on_cpu else "the device time"
+    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host."
+    return f"{text} The largest shares of {what}: {largest}." if largest else text

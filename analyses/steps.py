@@ -190,15 +190,15 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
-    told = "" if inferred is None else f" ({inferred})"
+    source = "" if inferred is None else f" ({inferred})"
     if table.height == 1:
-        return f"1 step{told} of {format_ns(_number(times[0]))}."
-    text = f"{table.height} steps{told}, median {format_ns(_number(times.median()))}"
+        return f"The trace has 1 step{source} of {format_ns(_number(times[0]))}."
+    text = f"The median of {table.height} steps{source} is {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
     if spread is not None and mean:
-        text += f", varying by {format_share(spread / mean)}"
-    odd = table.filter(pl.col("outlier"))["name"].to_list()
-    return text + (f"; outliers: {', '.join(odd[:5])}." if odd else ".")
+        text += f", and their times vary by {format_share(spread / mean)}"
+    outliers = table.filter(pl.col("outlier"))["name"].to_list()
+    return text + (f". Outliers: {', '.join(outliers[:5])}." if outliers else ".")
 
 
 def _number(value: object) -> float | None:

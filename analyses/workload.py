@@ -210,32 +210,37 @@ def _answer(
     manifest: Manifest | None, step_ns: float | None, rate: float | None, phases: pl.DataFrame | None
 ) -> str:
     if manifest is None:
-        return "The trace has no manifest beside it."
+        return "There is no manifest beside the trace."
     text = f"{manifest.workload} ({', '.join(_traits(manifest))})" if _traits(manifest) else manifest.workload
     if step_ns:
-        recorded = "" if manifest.step_times_ns("M") else ", with the profiler"
+        recorded = "" if manifest.step_times_ns("M") else " with the profiler"
         text += f" takes {format_ns(step_ns)} a step{recorded}"
     if rate is not None:
-        text += f": {_rate(rate)} samples a second{_over_ranks(manifest)}"
+        text += f", which is {_rate(rate)} samples a second{_over_ranks(manifest)}"
+    text += "."
     if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
-        text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step"
+        text += (
+            f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
+        )
     slower = manifest.overhead()
     if slower is None:
-        return f"{text}."
-    times = f"{slower:.2f} times as long" if slower >= _FELT else "about as long"
-    return f"{text}. Recorded, a step takes {times}."
+        return text
+    times = (
+        f"{slower:.2f} times as long as without recording" if slower >= _FELT else "about as long as without"
+    )
+    return f"{text} A recorded step takes {times}."
 
 
 def _over_ranks(manifest: Manifest) -> str:
-    """How the throughput of several ranks comes about, since each trace shows only one of them."""
+    """The origin of the throughput of several ranks, since each trace shows only one rank."""
     ranks = 1 if manifest.settings is None else manifest.settings.ranks
     if ranks == 1:
         return ""
-    return f" of all {ranks} ranks ({manifest.samples_per_step} a step of the slowest rank)"
+    return f" over all {ranks} ranks ({manifest.samples_per_step} samples in each step of the slowest rank)"
 
 
 def _traits(manifest: Manifest) -> list[str]:
-    """What must be known of a run before its figures are compared with others."""
+    """The properties that make the figures of two runs comparable."""
     settings = manifest.settings
     if settings is None:
         return []

@@ -68,7 +68,7 @@ def _counters(scope: Scope) -> Counters:
     rows = trace.counters
     if rows is None or not rows.height:
         return Counters(
-            answer="No counter was recorded.",
+            answer="The trace has no counters.",
             not_captured=NotCaptured("no counters", how_to_record("counters", trace.meta.format)),
             series=None,
             by_name=None,
@@ -88,7 +88,7 @@ def _counters(scope: Scope) -> Counters:
         else ""
     )
     return Counters(
-        answer=f"{format_count(series.height)} {'counter' if series.height == 1 else 'counters'} on {where}.{ncu}",
+        answer=f"The trace has {format_count(series.height)} {'counter' if series.height == 1 else 'counters'} for {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )

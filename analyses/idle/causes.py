@@ -247,7 +247,7 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFr
 def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
     total = int(pieces["duration_ns"].sum())
     if not total:
-        return "An operator ran all the time." if scope.on_cpu else "No device was idle."
+        return "An operator ran at all times." if scope.on_cpu else "No device was idle."
     sums = (
         pieces.group_by("cause")
         .agg(pl.col("duration_ns").sum())
@@ -268,7 +268,7 @@ def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
 
 
 def _library(pieces: pl.DataFrame, total: int) -> str:
-    """The function of a library in which half or more of the `total` time in such calls passed."""
+    """The library function with half or more of the `total` time of library calls, in ns; empty if there is none."""
     calls = pieces.filter(pl.col("cause") == "library_call")
     calls = calls.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("duration_ns").sum())
     name, ns = calls.sort("duration_ns", "operator", descending=[True, False]).row(0)
@@ -276,24 +276,23 @@ def _library(pieces: pl.DataFrame, total: int) -> str:
 
 
 def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
-    """What ran on the host where no recorded call was open; nothing where that was not recorded."""
+    """What the host ran outside recorded calls; empty if the trace does not show it."""
     named = None if calls is None else calls.drop_nulls("os_call")
-    told, subject = "", "the host"
+    clauses = []
     if named is not None and named.height:
-        told = (
-            f" the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
-            f"most in {named['os_call'][0]}"
+        clauses.append(
+            f"the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
+            f"most of it in {named['os_call'][0]}"
         )
-        subject = "it"
     sampled = sampled_most(functions)
     if sampled is not None:
         function, share, count = sampled
-        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
-    return f" Outside recorded calls{told}." if told else ""
+        clauses.append(f"{format_share(share)} of {format_count(count)} samples show {function}")
+    return f" Outside recorded calls, {', and '.join(clauses)}." if clauses else ""
 
 
 def cause_name(cause: str) -> str:
-    """A cause as a sentence says it.
+    """The name of a cause in a sentence.
 
     >>> cause_name("data_loading"), cause_name("launch_api")
     ('data loading', 'launch calls')
@@ -303,13 +302,13 @@ def cause_name(cause: str) -> str:
 
 _NAMES = {
     "launch_api": "launch calls",
-    "library_call": "calls of libraries",
+    "library_call": "library calls",
     "python": "Python",
     "host_code": "host code outside recorded calls",
     "dependency": "another stream",
     "kernel_gap": "gaps between queued kernels",
-    "unexplained": "no known reason",
-    "not_captured": "not captured",
+    "unexplained": "unknown cause",
+    "not_captured": "cause not captured",
 }
 
 

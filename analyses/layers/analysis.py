@@ -299,30 +299,37 @@ def _by_phase(rows: pl.DataFrame, total: int) -> pl.DataFrame:
 
 
 def has_layers(tree: pl.DataFrame) -> bool:
-    """Whether any row of a tree is a layer of the model, and not only work outside of it."""
+    """Whether a tree has a row for a layer of the model, and not only rows for work outside layers."""
     return bool(tree["source"].is_in(_SOURCES).any())
 
 
 def _answer(
-    by_pattern: pl.DataFrame, by_phase: pl.DataFrame, known: bool, covered: float | None, *, on_cpu: bool
+    by_pattern: pl.DataFrame,
+    by_phase: pl.DataFrame,
+    layers_known: bool,
+    covered: float | None,
+    *,
+    on_cpu: bool,
 ) -> str:
     if covered is None:
         return "Nothing ran."
     total = format_ns(int(by_phase["device_ns"].sum()))
     what = "operators' self time" if on_cpu else "device time"
-    if not known:
-        told = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
-        return f"No layer is known for {total} of {what}; by phase: {told}."
-    told = ", ".join(
+    if not layers_known:
+        phases = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
+        return f"The layers of {total} of {what} are unknown. By phase: {phases}."
+    largest = ", ".join(
         f"{label} {format_share(share)}" for label, _, share in most_own_time(by_pattern, count=_NAMED)
     )
-    return f"{format_share(covered)} of {total} of {what} is in layers or named phases; most of it is in: {told}."
+    return (
+        f"{format_share(covered)} of {total} of {what} is in layers or named phases. The largest: {largest}."
+    )
 
 
 def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:
-    """(label, ns, share of the device time) of the layers with the most time of their own.
+    """(label, ns, share of the device time) of the layers with the most own time.
 
-    Layers that differ only in numbers count as one, and the label says how many they are.
+    Layers that differ only in numbers count as one, and the label gives their number.
     """
     rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
     return [
@@ -332,7 +339,7 @@ def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, in
 
 
 def _short(path: str) -> str:
-    """The path, or the last parts of it that are not too long."""
+    """The path, or as many of its last parts as fit."""
     if len(path) <= _LONGEST:
         return path
     start = re.compile(r"[./]").search(path, len(path) - _LONGEST)
