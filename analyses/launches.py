@@ -234,7 +234,7 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
     )
     return (
         f"{verdict}. {format_count(calls)} calls launched {format_count(rows.height)} activities. "
-        f"{format_share(bound / rows.height)} of these are shorter than their launch call, and "
+        f"{format_share(bound / rows.height)} are shorter than their launch call, and "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 

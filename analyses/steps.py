@@ -99,7 +99,7 @@ def _steps(scope: Scope) -> Steps:
         answer=_answer(table, spread, scope.inferred),
         not_captured=None
         if table.height
-        else f"no steps; add {flag_for('steps', trace.meta.format)}, or name them with --step",
+        else f"no steps; add {flag_for('steps', trace.meta.format)}, or select ranges with --step",
         table=table,
         composition=whole,
         mean_ns=mean,

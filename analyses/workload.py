@@ -63,7 +63,7 @@ TABLES: Final = {
         main=True,
     ),
     "levels": TableView(
-        "Step times, by how much was recorded",
+        "Step times by level of recording",
         " ".join(_LEVEL_COLUMNS),
         short="level count median_ns overhead",
         titles={"count": "steps"},

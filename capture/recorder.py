@@ -237,14 +237,14 @@ def _build(plan: Plan, device: torch.device) -> Workload:
         return Training(built, settings, device)
     if not all(hasattr(built, name) for name in ("model", "config", "batches", "step")):
         raise UsageError(
-            f"{plan.workload} returned {type(built).__name__}, which is no workload",
+            f"{plan.workload} returned {type(built).__name__}, which is not a workload",
             remedy="return a tracekit.capture.Recipe",
         )
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:
         raise UsageError(
-            f"{plan.workload} brings a loop of its own, which has no {fixed[0].replace('_', '-')}",
-            remedy="return a tracekit.capture.recipe.Recipe instead, and tracekit's loop does it",
+            f"{plan.workload} has its own loop, which does not support {fixed[0].replace('_', '-')}",
+            remedy="return a tracekit.capture.recipe.Recipe instead, so that tracekit's loop trains it",
         )
     return built
 

@@ -273,7 +273,7 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
     missing = [] if lost is None else [lost]
     if not model.layers.methods and trace.layer_ranges is not None:
         missing.append(
-            f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
+            f"no layers: the ranges that {trace.layer_ranges.label} selects enclose no operator and no launch"
         )
     elif not model.layers.methods:
         missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")

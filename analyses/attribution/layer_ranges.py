@@ -44,7 +44,7 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
         names = user_ranges(trace)
         if not counting(names, chosen).any():
             raise UsageError(
-                f"no range is left by {chosen.label}", path=trace.meta.path, remedy=_known(names, chosen)
+                f"{chosen.label} leaves no range", path=trace.meta.path, remedy=_choices(names, chosen)
             )
     return replace(trace, layer_ranges=chosen)
 
@@ -99,10 +99,10 @@ def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
         raise not_a_pattern(flag, pattern, error) from error
 
 
-def _known(names: pl.DataFrame, chosen: RangeFilter) -> str:
-    """What there is to choose from: the domains where none of those asked for exists, else the ranges' names."""
+def _choices(names: pl.DataFrame, chosen: RangeFilter) -> str:
+    """The domains of the trace if it has none of the chosen domains, else the names of its ranges."""
     if not names.height:
-        return "there are no ranges that somebody named (record_function, NVTX push and pop)"
+        return "there are no user ranges (record_function, NVTX push and pop)"
     domains = names["domain"].cast(pl.String).fill_null(DEFAULT_DOMAIN).unique().sort()
     if chosen.domains and not domains.is_in(list(chosen.domains)).any():
         return f"the domains with ranges are {_listed(domains)}"

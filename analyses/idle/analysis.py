@@ -65,14 +65,14 @@ TABLES: Final = {
         "Idle time outside recorded calls, by sampled function", "function samples share"
     ),
     "device_gaps": TableView(
-        "Longest gaps of a whole device, and why",
+        "Longest gaps of a whole device, with their causes",
         (
             "device_id stream_id start duration_ns cause cause_ns operator layer frame range "
             "dependency name activity_id"
         ),
         short="start duration_ns cause operator layer range frame",
         titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
-        processor_title="Longest stretches without an operator, and why",
+        processor_title="Longest stretches without an operator, with their causes",
     ),
     "streams": TableView(
         "Waiting per stream",
@@ -81,7 +81,7 @@ TABLES: Final = {
         processor_title="Waiting per thread",
     ),
     "gaps": TableView(
-        "Longest gaps, and what ended them",
+        "Longest gaps and the activities that ended them",
         "device_id stream_id start duration_ns category name activity_id",
         short="name stream_id start duration_ns category",
         titles={"duration_ns": "gap", "name": "ended by", "category": "reason"},
@@ -195,5 +195,5 @@ def _gaps(scope: Scope) -> pl.DataFrame:
 
 def _not_captured(scope: Scope) -> str | None:
     if scope.on_cpu:
-        return "no device activity; gaps between operators are shown"
-    return no_launches(scope, "so waits cannot be told apart")
+        return "no device activity; the tables show gaps between operators"
+    return no_launches(scope, "so the kinds of waits are unknown")

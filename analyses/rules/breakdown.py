@@ -55,12 +55,11 @@ LOW_UTILISATION = Rule(
     evidence=low_utilisation,
     runs="device",
     advice=Advice(
-        "See in the idle and launches tables what it waits for. A larger batch and asynchronous data loading and "
-        "copies give it more work; torch.compile or CUDA graphs help where the host is slower than the device.",
+        "The idle and launches tables show what it waits for. Use larger batches, asynchronous loading and copies, "
+        "and torch.compile or CUDA graphs if the host is slower.",
         plain=(
-            "See in the idle and launches tables what it waits for. Give the device more work at a time, prepare "
-            "and copy data asynchronously, and replay repeated work as a CUDA graph where the host is slower than "
-            "the device."
+            "The idle and launches tables show what it waits for. Give the device more work at a time, prepare and copy "
+            "data asynchronously, and replay repeated work as a CUDA graph if the host is slower."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -118,7 +117,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time",
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(row['communication_ns'])} of "
-        "communication ran while the device computed nothing. The collective with the most time is "
+        "communication ran while no computation ran. The collective with the most time is "
         f"{name.partition('(')[0]}.",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),

@@ -79,8 +79,8 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
-        text=f"{format_count(int(rows['count'].sum()))} kernels use the ordinary units of a device with compute capability "
-        f"{capability[0]}.{capability[1]} and take {format_ns(total)}. {_plain(rows['name'][0])} takes the most, "
+        text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
+        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {_plain(rows['name'][0])}, "
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
@@ -246,8 +246,8 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     what = "operator calls" if scope.on_cpu else "kernels"
     return Evidence(
-        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'}, which take "
-        f"{format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
+        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
+        f"({format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time)",
         text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
         f"{_costliest(rows)} takes the most.",
         ns_at_stake=at_stake,
@@ -274,7 +274,7 @@ OPTIMIZER_NOT_FUSED = Rule(
         "not available; do not set foreach=False.",
         processor=(
             "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on processors too); "
-            "foreach=True brings nothing on processors."
+            "foreach=True does not help on processors."
         ),
     ),
 )

@@ -127,8 +127,7 @@ STEP_VARIABILITY = Rule(
     evidence=step_variability,
     advice=Advice(
         "Compare a slow step with a median one (--step). Usual causes are data loading, evaluation, checkpoints, "
-        "logging, garbage collection and changing input shapes (recompilation, cudnn.benchmark); if shapes change, pad "
-        "or bucket the inputs.",
+        "logging, garbage collection and changing input shapes (recompilation, cudnn.benchmark); pad or bucket inputs.",
         plain=(
             "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
             "other processes on the machine and inputs of changing size."
@@ -184,8 +183,8 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
     return Evidence(
         title=f"The device is mostly idle {_place(begin, stop)} of each step",
         text=f"It is busy {format_share(inside)} of the time between {100 * begin / CHUNKS:.0f} and {100 * stop / CHUNKS:.0f} % "
-        f"of the step, and {format_share(outside)} in the rest. A step takes {format_ns(total / steps)}, and the device is "
-        f"idle for {format_ns(idle / steps)} of it in this part (means over {steps} steps).",
+        f"of the step, and {format_share(outside)} in the rest. It is idle there for {format_ns(idle / steps)} of a step of "
+        f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, total),
     )

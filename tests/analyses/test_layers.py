@@ -269,7 +269,7 @@ def test_without_layers_phases_still_answer() -> None:
     found = layers(made.trace())
     assert (
         found.answer
-        == "No layer is known for 40.0 µs of device time; by phase: forward 75.0 %, optimizer 25.0 %."
+        == "The layers of 40.0 µs of device time are unknown. By phase: forward 75.0 %, optimizer 25.0 %."
     )
     assert found.not_captured is not None
     assert "with_stack=True" in str(found.not_captured)

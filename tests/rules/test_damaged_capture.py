@@ -16,7 +16,7 @@ def test_a_truncated_file_is_a_warning() -> None:
     found = finding(made.trace(), "breakdown", "damaged_capture")
     assert found is not None
     assert found.title == "The trace has 1 kind of damage that may make times wrong"
-    assert found.evidence == "1 × the file ends in the middle; everything up to there was read."
+    assert found.evidence == "1 × the file is truncated; everything before its end was read."
     assert (found.severity, found.ns_at_stake) == ("warning", None)
 
 

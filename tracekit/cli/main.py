@@ -39,7 +39,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 app = typer.Typer(
     name="tracekit",
-    help="Where the time of a training or inference run went, why, and what would change it.",
+    help="Show where the time of a training or inference run went, why, and what would change it.",
     epilog="Exit codes: 0 fine, 1 a gate failed, 2 wrong usage, 3 unreadable input, 4 inconclusive.",
     no_args_is_help=True,
     rich_markup_mode=None,

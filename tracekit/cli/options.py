@@ -100,7 +100,7 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Take the ranges whose name matches as steps, instead of ProfilerStep# or inferred steps.",
+        help="Use the ranges whose name matches as steps, instead of ProfilerStep# or inferred steps.",
     ),
 ]
 WindowFlag = Annotated[
@@ -143,7 +143,7 @@ NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Neither read nor write the cache of parsed traces.")
 ]
 NoSizeLimit = Annotated[
-    bool, typer.Option("--no-size-limit", help="Read a compressed file however large it becomes.")
+    bool, typer.Option("--no-size-limit", help="Read a compressed file of any decompressed size.")
 ]
 
 

@@ -74,10 +74,10 @@ def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, pipe
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:
-    """Raise UsageError when a format would go to stdout that is not for a terminal."""
+    """Raise UsageError if a binary format would go to a terminal."""
     if output is None and Can.BINARY in chosen.can and (not piped or sys.stdout.isatty()):
         remedy = "send it to a file with >" if piped else f"give -o FILE.{chosen.value}"
-        raise UsageError(f"{chosen.value} is not for a terminal", remedy=remedy)
+        raise UsageError(f"{chosen.value} cannot be shown on a terminal", remedy=remedy)
 
 
 def labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list[str]:

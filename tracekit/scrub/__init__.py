@@ -111,7 +111,7 @@ def rehearse(
 def _check(source: Path, target: Path, replace: tuple[str, ...]) -> None:
     for text in replace:
         if len(text) < _SHORTEST or text.lower() in MARKER:
-            remedy = f"name {_SHORTEST} characters or more, and no part of {MARKER}"
+            remedy = f"name {_SHORTEST} characters or more that are not part of {MARKER}"
             raise UsageError(f"{text!r} cannot be replaced", remedy=remedy)
     if not source.exists():
         raise UnreadableTraceError("no such file", path=source, remedy="check the path")
@@ -121,7 +121,7 @@ def _check(source: Path, target: Path, replace: tuple[str, ...]) -> None:
         if target.samefile(source):
             raise UsageError("the copy would replace its source", path=source, remedy="name another file")
         if not target.is_file():
-            raise UsageError("it is no file", path=target, remedy="name a file to write to")
+            raise UsageError("it is not a file", path=target, remedy="name a file to write to")
 
 
 def _check_folder(source: Path, target: Path) -> None:
@@ -133,7 +133,7 @@ def _check_folder(source: Path, target: Path) -> None:
     if Path(os.path.realpath(source)) in (target, *target.parents):
         raise UsageError("the copy would lie in its source", path=source, remedy="name another folder")
     if target.exists() and (not target.is_dir() or next(target.iterdir(), None) is not None):
-        raise UsageError("it is there already", path=target, remedy="name a new folder")
+        raise UsageError("it exists already", path=target, remedy="name a new folder")
 
 
 def _put(made: Path, target: Path) -> None:

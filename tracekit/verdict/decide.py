@@ -237,13 +237,13 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
 
 def _split(parts: DeviceParts) -> str:
     """The parts of the busy time; empty if almost all of it is computation."""
-    other = ((parts.communication, "communication"), (parts.memory, "copies"))
+    other = ((parts.communication, "communicating"), (parts.memory, "copying"))
     named = [
-        f"{format_share(ns / parts.basis)} with {what} alone"
+        f"{format_share(ns / parts.basis)} only {what}"
         for ns, what in other
         if ns >= SPLIT_SHARE * parts.basis
     ]
-    computing = f"{format_share(parts.compute / parts.basis)} with computation"
+    computing = f"{format_share(parts.compute / parts.basis)} computing"
     return f": {', '.join([computing, *named])}" if named else ""
 
 

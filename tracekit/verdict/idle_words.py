@@ -92,7 +92,7 @@ def _sampled(results: Mapping[str, Result]) -> str | None:
     sampled = sampled_most(results["idle"].tables().get("by_function"))
     if sampled is None or sampled[1] < MOSTLY:
         return None
-    return f"{shorten_name(sampled[0], LONGEST)} in most samples"
+    return f"{shorten_name(sampled[0], LONGEST)} according to samples"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:

@@ -246,7 +246,7 @@ def _refuse_foreign(tables: Tables) -> None:
         return
     shown = ", ".join(sorted(names)[:3]) or "no table"
     raise UnreadableTraceError(
-        f"it is no Nsight Systems export (it holds {shown[:100]})",
+        f"it is not an Nsight Systems export (it holds {shown[:100]})",
         path=tables.path,
         remedy="export one: nsys export --type sqlite FILE.nsys-rep",
     )
@@ -256,7 +256,7 @@ def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
     if stores.rows:
         return
     if unread := tables.without_row_ids():
-        fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
+        fault = f"none of its events can be read, because tables have no row ids ({', '.join(unread)[:200]})"
         remedy = "export it again: nsys export --type sqlite"
         raise UnreadableTraceError(fault, path=tables.path, remedy=remedy)
     raise UnreadableTraceError(
