@@ -81,7 +81,7 @@ class _Capture:
     ) -> None:
         self._keep = keep
         self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._batches: Iterator[Any] = workload.batches()
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
@@ -106,7 +106,7 @@ class _Capture:
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
             progress(_announced(level, self.plan.options.steps))
-            self._told_at = time.monotonic()
+            self._reported_at = time.monotonic()
             if level == "metrics":
                 self._count_flops()
                 self._write(None)
@@ -149,8 +149,8 @@ class _Capture:
     def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
         now, options = time.monotonic(), self.plan.options
         total = options.wait + options.warmup + options.steps
-        if now - self._told_at >= QUIET_SECONDS and done < total:
-            self._told_at = now
+        if now - self._reported_at >= QUIET_SECONDS and done < total:
+            self._reported_at = now
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 
     def _add(self, run: Run, recorded: Recorded | None) -> None:

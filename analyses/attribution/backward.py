@@ -105,17 +105,17 @@ def _forward_operators(
     trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array
 ) -> Int64Array:
     forward = np.full(stack.size, -1, dtype=np.int64)
-    asked = np.flatnonzero(is_node & numbered)
+    numbered_nodes = np.flatnonzero(is_node & numbered)
     offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
-    if not asked.size or not offered.size:
+    if not numbered_nodes.size or not offered.size:
         return forward
     nodes = pl.DataFrame(
         {
-            "row": asked,
-            "process": stack.process[asked],
-            "number": stack.frame["forward_thread"][asked],
-            "sequence": stack.sequence[asked],
-            "start": stack.start[asked],
+            "row": numbered_nodes,
+            "process": stack.process[numbered_nodes],
+            "number": stack.frame["forward_thread"][numbered_nodes],
+            "sequence": stack.sequence[numbered_nodes],
+            "start": stack.start[numbered_nodes],
         }
     )
     ops = pl.DataFrame(
@@ -127,11 +127,13 @@ def _forward_operators(
             "start": stack.start[offered],
         }
     )
-    told = nodes.filter(pl.col("number").is_not_null())
-    if told.height:
-        threads = _thread_of_number(trace, stack, told, ops)
-        _match(forward, told.join(threads, on=["process", "number"], how="inner"), ops, "thread")
-    if told.height < nodes.height:
+    with_thread_number = nodes.filter(pl.col("number").is_not_null())
+    if with_thread_number.height:
+        threads = _thread_of_number(trace, stack, with_thread_number, ops)
+        _match(
+            forward, with_thread_number.join(threads, on=["process", "number"], how="inner"), ops, "thread"
+        )
+    if with_thread_number.height < nodes.height:
         _match_untold(
             forward,
             stack,
@@ -183,11 +185,11 @@ def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: 
 def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Each number with each thread that bears one of its sequence numbers; those that the fewest share come first."""
     key = ["process", "sequence"]
-    asked = nodes.select(*key, "number").unique()
+    distinct_nodes = nodes.select(*key, "number").unique()
     offered = ops.select(*key, "thread").unique()
     pairs = pl.col("len") * pl.col("len_offered")
     few = (
-        asked.group_by(key)
+        distinct_nodes.group_by(key)
         .len()
         .join(offered.group_by(key).len(), on=key, suffix="_offered")
         .with_columns(pairs.cast(pl.Int64).alias("pairs"))
@@ -195,7 +197,7 @@ def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
         .select(key)
     )
-    return asked.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
+    return distinct_nodes.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
 
 
 def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:

@@ -76,9 +76,9 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
         wanted &= _matching(name, "include", chosen.include)
     if chosen.exclude:
         wanted &= ~_matching(name, "exclude", chosen.exclude)
-    told = distinct.with_columns(wanted.alias("wanted"))
+    distinct_ranges = distinct.with_columns(wanted.alias("wanted"))
     rows = ranges.select("name", "domain").join(
-        told, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
+        distinct_ranges, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
     )
     mask: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
     return mask

@@ -87,15 +87,15 @@ class StackModel:
     def places(self, rows: Int64Array) -> SpanPlaces:
         """The layer, phase and method of host spans; rows of −1 are unattributed."""
         n = rows.size
-        known = np.flatnonzero(rows >= 0)
-        spans = rows[known]
+        inside = np.flatnonzero(rows >= 0)
+        spans = rows[inside]
         layer = np.full(n, -1, dtype=np.int64)
         method = np.full(n, METHOD[UNATTRIBUTED], dtype=np.int64)
         phase = np.full(n, PHASE["other"], dtype=np.int64)
         recomputed = np.zeros(n, dtype=bool)
         inner = self._spans(spans)
-        layer[known], method[known] = inner.layer, inner.method
-        phase[known], recomputed[known] = inner.phase, inner.recomputed
+        layer[inside], method[inside] = inner.layer, inner.method
+        phase[inside], recomputed[inside] = inner.phase, inner.recomputed
         return SpanPlaces(layer, phase, method, recomputed)
 
     def _spans(self, spans: Int64Array) -> SpanPlaces:
@@ -125,11 +125,11 @@ class StackModel:
         """The layer of the forward operator of backward nodes, and the method."""
         forward = take(self.backward.forward, nodes)
         layer = np.full(nodes.size, -1, dtype=np.int64)
-        known = np.flatnonzero(forward >= 0)
-        spans = forward[known]
+        linked = np.flatnonzero(forward >= 0)
+        spans = forward[linked]
         open_layer, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
         open_layer = np.where(open_layer >= 0, open_layer, self.phases.pseudo_at(spans))
-        layer[known] = open_layer
+        layer[linked] = open_layer
         follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
         return layer, np.where(follows, METHOD["accumulate"], METHOD["sequence"])
 
@@ -214,11 +214,11 @@ class Phases:
 
     def of_main_thread(self, spans: Int64Array) -> Int64Array:
         """The phase that the main thread of each span's process is in when the span starts; −1 when unknown."""
-        known = np.flatnonzero(spans >= 0)
+        open_ = np.flatnonzero(spans >= 0)
         phase = np.full(spans.size, -1, dtype=np.int64)
-        rows = spans[known]
+        rows = spans[open_]
         thread, time = self.main_thread(self.stack.process[rows]), self.stack.start[rows]
-        phase[known] = take(
+        phase[open_] = take(
             self.marked_phase, take(self.marker_rows, self.markers.innermost_at(thread, time))
         )
         return phase

@@ -152,9 +152,9 @@ def measured_ranges(trace: Trace) -> pl.DataFrame:
     rows = replayed(trace.counters)
     if rows is None:
         return pl.DataFrame(schema=schema)
-    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
+    work = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
     return (
-        found.sort("start", maintain_order=True)
+        work.sort("start", maintain_order=True)
         .with_row_index("range")
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
     )
@@ -173,8 +173,8 @@ def linked(trace: Trace) -> pl.DataFrame:
     if trace.counters is None:
         return pl.DataFrame(schema=schema)
     rows = trace.counters.filter(pl.col("activity_id").is_not_null())
-    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
-    return found.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
+    work = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
+    return work.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
         pl.col(name).cast(kind) for name, kind in schema.items()
     )
 
@@ -243,13 +243,13 @@ def measured_kernels(scope: Scope) -> pl.DataFrame | None:
     known. `intensity` is FLOPs over bytes, `tflops` and `bandwidth_gbps` are over `total_ns`, `occupancy` is
     weighted by duration.
     """
-    found = linked(scope.trace)
-    if not found.height or scope.on_cpu:
+    metrics = linked(scope.trace)
+    if not metrics.height or scope.on_cpu:
         return None
     rows = (
         scope.activities.filter(pl.col("kind") == "kernel")
         .select("activity_id", pl.col("name").cast(pl.String), "duration")
-        .join(found.with_columns(pl.lit(value=True).alias("joined")), on="activity_id", how="left")
+        .join(metrics.with_columns(pl.lit(value=True).alias("joined")), on="activity_id", how="left")
     )
     is_joined = pl.col("joined").is_not_null()
     grouped = rows.group_by("name").agg(
@@ -283,6 +283,6 @@ def _whole(name: str, of: pl.Expr) -> pl.Expr:
 
 
 def _weighted(of: pl.Expr) -> pl.Expr:
-    known = of & pl.col("occupancy").is_not_null()
-    value, weight = pl.col("occupancy").filter(known), pl.col("duration").filter(known)
+    has_value = of & pl.col("occupancy").is_not_null()
+    value, weight = pl.col("occupancy").filter(has_value), pl.col("duration").filter(has_value)
     return pl.when(weight.sum() > 0).then((value * weight).sum() / weight.sum()).alias("occupancy")

@@ -123,9 +123,9 @@ def _without_known(values: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """The values that were not joined to the trace before."""
     if trace.counters is None:
         return values
-    known = trace.counters.filter(pl.col("activity_id").is_not_null())
-    known = known.select("activity_id", pl.col("series").cast(pl.String)).unique()
-    return values.join(known, on=["activity_id", "series"], how="anti", maintain_order="left")
+    present = trace.counters.filter(pl.col("activity_id").is_not_null())
+    present = present.select("activity_id", pl.col("series").cast(pl.String)).unique()
+    return values.join(present, on=["activity_id", "series"], how="anti", maintain_order="left")
 
 
 def _linked(trace: Trace, values: pl.DataFrame) -> int:
@@ -164,9 +164,9 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
     mine = mine.join(
         theirs.select(*keys, "measured").unique(), on=keys, nulls_equal=True, maintain_order="left"
     )
-    known = mine.select(keys).unique()
-    unmatched = theirs.join(known, on=keys, how="anti", nulls_equal=True)
-    theirs = theirs.join(known, on=keys, how="semi", nulls_equal=True, maintain_order="left")
+    kernel_keys = mine.select(keys).unique()
+    unmatched = theirs.join(kernel_keys, on=keys, how="anti", nulls_equal=True)
+    theirs = theirs.join(kernel_keys, on=keys, how="semi", nulls_equal=True, maintain_order="left")
     aligned = _aligned(mine, theirs)
     pairs = aligned.drop_nulls("turn").join(
         theirs.select(*keys, "turn", "profile_id"), on=[*keys, "turn"], nulls_equal=True
@@ -190,11 +190,11 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
 def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """For each name of the trace and of the table the text by which the two are compared; null where there is nothing."""
     mine, other = _spelled(ours), _spelled(theirs)
-    found = other.with_columns(
+    matches = other.with_columns(
         pl.col("name").is_in(mine["name"].implode()).alias("exact"),
         pl.col("signature").is_in(mine["signature"].implode()).alias("signed"),
     )
-    level = found.group_by("base").agg(
+    level = matches.group_by("base").agg(
         pl.when(pl.col("exact").all())
         .then(pl.lit("name"))
         .when(pl.col("signed").all())
@@ -202,7 +202,7 @@ def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame
         .otherwise(pl.lit("base"))
         .alias("level")
     )
-    told = [
+    keys = [
         side.join(level, on="base", how="left").select(
             "name",
             pl.when(pl.col("level") == "name")
@@ -215,7 +215,7 @@ def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame
         )
         for side in (mine, other)
     ]
-    return told[0], told[1]
+    return keys[0], keys[1]
 
 
 def _spelled(names: Sequence[str]) -> pl.DataFrame:
@@ -350,8 +350,8 @@ def _with_rows(
     rows = values.join(
         kernels.select("activity_id", "name", "start", "duration"), on="activity_id", maintain_order="left"
     )
-    made = rows.select(pl.col(name).cast(kind) for name, kind in COUNTER_SCHEMA.items())
-    counters = made if trace.counters is None else pl.concat([trace.counters, made])
+    added = rows.select(pl.col(name).cast(kind) for name, kind in COUNTER_SCHEMA.items())
+    counters = added if trace.counters is None else pl.concat([trace.counters, added])
     captured = trace.meta.captured | {"counters"}
     return replace(
         trace,

@@ -170,12 +170,12 @@ def _pooled(named: pl.DataFrame) -> pl.DataFrame:
     """The pieces with their ranges' names without numbers, so that those of all rounds of a loop are one."""
     names = named.select(pl.col("range").unique().drop_nulls())
     pooled = pl.col("range").cast(pl.String).str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
-    known = names.with_columns(pooled.alias("pooled"))
+    texts = names.with_columns(pooled.alias("pooled"))
     several = pl.len().over("pooled") > 1
-    known = known.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
+    texts = texts.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
     return (
         named.select("range", "cause", "duration_ns")
-        .join(known, on="range", how="left")
+        .join(texts, on="range", how="left")
         .select(pl.col("pooled").alias("range"), "cause", "duration_ns")
     )
 

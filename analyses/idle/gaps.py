@@ -92,7 +92,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     sources = _sources(scope.trace)
     devices = sources.select("source_device").unique()
-    found = (
+    candidates = (
         pairs.join(devices, how="cross")
         .filter(
             (pl.col("source_device") != pl.col("device_id"))
@@ -119,7 +119,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         )
     )
     return (
-        found.filter(explains)
+        candidates.filter(explains)
         .sort("gap_id", "done", "source")
         .unique("gap_id", keep="last", maintain_order=True)
         .select("gap_id", "source")

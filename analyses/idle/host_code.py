@@ -69,14 +69,14 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
         return None
     keys = ["process_id", "thread_id"]
     numbered = waits.select(keys).unique().sort(keys).with_row_index("code")
-    asked = waits.join(numbered, on=keys, how="inner", nulls_equal=True)
+    intervals = waits.join(numbered, on=keys, how="inner", nulls_equal=True)
     calls = (
         trace.os_calls.filter(pl.col("duration") > 0)
         .join(numbered, on=keys, how="inner", nulls_equal=True)
         .sort("code", "start", "duration", descending=[False, False, True])
     )
     total = int((waits["end"] - waits["start"]).sum())
-    by_call = _split(asked, calls)
+    by_call = _split(intervals, calls)
     rest = pl.DataFrame(
         {"os_call": [None], "total_ns": [total - int(by_call["total_ns"].sum())], "calls": [None]},
         schema=by_call.schema,
@@ -89,12 +89,12 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
     )
 
 
-def _split(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _split(intervals: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """The time inside calls: `os_call`, `total_ns`, `calls`."""
-    code = asked["code"].to_numpy().astype(np.int64)
+    code = intervals["code"].to_numpy().astype(np.int64)
     start = calls["start"].to_numpy()
     line = _Threads(calls["code"].to_numpy().astype(np.int64), start, start + calls["duration"].to_numpy())
-    pieces = timeline(line, code).split(code, asked["start"].to_numpy(), asked["end"].to_numpy())
+    pieces = timeline(line, code).split(code, intervals["start"].to_numpy(), intervals["end"].to_numpy())
     inside = pieces.span >= 0
     rows = pl.DataFrame(
         {
@@ -204,8 +204,8 @@ class Timeline:
         """
         first, last = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
-        asked, begins = np.unique(thread[order], return_index=True)
-        for code, rows in zip(asked.tolist(), np.split(order, begins[1:]), strict=False):
+        threads, begins = np.unique(thread[order], return_index=True)
+        for code, rows in zip(threads.tolist(), np.split(order, begins[1:]), strict=False):
             low, high = np.searchsorted(self.thread, [code, code + 1])
             first[rows] = low + np.searchsorted(self.end[low:high], start[rows], side="right")
             last[rows] = low + np.searchsorted(self.start[low:high], end[rows], side="left")

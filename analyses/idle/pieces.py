@@ -71,7 +71,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
     rows, place = _joined([host, rest]), _joined(places)
     order = np.lexsort((rows.start, rows.gap))
     gap, frame = rows.gap[order], place.frame[order]
-    made = pl.DataFrame(
+    pieces = pl.DataFrame(
         {
             "device_id": gaps["device_id"].gather(gap),
             "gap_id": gap,
@@ -87,7 +87,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
             "dependency": dependency.gather(gap),
         }
     )
-    return made.with_columns(
+    return pieces.with_columns(
         *(pl.when(pl.col(name) >= 0).then(name) for name in ("span_id", "layer_id", "op_id")),
         pl.col("cause").replace_strict(dict(enumerate(CAUSES)), return_dtype=pl.Enum(CAUSES)),
         pl.col("phase").replace_strict(dict(enumerate(PHASES)), return_dtype=pl.Enum(PHASES)),
@@ -98,8 +98,8 @@ def _frame_texts(owners: Attribution, frame: Int64Array) -> pl.Series:
     """The names of the frames; null where there is none."""
     rows = pl.Series(frame, dtype=pl.Int64)
     names = owners.model.stack.frame["name"]
-    known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
-    return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
+    frames = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
+    return texts(names.gather(frames)).str.slice(0, LONGEST_NAME)
 
 
 _Columns = TypeVar("_Columns", _Rows, _Places)
@@ -163,8 +163,8 @@ def _rest(scope: Scope, gaps: pl.DataFrame) -> tuple[_Rows, pl.Series]:
     cause = np.where(linked, cause, _C["not_captured"])
     begin = np.where(late, np.minimum(launched, end), start)
     span = np.where(late, gaps["launch_id"].fill_null(-1).to_numpy(), -1)
-    left = np.flatnonzero(end > begin)
-    rows = _Rows(left, begin[left], end[left], cause[left], span[left])
+    remaining = np.flatnonzero(end > begin)
+    rows = _Rows(remaining, begin[remaining], end[remaining], cause[remaining], span[remaining])
     return rows, _named_sources(scope, gaps, waits)
 
 
@@ -204,10 +204,10 @@ def _at_activities(
     """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
     ended = gaps["ended_by"].gather(rows.gap)
     chosen = pl.DataFrame({"activity_id": ended})
-    known = owners.activities.select("activity_id", "layer_id", "phase")
+    activities = owners.activities.select("activity_id", "layer_id", "phase")
     anchors = scope.overlapping.select("activity_id", "op_id", "launch_id")
     joined = chosen.join(anchors, on="activity_id", how="left", maintain_order="left").join(
-        known, on="activity_id", how="left", maintain_order="left"
+        activities, on="activity_id", how="left", maintain_order="left"
     )
     op = joined["op_id"].fill_null(-1).to_numpy()
     launch = joined["launch_id"].fill_null(-1).to_numpy()
@@ -245,6 +245,6 @@ def _main_threads(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> Int6
         return np.full(gaps.height, _stepping_thread(owners), dtype=np.int64)
     launch = gaps["launch_id"].fill_null(-1).to_numpy()
     main = np.full(launch.size, -1, dtype=np.int64)
-    known = launch >= 0
-    main[known] = owners.model.phases.main_thread(owners.model.stack.process[launch[known]])
+    launched = launch >= 0
+    main[launched] = owners.model.phases.main_thread(owners.model.stack.process[launch[launched]])
     return main

@@ -83,8 +83,8 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
     own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["profiler_overhead"]])
-    told = (around >= 0) & (~runtime | own_work)
-    cause[told] = around[told]
+    inherits = (around >= 0) & (~runtime | own_work)
+    cause[inherits] = around[inherits]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
     return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)

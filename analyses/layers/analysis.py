@@ -155,22 +155,22 @@ def layers(scope: Scope | Trace) -> Layers:
 
 
 def _layers(scope: Scope) -> Layers:
-    known = attribution(scope)
+    places = attribution(scope)
     rows = attributed(scope)
     total = int(rows["duration"].sum())
-    tree = _tree(scope, known, rows, total)
+    tree = _tree(scope, places, rows, total)
     by_phase = _by_phase(rows, total)
     by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), "pattern", total)
     types = tree.with_columns(_type_or_pseudo().alias("type"))
     return Layers(
-        answer=_answer(by_pattern, by_phase, has_layers(tree), known.coverage_share, on_cpu=scope.on_cpu),
-        not_captured="; ".join(known.missing) or None,
+        answer=_answer(by_pattern, by_phase, has_layers(tree), places.coverage_share, on_cpu=scope.on_cpu),
+        not_captured="; ".join(places.missing) or None,
         tree=tree,
         by_type=by_group(types, "type", total) if tree["type"].is_not_null().any() else None,
         by_pattern=by_pattern,
         by_phase=by_phase,
-        coverage=known.coverage,
-        attributed_share=known.coverage_share,
+        coverage=places.coverage,
+        attributed_share=places.coverage_share,
     )
 
 
@@ -179,14 +179,14 @@ def _type_or_pseudo() -> pl.Expr:
     return pl.when(pl.col("source").is_in(_SOURCES)).then("type").otherwise("name")
 
 
-def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
-    table = known.layers
+def _tree(scope: Scope, places: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
+    table = places.layers
     # One more row, for what is in no layer.
     parent = np.append(table["parent_layer_id"].fill_null(-1).to_numpy(), -1)
     depth = np.append(table["depth"].to_numpy(), 0)
     layer = rows["layer_id"].fill_null(table.height).to_numpy()
     own, first = _own_sums(scope, rows, layer, parent.size)
-    host = host_times(scope, known.model, parent.size)
+    host = host_times(scope, places.model, parent.size)
     sums = rolled_up(own, parent, depth)
     device = sums[:, 0]
     calls, inside = host.rolled_up(parent, depth)
@@ -244,15 +244,15 @@ def _columns(
         "path": _with(paths, lost["path"]),
         "parent": _with(paths.gather(above), None),
         **{name: _with(table[name], lost.get(name)) for name in ("name", "type", "source", "depth")},
-        "calls": _or_null(calls, inside.known),
+        "calls": _or_null(calls, inside.has_spans),
         "device_ns": pl.Series(sums[:, 0]),
         "device_own_ns": pl.Series(own[:, 0]),
     }
     columns |= {name: pl.Series(sums[:, at]) for at, name in enumerate(_SUMS) if at}
     return columns | {
         "union_ns": pl.Series(union),
-        "host_ns": _or_null(inside.total, inside.known),
-        "host_self_ns": _or_null(host.total, inside.known),
+        "host_ns": _or_null(inside.total, inside.has_spans),
+        "host_self_ns": _or_null(host.total, inside.has_spans),
     }
 
 
@@ -265,17 +265,17 @@ def _idle_caused(scope: Scope, size: int) -> Int64Array:
 
 
 def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
-    told = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
-    known = np.full(idle.size, bool(told))
-    return {"idle_caused_ns": _or_null(idle, known), "idle_caused_own_ns": _or_null(own, known)}
+    has_launches = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
+    captured = np.full(idle.size, bool(has_launches))
+    return {"idle_caused_ns": _or_null(idle, captured), "idle_caused_own_ns": _or_null(own, captured)}
 
 
 def _with(values: pl.Series, last: object) -> pl.Series:
     return pl.concat([values, pl.Series([last], dtype=values.dtype)], rechunk=True)
 
 
-def _or_null(values: Int64Array, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-    frame = pl.DataFrame({"value": values, "known": known})
+def _or_null(values: Int64Array, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
+    frame = pl.DataFrame({"value": values, "known": captured})
     return frame.select(pl.when("known").then("value")).to_series()
 
 

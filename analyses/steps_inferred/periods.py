@@ -67,8 +67,8 @@ def _chosen(sequence: LaunchSequence) -> Stretches | None:
     return _from_input(sequence)
 
 
-def _possible(made: Stretches | None) -> Stretches | None:
-    return made if made is not None and made.possible else None
+def _possible(candidate: Stretches | None) -> Stretches | None:
+    return candidate if candidate is not None and candidate.possible else None
 
 
 def _from_optimizer(sequence: LaunchSequence) -> Stretches | None:
@@ -82,13 +82,13 @@ def _from_optimizer(sequence: LaunchSequence) -> Stretches | None:
     if plain and len(sequence.threads) == 1:
         return None
     starts = group_starts(np.flatnonzero(sequence.optimizer), after=True)
-    made = _possible(stretches(sequence, starts))
-    if made is None and _alternate(sequence.symbols, starts):
-        made = _possible(stretches(sequence, starts[::2]))
-    if made is None:
+    cut = _possible(stretches(sequence, starts))
+    if cut is None and _alternate(sequence.symbols, starts):
+        cut = _possible(stretches(sequence, starts[::2]))
+    if cut is None:
         return None
-    beside = made.total((~sequence.optimizer).astype(np.int64))
-    return made if bool((beside >= FEW * (made.end - made.begin)).all()) else None
+    beside = cut.total((~sequence.optimizer).astype(np.int64))
+    return cut if bool((beside >= FEW * (cut.end - cut.begin)).all()) else None
 
 
 def _alternate(symbols: Int64Array, starts: Int64Array) -> bool:
@@ -109,17 +109,17 @@ def _from_input(sequence: LaunchSequence) -> Stretches | None:
     What is different, or comes after, may be the end of a step of which they are a part.
     """
     fed = np.flatnonzero(sequence.fed)
-    made = _possible(stretches(sequence, group_starts(fed[~sequence.enclosed(fed)])))
-    if made is None or not made.whole:
+    cut = _possible(stretches(sequence, group_starts(fed[~sequence.enclosed(fed)])))
+    if cut is None or not cut.whole:
         return None
-    symbols, begin, end = sequence.symbols, int(made.begin[-1]), int(made.end[-1])
+    symbols, begin, end = sequence.symbols, int(cut.begin[-1]), int(cut.end[-1])
     rest = symbols[end:]
-    if rest.size >= made.length or (rest != symbols[begin : begin + rest.size]).any():
+    if rest.size >= cut.length or (rest != symbols[begin : begin + rest.size]).any():
         return None
-    middle = made.begin.size // 2
+    middle = cut.begin.size // 2
     first = np.append(sequence.first, sequence.kernels.size)
-    names = sequence.kernels[first[made.begin[middle]] : first[made.end[middle]]]
-    return made if _has_layers(names[:_LONGEST]) else None
+    names = sequence.kernels[first[cut.begin[middle]] : first[cut.end[middle]]]
+    return cut if _has_layers(names[:_LONGEST]) else None
 
 
 def _has_layers(names: Int64Array) -> bool:
@@ -134,9 +134,11 @@ def _has_layers(names: Int64Array) -> bool:
 def _best(sequence: LaunchSequence) -> Stretches | None:
     """The shortest stretches of those that explain the most launches, but for a small share."""
     tried = [_possible(stretches(sequence, starts)) for starts in _recurrences(sequence)]
-    made = [each for each in tried if each is not None]
-    least = max((each.shared for each in made), default=0) - _SAME * sequence.symbols.size
-    return min((each for each in made if each.shared >= least), key=lambda each: each.length, default=None)
+    candidates = [each for each in tried if each is not None]
+    least = max((each.shared for each in candidates), default=0) - _SAME * sequence.symbols.size
+    return min(
+        (each for each in candidates if each.shared >= least), key=lambda each: each.length, default=None
+    )
 
 
 def _recurrences(sequence: LaunchSequence) -> Iterator[Int64Array]:

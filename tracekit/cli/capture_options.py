@@ -126,7 +126,7 @@ class Extent:
 
         levels: list[Level] = []
         for part in self.levels.split(","):
-            level = next((known for known in LEVELS if known == part.strip()), None)
+            level = next((name for name in LEVELS if name == part.strip()), None)
             if level is None:
                 raise UsageError(
                     f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}"
@@ -236,8 +236,8 @@ def _flags_of(flag: str, text: str) -> list[bool]:
 
 def _precisions_of(flag: str, text: str) -> list[Precision]:
     """The precisions in a list with commas. Raises UsageError for one that is none."""
-    known: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
-    return _parsed(flag, text, known.get, f"choose from {','.join(known)}")
+    precisions: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
+    return _parsed(flag, text, precisions.get, f"choose from {','.join(precisions)}")
 
 
 def _parsed(flag: str, text: str, parse: Callable[[str], _T | None], remedy: str) -> list[_T]:

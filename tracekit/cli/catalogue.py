@@ -62,12 +62,12 @@ def keys_of(
     return list(dict.fromkeys(keys))
 
 
-def format_for(command: str, tables: int, given: Format | None, output: Path | None, *, one: str) -> Format:
+def format_for(command: str, tables: int, format_: Format | None, output: Path | None, *, one: str) -> Format:
     """The format in which so many tables are written; `one` is the flag that asks for a single one.
 
     Raises UsageError for a format that has no such tables, and for several files without a folder for them.
     """
-    chosen = choose_format(Can.TABLES, given, output, command=command)
+    chosen = choose_format(Can.TABLES, format_, output, command=command)
     if Can.FILES in chosen.can and tables > 1 and (output is None or output.suffix):
         raise UsageError(f"these are {tables} {chosen.value} tables", remedy=f"give {one}, or -o FOLDER")
     return chosen

@@ -82,13 +82,13 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit; every failure is one line on stderr, a traceback only with `--debug`."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
     _make_streams_usable()
     # Accepted anywhere, since it is added when a command has already failed.
-    given = [argument for argument in given if argument != "--debug"]
+    words = [argument for argument in words if argument != "--debug"]
     try:
-        code = _run(given)
+        code = _run(words)
     except TracekitError as error:
         if debug:
             raise

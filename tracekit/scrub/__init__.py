@@ -69,17 +69,17 @@ def scrub(
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target, replace)
-    made = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         with closing(open_tables(source)) as tables:
             if not COLUMNS.keys() & set(tables.names()):
                 fault, remedy = "it is not an Nsight Systems export", "give a file that nsys export wrote"
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
-            found = private_words(tables, keep)
-            with closing((FolderWriter if source.is_dir() else SqliteWriter)(made)) as writer:
-                kept = copied(tables, writer, Cleaner(replace, found), progress or (lambda _table: None))
+            words = private_words(tables, keep)
+            with closing((FolderWriter if source.is_dir() else SqliteWriter)(draft)) as writer:
+                kept = copied(tables, writer, Cleaner(replace, words), progress or (lambda _table: None))
             left_out = sorted(set(tables.names()) - {one.table for one in kept})
-        _put(made, target)
+        _put(draft, target)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).split("\n", maxsplit=1)[0][
             :120
@@ -87,11 +87,11 @@ def scrub(
         fault, remedy = f"cannot write the copy ({reason})", "choose another place, or make room"
         raise UsageError(fault, path=target, remedy=remedy) from error
     finally:
-        if made.is_dir():
-            shutil.rmtree(made, ignore_errors=True)
-        made.unlink(missing_ok=True)
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        draft.unlink(missing_ok=True)
     return Scrubbed(
-        target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(found)
+        target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(words)
     )
 
 
@@ -136,15 +136,15 @@ def _check_folder(source: Path, target: Path) -> None:
         raise UsageError("it exists already", path=target, remedy="name a new folder")
 
 
-def _put(made: Path, target: Path) -> None:
-    for path in made.iterdir() if made.is_dir() else (made,):
+def _put(draft: Path, target: Path) -> None:
+    for path in draft.iterdir() if draft.is_dir() else (draft,):
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     if target.is_dir():
         target.rmdir()  # it is empty
     elif target.exists():
-        made.chmod(target.stat().st_mode & 0o7777)
-    made.replace(target)
+        draft.chmod(target.stat().st_mode & 0o7777)
+    draft.replace(target)
 
 
 def _size(path: Path) -> int:

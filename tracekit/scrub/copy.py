@@ -88,9 +88,9 @@ class _Copy:
     def wanted(self, table: str) -> dict[str, ColumnKind]:
         """The columns that a table has in the copy; none of one that is left out."""
         there = self._tables.columns(table)
-        found = {name: kind for name, kind in COLUMNS.get(table, {}).items() if name in there}
+        columns = {name: kind for name, kind in COLUMNS.get(table, {}).items() if name in there}
         # What payloads and the names of threads become stands in columns that an old version may lack.
-        return dict(COLUMNS[table]) if found and table in facts.NVTX_TABLES else found
+        return dict(COLUMNS[table]) if columns and table in facts.NVTX_TABLES else columns
 
     def pages(self, table: str) -> Iterator[pl.DataFrame]:
         """The rows of a table that are kept, with all columns that the reader reads."""
@@ -143,8 +143,8 @@ class _Copy:
                 pl.when(other).then(pl.lit(_THREAD)).when(threads).then(names).otherwise("text").alias("text")
             )
             rows = rows.with_columns(name, pl.when(~threads).then("textId").alias("textId"))
-        told = self._payloads.of(rows).cast(pl.String)
-        return rows.with_columns(pl.coalesce("jsonText", told).alias("jsonText"))
+        payload_texts = self._payloads.of(rows).cast(pl.String)
+        return rows.with_columns(pl.coalesce("jsonText", payload_texts).alias("jsonText"))
 
     def _is_other(self, names: pl.Series) -> pl.Series:
         """Which of the names of threads are none that runtimes give."""
@@ -155,13 +155,13 @@ class _Copy:
 
 def _on_devices(tables: Tables) -> list[int]:
     """The processes that worked on a device; none where the file does not tell."""
-    found = [pl.Series(dtype=pl.Int64)]
+    processes = [pl.Series(dtype=pl.Int64)]
     for table in _DEVICE_TABLES:
-        found += [
+        processes += [
             page.select(process_of("globalPid").unique()).to_series()
             for page in tables.pages(table, _PROCESS)
         ]
-    return _sorted(found).to_list()
+    return _sorted(processes).to_list()
 
 
 def _sorted(ids: list[pl.Series]) -> pl.Series:
@@ -170,9 +170,9 @@ def _sorted(ids: list[pl.Series]) -> pl.Series:
     )
 
 
-def _standing_in(ids: pl.Series, known: pl.Series) -> pl.Series:
+def _standing_in(ids: pl.Series, values: pl.Series) -> pl.Series:
     """Which ids are among the known ones, which are sorted: a search for each, where a join would hash all that are known."""
-    if not known.len():
+    if not values.len():
         return pl.Series([False]).new_from_index(0, ids.len())
-    at = known.search_sorted(ids.fill_null(0)).clip(0, known.len() - 1)
-    return (known.gather(at) == ids).fill_null(value=False)
+    at = values.search_sorted(ids.fill_null(0)).clip(0, values.len() - 1)
+    return (values.gather(at) == ids).fill_null(value=False)

@@ -40,12 +40,12 @@ _COMMON: Final = re.compile(
 def private_words(tables: Tables, keep: Iterable[str]) -> list[str]:
     """The names of host and user, the working folder and the secrets of the environment, but for those to `keep`."""
     kept = {word.lower() for word in keep}
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for value in _values(tables):
         for word in (value, value.split(".", maxsplit=1)[0]):  # a host is also called without its domain
             if _is_telling(word) and word.lower() not in kept:
-                found[word.lower()] = None
-    return list(found)[:_MOST_WORDS]
+                words[word.lower()] = None
+    return list(words)[:_MOST_WORDS]
 
 
 def _values(tables: Tables) -> Iterator[str]:
@@ -70,20 +70,20 @@ def _is_telling(word: str) -> bool:
 class Cleaner:
     """Puts the marker in place of words, in any case of letters, and `~` in place of home folders; `replaced` counts the texts.
 
-    `asked` are words to replace in every text, `found` in those that people write.
+    `requested` words are replaced in every text, `private` words in texts that people write.
     """
 
-    def __init__(self, asked: Iterable[str], found: Iterable[str]) -> None:
-        self._asked, self._all = _pattern(asked), _pattern([*asked, *found])
+    def __init__(self, requested: Iterable[str], private: Iterable[str]) -> None:
+        self._requested, self._all = _pattern(requested), _pattern([*requested, *private])
         self.replaced = 0
 
     def cleaned(self, texts: pl.Series, *, by_people: bool) -> pl.Series:
         """The texts (String) without these words and folders."""
-        pattern = self._all if by_people else self._asked
-        made = texts.str.replace_all(pattern, MARKER) if pattern else texts
-        made = made.str.replace_all(HOME_FOLDER, "~")
-        self.replaced += int((made != texts).sum())
-        return made
+        pattern = self._all if by_people else self._requested
+        result = texts.str.replace_all(pattern, MARKER) if pattern else texts
+        result = result.str.replace_all(HOME_FOLDER, "~")
+        self.replaced += int((result != texts).sum())
+        return result
 
 
 def _pattern(words: Iterable[str]) -> str:

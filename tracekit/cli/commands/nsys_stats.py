@@ -75,10 +75,10 @@ def nsys_stats(
     groups = {"all": tuple(CATALOGUE), "rules": RULES, "default": DEFAULT_REPORTS}
     names = keys_of(report or ["default"], list(CATALOGUE), "report", groups, ELSEWHERE)
     chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
-    given, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
-    _tell_excerpts(given)
+    read, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
+    _tell_excerpts(read)
     unit = timeunit.value
-    tables = [(CATALOGUE[name], in_unit(table(given, name, rows), unit)) for name in names]
+    tables = [(CATALOGUE[name], in_unit(table(read, name, rows), unit)) for name in names]
     write_tables("nsys_stats", tables, partial(_section, unit), chosen, output, top=top)
 
 

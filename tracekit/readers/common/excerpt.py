@@ -139,11 +139,11 @@ class _Captures:
             return pl.lit(value=False)
         start = part["start"].fill_null(0).to_numpy()
         end = start + part["duration"].fill_null(0).to_numpy()
-        made = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
+        has_node = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
         kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
         telling = ~kind.is_in(["step", "runtime"]) | name.str.contains(GRAPH_COPY)
         return (
-            pl.lit(pl.Series(made))
+            pl.lit(pl.Series(has_node))
             & pl.col("start").is_not_null()
             & telling
             & _is_in("thread_id", self.threads)
@@ -166,8 +166,8 @@ def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: in
         if "graph_node" in part.columns
     ]
     nodes = pl.concat(used)["graph_node"].unique() if used else pl.Series("graph_node", [], dtype=pl.Int64)
-    made = [part.filter(_is_in("graph_node", nodes)) for part in store.parts("graph_nodes")] if used else []
-    rows = pl.concat(made).drop_nulls(["start", "thread_id"]) if made else pl.DataFrame()
+    parts = [part.filter(_is_in("graph_node", nodes)) for part in store.parts("graph_nodes")] if used else []
+    rows = pl.concat(parts).drop_nulls(["start", "thread_id"]) if parts else pl.DataFrame()
     if not rows.height:
         return _NONE
     captures = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())

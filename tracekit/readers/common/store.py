@@ -79,12 +79,12 @@ class FrameStore:
 
     def packed(self) -> dict[str, bytes]:
         """The frames in memory as Arrow files."""
-        made = {}
+        buffers = {}
         for name, frames in self._held.items():
             buffer = io.BytesIO()
             _joined(frames).rechunk().write_ipc(buffer, compression="uncompressed")
-            made[name] = buffer.getvalue()
-        return made
+            buffers[name] = buffer.getvalue()
+        return buffers
 
     def take(self, name: str) -> pl.DataFrame | None:
         """All rows of this name that are in memory, None when there are none; they are handed over, not kept."""

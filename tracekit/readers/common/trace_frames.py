@@ -43,12 +43,12 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
     origin = min((start for start in starts if isinstance(start, int)), default=0)
     both = [_whole(raw, name, origin) for name in ("host", "device")]
-    made = assemble(both, health)
-    _count_partial_overlaps(made.host, health)
-    others = {"collectives": _collectives(raw.pop("collectives", None), made.host, origin)}
+    assembled = assemble(both, health)
+    _count_partial_overlaps(assembled.host, health)
+    others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
         others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
-    return TraceFrames(made.host, made.device, others, origin)
+    return TraceFrames(assembled.host, assembled.device, others, origin)
 
 
 def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.DataFrame:
@@ -94,9 +94,9 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
         health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
 
 
-def captured_kinds(made: TraceFrames) -> dict[str, bool]:
+def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     """What the profile recorded, by the names of `Meta.captured`."""
-    host, device, frames = made.host, made.device, made.others
+    host, device, frames = parts.host, parts.device, parts.others
     kinds = set(host["kind"].cast(pl.String).unique().to_list())
     return {
         "steps": "step" in kinds,

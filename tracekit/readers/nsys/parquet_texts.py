@@ -97,23 +97,23 @@ def _without_text_types(column: list[_Field]) -> list[_Field]:
 
 def _written(fields: list[_Field]) -> bytes:
     """A struct of these fields. Numbers rise, so that a step to the next one fits into half a byte, or stands behind."""
-    made, before = bytearray(), 0
+    encoded, before = bytearray(), 0
     for field in fields:
         step = field.number - before
-        made += (
+        encoded += (
             bytes([step << 4 | field.kind]) if 0 < step <= 15 else bytes([field.kind]) + _zigzag(field.number)
         )
-        made += field.value
+        encoded += field.value
         before = field.number
-    return bytes(made) + b"\x00"
+    return bytes(encoded) + b"\x00"
 
 
 def _zigzag(number: int) -> bytes:
-    value, made = number << 1 ^ number >> 63, bytearray()
+    value, encoded = number << 1 ^ number >> 63, bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes(made) + bytes([value])
+    return bytes(encoded) + bytes([value])
 
 
 class _Reader:
