@@ -68,7 +68,7 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         return None
     most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
     example = (
-        f" {_plain(most['name'][0])} is the most frequent, with {_times(most['count'][0], 'launch')}."
+        f" {_plain(most['name'][0])} is the most frequent, with {_launches(most['count'][0])}."
         if most.height
         else ""
     )
@@ -79,6 +79,10 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
     )
+
+
+def _launches(count: int) -> str:
+    return f"{format_count(count)} launch{'es' if count != 1 else ''}"
 
 
 def _plain(name: str) -> str:
@@ -170,23 +174,20 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     )
     worst = by_operator.row(0, named=True)
     idle = caused_idle(scope, "synchronisation")
-    cause = f" Waits caused {format_ns(idle.ns)} of idle time{_place(idle)}." if idle.ns else ""
+    cause = f" Synchronisation caused {format_ns(idle.ns)} of idle time{_place(idle)}." if idle.ns else ""
     where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
         title=f"The host waits {_times(waits.height)} for the device {where}, for {format_share(waited / scope.duration)} of the time",
         text=f"It waited for {format_ns(waited)}. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
-        f"{who} waits longest ({worst['name']}): {_times(worst['count'], 'wait')}, {format_ns(worst['duration'])}.",
+        f"{who} waits longest ({worst['name']}): {_times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_remedy(worst["operator"]),
     )
 
 
-def _times(count: int, noun: str = "") -> str:
-    """`once` or `3 times`; with a noun `1 wait` or `3 waits`."""
-    if not noun:
-        return "once" if count == 1 else f"{format_count(count)} times"
-    return f"{format_count(count)} {noun}{'' if count == 1 else 'es' if noun.endswith('ch') else 's'}"
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:

@@ -267,7 +267,9 @@ def test_command_says_when_nothing_succeeded(
     assert run("sweep", "cnn", "--batch", "1", "--levels", "M", "-o", tmp_path) == 1
     out, err = capsys.readouterr()
     assert "out of memory" in out
-    assert err.splitlines()[-1] == "tracekit: error: no run succeeded; the first says: a step does not fit"
+    assert (
+        err.splitlines()[-1] == "tracekit: error: no run succeeded; the first error is: a step does not fit"
+    )
 
 
 @pytest.mark.parametrize(

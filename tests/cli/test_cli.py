@@ -110,7 +110,7 @@ def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(out)["trace"]["rank"] == 1
     code, _, err = run(capsys, "report", gpu_trace, other, "--rank", "7")
     assert code == 2
-    assert "no trace is of rank 7" in err
+    assert "no trace has rank 7" in err
 
 
 @pytest.mark.quick(1)

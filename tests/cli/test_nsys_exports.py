@@ -181,7 +181,7 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
     for path in paths:
         path.write_bytes(sample.read_bytes())
     said = " ".join(ok(capsys, "report", *paths).split())
-    assert "Operators ran in" in said
+    assert "Operators ran for" in said
     assert "The report below the table is about t-rank0, which has the most operator time" in said
     assert "device time" not in said[: said.index("══")]
 
@@ -253,4 +253,4 @@ def test_ranges_alone_are_not_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     made.push_pop("net", 10, 900, tid=1)
     out = ok(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
     assert out.startswith("RANGES ONLY")
-    assert "Only named ranges were recorded" in out
+    assert "The trace holds only user ranges" in out

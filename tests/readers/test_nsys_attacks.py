@@ -365,5 +365,5 @@ def test_a_log_beside_a_file_that_was_read_before_is_not_overlooked(
     path = write_sqlite(small(), tmp_path / "t.sqlite")
     tracekit.read(path, cache=True)
     (tmp_path / "t.sqlite-wal").write_bytes(b"changes")
-    with pytest.raises(UnreadableTraceError, match="being written"):
+    with pytest.raises(UnreadableTraceError, match="is writing it"):
         tracekit.read(path, cache=True)

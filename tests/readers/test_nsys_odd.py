@@ -177,7 +177,7 @@ def test_tables_without_row_ids_are_named(
 
 def test_a_file_without_any_row_ids_says_so(tmp_path: Path) -> None:
     with pytest.raises(
-        UnreadableTraceError, match=r"without row ids.*CUPTI_ACTIVITY_KIND_KERNEL.*export it again"
+        UnreadableTraceError, match=r"no row ids.*CUPTI_ACTIVITY_KIND_KERNEL.*export it again"
     ):
         tracekit.read(ODD["nothing_with_row_ids"](tmp_path))
 

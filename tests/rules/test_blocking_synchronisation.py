@@ -24,7 +24,7 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     assert found.ns_at_stake == 100 * US
     assert found.severity == "warning"
     assert found.title == "The host waits once for the device in the middle of a step, for 40.0 % of the time"
-    assert "aten::item waits longest (cudaStreamSynchronize): 1 wait, 360 µs." in found.evidence
+    assert "aten::item waits longest (cudaStreamSynchronize): once, 360 µs." in found.evidence
     assert ".item()" in found.advice
 
 
@@ -56,11 +56,11 @@ def test_a_slow_copy_to_the_host_is_a_wait() -> None:
     assert found is not None
     # The device falls idle at 415 µs, while the call still waits.
     assert found.ns_at_stake == 100 * US
-    assert "Waits caused 5.00 µs of idle time" in found.evidence
+    assert "Synchronisation caused 5.00 µs of idle time" in found.evidence
     assert (
         "for the device and then launches more, " in found.title
     )  # there are no steps to be in the middle of
-    assert "aten::to waits longest (cudaMemcpyAsync): 1 wait, 390 µs." in found.evidence
+    assert "aten::to waits longest (cudaMemcpyAsync): once, 390 µs." in found.evidence
 
 
 def test_idle_time_long_after_a_wait_has_another_cause() -> None:
