@@ -1,10 +1,10 @@
 """Which kernels take the device's time: by name, by category, by shape (DEFINITIONS §2).
 
-Durations are summed, so work that overlaps on several streams counts each time. On a trace without a device the
-rows are operators and the durations are their self times.
+Durations are summed, so overlapping work on several streams counts each time. In a trace without a device, the rows are
+operators and the durations are their self times.
 
-Where Nsight Compute's metrics were joined to kernels (`analyses.ncu_join`), their work stands over the time that they take in
-this trace.
+If metrics of Nsight Compute were joined to kernels (`analyses.counters.ncu`), rates are their work over the time of the
+kernels in this trace.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is copied, how fast, and how full the memory is.
 
-Achieved bandwidth is bytes over duration in decimal GB/s. Copies of unknown size count in time but not in
-bandwidth. The allocator's timeline exists when the profile was taken with `profile_memory=True`.
+Achieved bandwidth is bytes over duration in decimal GB/s. Copies of unknown size count for the time, but not for the
+bandwidth. The allocator's timeline exists if the profile was recorded with `profile_memory=True`.
 """
 
 from __future__ import annotations

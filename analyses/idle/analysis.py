@@ -1,10 +1,10 @@
 """Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4).
 
-The causes are those of `analyses.idle.causes`. Per stream: for consecutive activities a, b on one stream the gap is
-start(b) − end(a), when positive. It is `host_wait` when
-b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
-its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,
-a is whatever ended last before b began. A gap before an activity without a recorded launch is `unknown`.
+The causes are those of `analyses.idle.causes`. Per stream: the gap between consecutive activities a, b on one stream is
+start(b) − end(a), if that is positive. It is `host_wait` if b was launched after the end of a. Otherwise it is
+`kernel_wait` if the gap is below the threshold (30 µs in HTA's code, 30 ns in its documentation), else `other`. The
+first activity of a stream has no gap. If activities overlap, a is the one that ended last before b began. A gap before
+an activity without a recorded launch is `unknown`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracekit.trace import Trace
 __all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
 
 KERNEL_WAIT_NS = 30 * NS_PER_US
-"""Gaps shorter than this between queued activities are the price of starting a kernel."""
+"""Shorter gaps between queued activities are the time to start a kernel."""
 
 CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
 
@@ -100,13 +100,17 @@ class Idle(IdleTables):
     """Per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`, `unknown_ns`, which sum to
     it, the number of `gaps` and the stream's `busy_ns` (a sum of durations)."""
     gaps: pl.DataFrame
-    """The longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`, `category`."""
+    """The longest gaps of streams: `start`, `duration_ns`, and the activity that ended each (`name`, `activity_id`,
+    `category`).
+    """
     device_idle_ns: int
-    """Over all devices."""
+    """The idle time of all devices."""
     idle_ns: int
-    """Over all streams; a stream that waits while another works counts too, so it can exceed the window."""
+    """The idle time of all streams. It can exceed the window, because a stream that waits while another works counts
+    too.
+    """
     host_wait_ns: int | None
-    """The part of it that waited for the host; None when no launch was captured."""
+    """The part of `idle_ns` in which streams waited for the host; None if no launch was captured."""
 
 
 def idle(scope: Scope | Trace) -> Idle:

@@ -18,13 +18,14 @@ __all__ = ["HostTimes", "by_group", "host_times", "pattern_of", "shares"]
 _INCLUSIVE = ("device_ns", *(f"{name}_ns" for name in PHASES), "recomputed_ns", "host_ns")
 _NUMBER = r"(^|[./])\d+([./]|$)"
 _NUMBERED = r"(^|[_ #:\-])\d+([./]|$)"
-"""A part of a path that is a number, and one that ends in one: what tells repeated layers apart."""
+"""A part of a path that is a number or ends in a number, which tells repeated layers apart."""
 
 
 def pattern_of(tree: pl.DataFrame) -> pl.Series:
-    """The path of each row with `*` for the numbers that tell repeated layers apart.
+    """The path of each row, with `*` for the numbers that tell repeated layers apart.
 
-    Of a capture those are the parts that are numbers; in other paths also the numbers at the end of a part.
+    In the paths of a capture, these are the parts that are numbers; in other paths also the numbers at the end of a
+    part.
     """
     path = pl.col("path")
     # Twice, since two neighbours share the character between them.
@@ -38,9 +39,11 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
 
 
 def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
-    """The rows by `key`: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that they caused, `share` (inclusive)
-    and `own_share`; the most own time first. Inclusive times leave out layers inside another of their group, whose
-    time that one has already.
+    """The rows by `key`, with the most own time first.
+
+    Columns: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that the layers
+    caused, `share` (inclusive) and `own_share`. Inclusive times leave out layers inside another layer of their group,
+    which has their time already.
     """
     group = tree.select(pl.col(key).rank("dense").cast(pl.Int64).fill_null(0)).to_series().to_numpy()
     outer = pl.Series("outer", ~has_same_above(parent_rows(tree), group))
@@ -101,10 +104,10 @@ class HostTimes:
 
 
 def host_times(scope: Scope, model: StackModel, size: int) -> HostTimes:
-    """The own host times of the layers in the scope's window on the host; `size` rows, one a layer.
+    """The own host times of the layers in the scope's window on the host; `size` rows, one for each layer.
 
-    A call's own time is what of it passes in no call of another layer of the same source. The ranges of a
-    pseudo-layer count where no layer is open; one inside another of the same pseudo-layer is no further call.
+    A call's own time leaves out calls of other layers of the same source. The ranges of a pseudo-layer count where no
+    layer is open; a range inside another of the same pseudo-layer is not a call.
     """
     times = HostTimes(
         np.zeros(size, dtype=np.int64),
