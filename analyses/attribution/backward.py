@@ -22,7 +22,7 @@ from tracekit.trace import Trace
 __all__ = ["Backward", "backward_of"]
 
 _MOST_VOTES = 4_000_000
-"""Pairs of forward threads and their numbers that are counted: far more than tell them apart, few enough for memory."""
+"""The number of pairs of forward threads and their numbers that are counted: enough to match them, and little memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
 
 
 def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
-    """Threads that run backward nodes and nothing of the user's: no step, no range, no forward operator."""
+    """Threads that run backward nodes but no step, user range or forward operator."""
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
     )
@@ -145,7 +145,7 @@ def _forward_operators(
 
 
 def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: str) -> None:
-    """Give each node the latest operator of its number and `place` (a column of both) that starts before it."""
+    """Link each node to the latest operator of its number and `place` (a column of both) that starts before it."""
     matched = nodes.sort("start").join_asof(
         ops.select("found", place, "sequence", "start").sort("start", maintain_order=True),
         on="start",
@@ -160,7 +160,7 @@ def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: s
 def _match_untold(
     forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
 ) -> None:
-    """The same for nodes whose forward thread is not told; `in_none` marks the nodes that lie in no other."""
+    """The same for nodes without a forward thread; `in_none` marks the nodes inside no other node."""
     outermost = stack.nesting.nearest_ancestor(in_none)
     inside = outermost[ops["found"].to_numpy()] >= 0
     _match(forward, nodes, ops.filter(~inside), "process")

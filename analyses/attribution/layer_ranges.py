@@ -1,4 +1,4 @@
-"""The ranges that may stand for layers, and which of them a `RangeFilter` leaves (DEFINITIONS §5)."""
+"""The ranges that may be layers, and the selection of a `RangeFilter` among them (DEFINITIONS §5)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LONGEST: Final = 60
 
 
 def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
-    """The same trace, of whose named ranges only those count as layers that the filter leaves; None: all of them.
+    """The same trace, in which only the user ranges that the filter selects count as layers; None: all of them.
 
-    Raises UsageError when it leaves none.
+    Raises UsageError if the filter selects none.
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
@@ -50,7 +50,7 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
 
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
-    """The distinct ranges that somebody named, tools excepted: `name` and `domain` (null for the default one)."""
+    """The distinct user ranges, without those of tools: `name` and `domain` (null for the default one)."""
     annotations = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
     distinct = annotations.select("name", "domain").unique()
     if trace.ranges is not None:
@@ -60,9 +60,10 @@ def user_ranges(trace: Trace) -> pl.DataFrame:
 
 
 def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
-    """Which rows (`name`, `domain`) the filter leaves, whatever their depth. Each distinct pair is looked at once.
+    """Which rows (`name`, `domain`) the filter selects, without regard to their depth.
 
-    Raises UsageError for a pattern that only Python's own regular expressions know.
+    Each distinct pair is matched once. Raises UsageError for a pattern that only Python's own regular expressions
+    accept.
     """
     distinct = ranges.select("name", "domain").unique()
     name = distinct["name"].cast(pl.String)
@@ -159,7 +160,7 @@ def work_of(trace: Trace, stack: HostStack) -> BoolArray:
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
-    """How many rows from each span on start before it ends, on its thread; itself included."""
+    """The number of rows from each span on that start before it ends, on its thread, itself included."""
     bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
     ends = np.empty(rows.size, dtype=np.int64)
     codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
@@ -170,7 +171,7 @@ def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
 
 
 def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:
-    """The stretch between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
+    """The time between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
     hooks = np.flatnonzero(stack.named(FSDP_FORWARD, "annotation", "op"))
     if not hooks.size:
         return None

@@ -72,7 +72,7 @@ class LayerSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanningSource:
-    """Ranges that lie on no thread, each with its layer."""
+    """Ranges without a thread, each with its layer."""
 
     name: str
     ranges: Spanning
@@ -115,7 +115,7 @@ class Layers:
         return layer, source, start
 
     def id_of(self, path: str, source: str) -> int:
-        """The number of a layer of `table`; −1 for none."""
+        """The number of a layer of `table`; −1 if it has none."""
         ids = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
         return int(ids[0]) if ids.len() else -1
 
@@ -314,7 +314,7 @@ def _last_part(path: str, parent: str | None) -> str:
 # The paths of spans that lie in one another, and the tree of them.
 
 _DEEPEST = 128
-"""Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
+"""Ranges inside more others than this count as the innermost range of that depth, which bounds the paths."""
 
 
 def path_tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:

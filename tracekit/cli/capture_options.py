@@ -41,7 +41,7 @@ def _flag(text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a capture and all captures of a sweep set once."""
+    """The settings of a capture that all captures of a sweep share."""
 
     data: Annotated[
         Path | None,
@@ -107,7 +107,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """At which levels a training is recorded, and for how many steps."""
+    """The levels of a recording, and the number of steps."""
 
     levels: Annotated[
         str,
@@ -144,7 +144,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What of a training is recorded."""
+    """The data that a recording holds."""
 
     extent: Extent = field(default_factory=Extent)
     shapes: Annotated[bool, _flag("Record the input shapes of operators.")] = True

@@ -1,4 +1,4 @@
-"""What the commands share that show several tables of a catalogue: `xsp` and `nsys-stats`."""
+"""Functions for the commands that show several tables of a catalogue: `xsp` and `nsys-stats`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "format_for", "keys_of", "section_of", "write_tables"]
 
 _ROWS: Final = 10
-"""Rows of each table when several are shown to a reader."""
+"""The number of rows of each table if several are shown on a page."""
 
 
 class Entry(Protocol):

@@ -152,7 +152,7 @@ NoSizeLimit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NamedRanges:
-    """Which named ranges count as layers."""
+    """The user ranges that count as layers."""
 
     nvtx_depth: Annotated[
         int | None,
@@ -186,7 +186,7 @@ class NamedRanges:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of the traces in the files, and which part of each."""
+    """The selection among the traces in the files, and the part of each."""
 
     rank: Rank = None
     process: Process = None
@@ -215,7 +215,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a command line asks of an analysis."""
+    """The flags of an analysis."""
 
     traces: TraceFiles
     selection: Selection = field(default_factory=Selection)

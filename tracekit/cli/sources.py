@@ -1,4 +1,4 @@
-"""The files that a command was given, read as it asks for them, with progress on a terminal's stderr."""
+"""The files of a command, read as it needs them, with progress on a terminal's stderr."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROGRESS_EVERY_S: Final = 0.1
 
 
 class Sources:
-    """Trace files, which of their traces are asked about, and tables of Nsight Compute that belong to them."""
+    """Trace files, the selection among their traces, and tables of Nsight Compute that belong to them."""
 
     def __init__(
         self, paths: Sequence[Path], selection: Selection, reading: Reading, ncu: Sequence[Path] | None = None
@@ -211,7 +211,7 @@ def _listed(traces: list[Trace]) -> str:
 
 
 def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
-    """The same trace, of whose named ranges these count as layers."""
+    """The same trace, in which only these user ranges count as layers."""
     if ranges is None:
         return trace
     from tracekit.analyses.attribution.layer_ranges import choose_ranges
@@ -220,7 +220,7 @@ def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
 
 
 def _printable(name: str) -> str:
-    """The name without what would move a terminal's cursor."""
+    """The name without characters that would move a terminal's cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 

@@ -1,8 +1,8 @@
-"""A copy of an Nsight Systems export that tells nothing of the machine and the person it was recorded by.
+"""A copy of an Nsight Systems export without information about the machine and the person that recorded it.
 
-It holds what tracekit itself reads and nothing else: the tables and columns that `tracekit.readers.nsys.columns` lists, read
-by the reader and written anew. Frames are the same before and after, but for the names in which a private word or a home
-folder stood.
+The copy holds only what tracekit reads: the tables and columns that `tracekit.readers.nsys.columns` lists, read by the
+reader and written anew. The frames of the copy are those of the original, except for names with a private word or a
+home folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tracekit.scrub.write import FolderWriter, SqliteWriter
 __all__ = ["Kept", "Scrubbed", "rehearse", "scrub"]
 
 _SHORTEST: Final = 3
-"""Characters of a text that may be named for replacement."""
+"""The least number of characters of a text that a user may name for replacement."""
 
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """What `scrub` did.
+    """The result of `scrub`.
 
-    `path` is the copy, None after `rehearse`. `kept` lists the tables of the copy, `left_out` those that are not in it. `words`
-    is the number of private words that were looked for in the texts.
+    `path` is the copy, None after `rehearse`. `kept` lists the tables of the copy, `left_out` those that are not in it.
+    `words` is the number of private words that were searched for in the texts.
     """
 
     path: Path | None
@@ -58,13 +58,13 @@ def scrub(
     keep: Iterable[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Scrubbed:
-    """Write a copy of an export without what tells of its machine and user; an existing file `target` is replaced.
+    """Write a copy of an export without information about its machine and user; an existing file `target` is replaced.
 
-    Of a database (`.sqlite`) the copy is one, in UTF-8, of a folder of Parquet files a folder. `replace` are further words
-    to be replaced wherever they stand, `keep` words that are left. `progress` is called with the name of each table. The
-    target is written whole or not at all.
+    The copy of a database (`.sqlite`) is a database in UTF-8, and that of a folder of Parquet files is a folder.
+    `replace` are further words to replace in all texts, `keep` are words that stay. `progress` is called with the name
+    of each table. The target is written completely or not at all.
 
-    Raises UnreadableTraceError when the source is no such export or is damaged, and UsageError when the target cannot be
+    Raises UnreadableTraceError if the source is no such export or is damaged, and UsageError if the target cannot be
     written or is the source.
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
@@ -102,7 +102,7 @@ def rehearse(
     keep: Iterable[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Scrubbed:
-    """What `scrub` would do: the copy is made and deleted. Arguments and errors are those of `scrub`."""
+    """The result that `scrub` would have: the copy is written and deleted. Arguments and errors are those of `scrub`."""
     with tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place()) as folder:
         done = scrub(source, Path(folder) / "copy", replace=replace, keep=keep, progress=progress)
     return dataclasses.replace(done, path=None)

@@ -1,4 +1,4 @@
-"""What is read of a trace that is too large: the steps around its middle that fit, whole, with all they launched."""
+"""The part of a large trace that is read: the steps around its middle that fit, complete, with all that they launched."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _correlations(store: FrameStore, wanted: pl.Expr) -> pl.Series:
 
 @dataclass(frozen=True, slots=True)
 class _Captures:
-    """Graph nodes that are replayed, and when, in order, and on which threads they were made."""
+    """Replayed graph nodes, the times at which they were created, in order, and the threads that created them."""
 
     nodes: pl.Series
     times: Times
@@ -158,7 +158,7 @@ _NONE: Final = _Captures(
 
 
 def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: int) -> _Captures:
-    """Where the nodes were made whose replays are kept; of none where that would add half of the allowed rows."""
+    """The creation of the nodes whose replays are kept; None if it would add half of the allowed rows."""
     columns = ["start", "duration", "correlation", "graph_node"]
     used = [
         part.filter(replayed).select("graph_node").drop_nulls().unique()
