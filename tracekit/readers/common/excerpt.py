@@ -158,7 +158,7 @@ _NONE: Final = _Captures(
 
 
 def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: int) -> _Captures:
-    """The creation of the nodes whose replays are kept; None if it would add half of the allowed rows."""
+    """The creation of the nodes whose replays are kept; of no nodes if that would add half of the allowed rows."""
     columns = ["start", "duration", "correlation", "graph_node"]
     used = [
         part.filter(replayed).select("graph_node").drop_nulls().unique()
