@@ -161,7 +161,7 @@ def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
         verb = (
             f"moved {format_bytes(int(sizes.sum()))}"
             if sizes.len()
-            else "moved an unrecorded number of bytes"
+            else "moved a number of bytes that was not recorded"
         )
         parts.append(f"copies and fills {verb} in {took}")
     else:
