@@ -159,16 +159,16 @@ def _answer(devices: pl.DataFrame, scope: Scope) -> str:
 
 
 def _sentence(row: dict[str, Any], scope: Scope) -> str:
-    """How busy one device was, and with what, when it was not only computing."""
+    """The utilisation of one device, split if it did more than compute."""
     who = "The processors were" if scope.on_cpu else f"Device {row['device_id']} was"
     text = f"{who} busy {format_share(row['utilisation'])} of {format_ns(row['window_ns'])}"
-    exposed = {"communication": row["exposed_communication_ns"], "copies": row["exposed_memory_ns"]}
+    exposed = {"communicating": row["exposed_communication_ns"], "copying": row["exposed_memory_ns"]}
     exposed = {what: ns for what, ns in exposed.items() if ns >= _WORTH_SAYING * row["window_ns"]}
     if not any(exposed.values()):
         return text
     shares = [f"{format_share(_ratio(row['compute_ns'], row['window_ns']))} computing"]
     shares += [
-        f"{format_share(_ratio(ns, row['window_ns']))} in {what} alone" for what, ns in exposed.items() if ns
+        f"{format_share(_ratio(ns, row['window_ns']))} only {what}" for what, ns in exposed.items() if ns
     ]
     return f"{text}: {', '.join(shares)}"
 

@@ -1,10 +1,10 @@
 """Which kernels take the device's time: by name, by category, by shape (DEFINITIONS §2).
 
-Durations are summed, so work that overlaps on several streams counts each time. On a trace without a device the
-rows are operators and the durations are their self times.
+Durations are summed, so overlapping work on several streams counts each time. In a trace without a device, the rows are
+operators and the durations are their self times.
 
-Where Nsight Compute's metrics were joined to kernels (`analyses.ncu_join`), their work stands over the time that they take in
-this trace.
+If metrics of Nsight Compute were joined to kernels (`analyses.counters.ncu`), rates are their work over the time of the
+kernels in this trace.
 """
 
 from __future__ import annotations
@@ -166,5 +166,5 @@ def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
         return "Nothing ran."
     rows = by_category.select("category", "share").head(3).rows()
     named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
-    what = "operators' self time" if on_cpu else "device activities"
-    return f"{format_ns(total)} of {what}: {', '.join(named)}."
+    what = "The self time of operators is" if on_cpu else "Device activities take"
+    return f"{what} {format_ns(total)}. The largest categories: {', '.join(named)}."

@@ -1,9 +1,9 @@
 """Does the host launch work fast enough: delays, queues, short kernels (DEFINITIONS §6).
 
-Launch delay = device start − launch start. Queue delay = device start − launch end, when positive. A kernel is
-short below 10 µs. An activity is launch-bound when its duration is below what its launch cost the host: the call's
-duration, shared equally by all activities that the call launched (a CUDA graph's kernels share one call). The queue
-of a stream holds what was launched and has not started.
+Launch delay = device start − launch start. Queue delay = device start − launch end, if positive. A kernel is short
+below 10 µs. An activity is launch-bound if it is shorter than its share of the launch call, whose duration all
+activities of the call share equally (such as the kernels of a CUDA graph). The queue of a stream holds the activities
+that were launched and have not started.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Launches(Result):
-    """How the host launches work, and how the device gets to it."""
+    """How the host launches work, and when the device starts it."""
 
     delays: pl.DataFrame
     """One row each for `launch_delay`, `queue_delay`, `launch_call` and `device_time` with the usual duration columns in ns."""
@@ -65,7 +65,7 @@ class Launches(Result):
     activities: int
     """Device activities with a known launch."""
     short: int
-    """Kernels below 10 µs, known launch or not."""
+    """Kernels below 10 µs, with and without a known launch."""
     short_share: float | None
     """Their share of all kernels; None without kernels."""
     launch_bound_share: float | None
@@ -230,11 +230,11 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
         f"The device waits for the host: {format_share(late)} of the activities were launched only after their stream "
         "had run dry"
         if late >= _HOST_LATE
-        else f"Most launches come in time: {format_share(1 - late)} of the activities were queued before their stream ran dry"
+        else f"Most launches are early enough: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
     return (
-        f"{verdict}. {format_count(rows.height)} activities came from {format_count(calls)} calls; "
-        f"{format_share(bound / rows.height)} are shorter than their launch, "
+        f"{verdict}. {format_count(calls)} calls launched {format_count(rows.height)} activities. "
+        f"{format_share(bound / rows.height)} are shorter than their launch call, and "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 

@@ -1,7 +1,7 @@
 """What is copied, how fast, and how full the memory is.
 
-Achieved bandwidth is bytes over duration in decimal GB/s. Copies of unknown size count in time but not in
-bandwidth. The allocator's timeline exists when the profile was taken with `profile_memory=True`.
+Achieved bandwidth is bytes over duration in decimal GB/s. Copies of unknown size count for the time, but not for the
+bandwidth. The allocator's timeline exists if the profile was recorded with `profile_memory=True`.
 """
 
 from __future__ import annotations
@@ -157,14 +157,18 @@ def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
     parts = []
     if copies.height:
         took = format_ns(int(copies["total_ns"].sum()))
-        known = copies["bytes"].drop_nulls()
-        size = format_bytes(int(known.sum())) if known.len() else "an amount that was not recorded was"
-        parts.append(f"{size} copied or filled in {took}")
+        sizes = copies["bytes"].drop_nulls()
+        verb = (
+            f"moved {format_bytes(int(sizes.sum()))}"
+            if sizes.len()
+            else "moved a number of bytes that was not recorded"
+        )
+        parts.append(f"copies and fills {verb} in {took}")
     else:
-        parts.append("no copies on a device")
+        parts.append("there were no copies on a device")
     for row in peaks.iter_rows(named=True) if peaks is not None else []:
         where = "host memory" if row["device_id"] < 0 else f"device {row['device_id']}"
-        more = "at least " if row["relative"] else ""
-        parts.append(f"{where} peaked at {more}{format_bytes(row['peak_bytes'])}")
+        more = "or more" if row["relative"] else ""
+        parts.append(f"{where} peaked at {format_bytes(row['peak_bytes'])} {more}".rstrip())
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."

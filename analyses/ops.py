@@ -1,13 +1,14 @@
 """Which operators take the time, on the host and on the device.
 
-An operator is known by its name. Its *calls* are its spans that start in the scope's window on the host. Host total
-is the time of the calls, one inside another of the same name counted once; host self is what of it passes in no other
-operator. Device total is the summed time of the activities launched inside a call at any depth, device self that of
-the activities for whose launch it is the innermost operator, so the self times of all rows sum to the device time.
+Operators are grouped by name. The *calls* of an operator are its spans that start in the scope's window on the host.
+Host total is the time of the calls; a call inside another of the same name counts once. Host self is the part of it in
+which no other operator inside is open. Device total is the summed time of the activities launched inside a call at any
+depth. Device self is that of the activities for whose launch it is the innermost operator, so the self times of all
+rows sum to the device time.
 
-torch's `key_averages()` gives the same counts and times where operators hold nothing but operators. It subtracts
-every other event inside a call from the self time as well (launch calls, ranges of the user's), and counts a call
-inside another of the same name twice in the total.
+torch's `key_averages()` gives the same counts and times if operators contain only operators. It also subtracts every
+other event inside a call from the self time (launch calls, user ranges), and counts a call inside another of the same
+name twice in the total.
 """
 
 from __future__ import annotations
@@ -69,14 +70,16 @@ class Ops(Result):
     """Operators with their calls and times."""
 
     by_operator: pl.DataFrame
-    """Per operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call), `device_total_ns`,
+    """For each operator `calls`, `host_total_ns`, `host_self_ns`, `mean_host_ns` (total per call), `device_total_ns`,
     `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth, the self time by phase
-    (`forward_ns` … `other_ns`) and its `share`: of the device's time, or without a device of the operators' on the host. The
-    row without an operator has the activities launched outside any. The device's columns are null when no device was
-    captured."""
+    (`forward_ns` … `other_ns`) and its `share` of the device time, or without a device of the operators' self time. The
+    row without an operator has the activities that no operator launched. The device's columns are null if no device was
+    captured.
+    """
     by_shape: pl.DataFrame | None
-    """The same per operator, shapes and types of its inputs, which are null for a call without any; None when shapes were
-    not recorded."""
+    """The same for each combination of operator, shapes and types of inputs; these are null for a call without recorded
+    inputs. None if shapes were not recorded.
+    """
     calls: int
     """In all."""
     host_self_ns: int
@@ -236,8 +239,8 @@ def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
     if not table.height:
         return "No operator was recorded."
     rows = table.filter(pl.col("operator").is_not_null() & (pl.col("share") > 0)).head(3)
-    told = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
+    largest = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
     host = format_ns(int(table["host_self_ns"].sum()))
-    what = "that time" if on_cpu else "the device time"
-    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host"
-    return f"{text}; of {what}: {told}." if told else f"{text}."
+    what = "this time" if on_cpu else "the device time"
+    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host."
+    return f"{text} The largest shares of {what}: {largest}." if largest else text

@@ -59,9 +59,9 @@ def overlap(scope: Scope | Trace) -> Overlap:
 def _overlap(scope: Scope) -> Overlap:
     devices = pl.DataFrame([_row(scope, d) for d in scope.device_ids], schema=_DEVICE_COLUMNS, orient="row")
     total, hidden = int(devices["communication_ns"].sum()), int(devices["overlap_ns"].sum())
-    # A call of MPI on the host may well have run; it occupies no device.
+    # A call of MPI on the host may have run, but it occupies no device.
     none = f"no communication ran {'' if scope.on_cpu else 'on a device '}in this window"
-    answer = f"N{none[1:]}."
+    answer = f"{none.capitalize()}."
     if total:
         answer = (
             f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."

@@ -64,12 +64,12 @@ BUILT_IN: Final = (
         "tracekit.analyses.breakdown:breakdown",
         on_processors="Where did the processors' time go?",
     ),
-    Analysis("steps", "How long is a step, and how steady?", "tracekit.analyses.steps:steps"),
+    Analysis("steps", "How long are the steps, and how much do they vary?", "tracekit.analyses.steps:steps"),
     Analysis(
         "idle",
         "Why was the device idle?",
         "tracekit.analyses.idle:idle",
-        on_processors="What ran while no operator did?",
+        on_processors="What ran while no operator ran?",
     ),
     Analysis("layers", "Which layer takes the time?", "tracekit.analyses.layers:layers"),
     Analysis(

@@ -43,9 +43,9 @@ class NotCaptured:
 
     what: str
     remedy: str = ""
-    """What records it, as a sentence without an end."""
+    """How to record it, as an imperative without a full stop."""
     instead: str = ""
-    """What takes its place."""
+    """The substitute in the result, as a clause."""
 
     def __str__(self) -> str:
         if self.instead:
@@ -304,18 +304,18 @@ def has_launch_calls(trace: Trace) -> bool:
 
 
 def no_launches(scope: Scope, so: str = "") -> str | None:
-    """Why no activity of the scope has a launch, what follows (`so`), and what to do; None when one has.
+    """Why no activity of the scope has a launch, the consequence (`so`), and what to do; None if one has a launch.
 
-    Launch calls that were recorded and have no activity are another fault than none at all: the profiler links the two
-    by numbers (correlation ids), and a flag does not bring those back.
+    If there are launch calls but none has an activity, the correlation ids are missing, and no flag of the profiler brings
+    them back.
     """
     if scope.on_cpu or not scope.activities.height or scope.activities["launch_id"].is_not_null().any():
         return None
     follows = f", {so}" if so else ""
     if has_launch_calls(scope.trace):
         return (
-            f"launch calls were recorded, but no activity could be linked to one (correlation ids are missing or"
-            f" match nothing){follows}; use the file as the profiler wrote it"
+            "no activity could be linked to its launch call, because correlation ids are missing or match nothing"
+            f"{follows}; use the file as the profiler wrote it"
         )
     return f"no launch calls{follows}; {how_to_record('launches', scope.trace.meta.format)}"
 

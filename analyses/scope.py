@@ -221,7 +221,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     source, words, periods = (
         (inferred.source, inferred.label, inferred.periods) if inferred else (None, None, False)
     )
-    label = _label(trace, steps, words, by_step=by_step, found=chosen.height > 0)
+    label = _label(trace, steps, words, by_step=by_step, has_activities=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
     return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, words, periods)
 
@@ -273,8 +273,10 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
 
 
-def _label(trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: bool, found: bool) -> str:
-    if not found:
+def _label(
+    trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: bool, has_activities: bool
+) -> str:
+    if not has_activities:
         return "no device activity and no operator was recorded"
     if not by_step:
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"

@@ -1,9 +1,10 @@
-"""How long a step takes, how steady it is, and what goes on in it (DEFINITIONS §1, §9).
+"""How long the steps are, how much they vary, and what runs in them (DEFINITIONS §1, §9).
 
 Step time is the time from the start of one step to the start of the next on the host; for the last step its own
-duration. The composition gives every ns of a step to the first of: kernel, copy, fill, communication on the host,
-runtime call, data loader, operator, other (torch-tb-profiler's order). For it a step reaches, as in that tool, from
-the end of the step before (or its own start, if later) to the end of the last activity it launched (or its own end).
+duration. The composition gives every ns of a step to the first that applies of kernel, copy, fill, communication on the
+host, runtime call, data loader, operator, other (the order of torch-tb-profiler). For the composition, as in that tool,
+a step begins at the end of the step before, or at its own start if that is later, and ends with the last activity that
+it launched, or at its own end.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Steps(Result):
-    """Step times and what goes on in the steps. The scalars are over `time_ns`; None without steps."""
+    """Step times and the composition of steps. The scalars describe `time_ns` and are None without steps."""
 
     table: pl.DataFrame
     """One row per step: `step`, `name`, `start`, `duration_ns` (its own range), `time_ns` (to the next step's start),
     `outlier`, `span_start` and `span_ns` (the step with the device work that it launched), and its composition, `kernel_ns` to
     `other_ns`, whose sum is `span_ns`."""
     composition: pl.DataFrame
-    """The same parts over all steps together, or over the whole trace when it marks none: `part`, `total_ns`, `share`."""
+    """The same parts over all steps together, or over the whole trace if it has no steps: `part`, `total_ns`, `share`."""
     mean_ns: float | None
     """The mean."""
     median_ns: float | None
@@ -75,7 +76,7 @@ class Steps(Result):
     variation: float | None
     """The coefficient of variation: sample standard deviation over mean."""
     inferred_from: str | None
-    """What was taken for the step, of a trace that marks none: a range, or a period of launches."""
+    """The source of inferred steps: a range, or a period of launches. None if the steps are marked."""
 
 
 def steps(scope: Scope | Trace) -> Steps:
@@ -99,7 +100,7 @@ def _steps(scope: Scope) -> Steps:
         answer=_answer(table, spread, scope.inferred),
         not_captured=None
         if table.height
-        else f"no steps; add {flag_for('steps', trace.meta.format)}, or name them with --step",
+        else f"no steps; add {flag_for('steps', trace.meta.format)}, or select ranges with --step",
         table=table,
         composition=whole,
         mean_ns=mean,
@@ -190,15 +191,15 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
     if not table.height:
         return "The trace marks no steps."
     times = table["time_ns"]
-    told = "" if inferred is None else f" ({inferred})"
+    source = "" if inferred is None else f" ({inferred})"
     if table.height == 1:
-        return f"1 step{told} of {format_ns(_number(times[0]))}."
-    text = f"{table.height} steps{told}, median {format_ns(_number(times.median()))}"
+        return f"The trace has 1 step{source} of {format_ns(_number(times[0]))}."
+    text = f"The median of {table.height} steps{source} is {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
     if spread is not None and mean:
-        text += f", varying by {format_share(spread / mean)}"
-    odd = table.filter(pl.col("outlier"))["name"].to_list()
-    return text + (f"; outliers: {', '.join(odd[:5])}." if odd else ".")
+        text += f", and their times vary by {format_share(spread / mean)}"
+    outliers = table.filter(pl.col("outlier"))["name"].to_list()
+    return text + (f". Outliers: {', '.join(outliers[:5])}." if outliers else ".")
 
 
 def _number(value: object) -> float | None:

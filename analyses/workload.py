@@ -1,10 +1,10 @@
 """How fast a captured training is, and which phase of the step takes the time.
 
-It needs a capture's manifest (`tracekit capture` writes it beside the trace). The step time is that of the run without
-any recording (level M), so that neither the profiler nor the ranges count; without such a run it is that of the
-profiled steps. Throughput is samples of a step, over all ranks, over the median step time. Model FLOPs utilisation is
-the counted FLOPs of a rank's step over the step time and the peak of the device for the run's precision
-(docs/definitions.md §10).
+This needs the manifest of a capture, which `tracekit capture` writes beside the trace. The step time is that of the run
+without recording (level M), so it includes neither the profiler nor the ranges. Without such a run it is that of the
+recorded steps. Throughput is the samples of a step over all ranks, divided by the median step time. Model FLOPs
+utilisation is the counted FLOPs of a rank's step over the step time and the peak of the device for the precision of the
+run (docs/definitions.md §10).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TABLES: Final = {
         main=True,
     ),
     "levels": TableView(
-        "Step times, by how much was recorded",
+        "Step times by level of recording",
         " ".join(_LEVEL_COLUMNS),
         short="level count median_ns overhead",
         titles={"count": "steps"},
@@ -75,15 +75,19 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Workload(Result):
-    """How fast a captured training is. What the manifest or the catalogue of devices lacks makes a figure None."""
+    """How fast a captured training is. A figure is None if the manifest or the catalogue of devices lacks its data."""
 
     phases: pl.DataFrame | None
-    """Per phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host, and `device_ns`, the
-    sum of the activities that it launched (of operators' self time without a device), which is `mean_device_ns` a step. The
-    last row is what lies in no phase; rows sum to the steps. None when no phase was marked."""
+    """For each phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host;
+    `device_ns`, the sum of the activities that it launched (without a device, of operators' self time), and
+    `mean_device_ns` a step. The last row is the time in no phase, and the rows sum to the steps. None if no phase was
+    marked.
+    """
     levels: pl.DataFrame | None
-    """Per level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and `min_ns` (of
-    the slowest rank of each step), and `overhead`, the median over that of level M. None without manifest."""
+    """For each level of the capture the `ranks`, the `count` of steps, their `median_ns`, 20 % `trimmed_mean_ns` and
+    `min_ns` (of the slowest rank in each step), and `overhead`, the median over that of level M. None without a
+    manifest.
+    """
     step_ns: float | None
     """The median step."""
     throughput_per_s: float | None
@@ -210,32 +214,37 @@ def _answer(
     manifest: Manifest | None, step_ns: float | None, rate: float | None, phases: pl.DataFrame | None
 ) -> str:
     if manifest is None:
-        return "The trace has no manifest beside it."
+        return "There is no manifest beside the trace."
     text = f"{manifest.workload} ({', '.join(_traits(manifest))})" if _traits(manifest) else manifest.workload
     if step_ns:
-        recorded = "" if manifest.step_times_ns("M") else ", with the profiler"
+        recorded = "" if manifest.step_times_ns("M") else " with the profiler"
         text += f" takes {format_ns(step_ns)} a step{recorded}"
     if rate is not None:
-        text += f": {_rate(rate)} samples a second{_over_ranks(manifest)}"
+        text += f", which is {_rate(rate)} samples a second{_over_ranks(manifest)}"
+    text += "."
     if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
-        text += f"; {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step"
+        text += (
+            f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
+        )
     slower = manifest.overhead()
     if slower is None:
-        return f"{text}."
-    times = f"{slower:.2f} times as long" if slower >= _FELT else "about as long"
-    return f"{text}. Recorded, a step takes {times}."
+        return text
+    times = (
+        f"{slower:.2f} times as long as without recording" if slower >= _FELT else "about as long as without"
+    )
+    return f"{text} A recorded step takes {times}."
 
 
 def _over_ranks(manifest: Manifest) -> str:
-    """How the throughput of several ranks comes about, since each trace shows only one of them."""
+    """The origin of the throughput of several ranks, since each trace shows only one rank."""
     ranks = 1 if manifest.settings is None else manifest.settings.ranks
     if ranks == 1:
         return ""
-    return f" of all {ranks} ranks ({manifest.samples_per_step} a step of the slowest rank)"
+    return f" over all {ranks} ranks ({manifest.samples_per_step} samples in each step of the slowest rank)"
 
 
 def _traits(manifest: Manifest) -> list[str]:
-    """What must be known of a run before its figures are compared with others."""
+    """The properties that make the figures of two runs comparable."""
     settings = manifest.settings
     if settings is None:
         return []

@@ -70,7 +70,7 @@ DROPPED = frozenset({"gpu_gaps", "gpu_time_util"})
 """Tables of nsys-stats that findings took the place of."""
 NUMBERED = frozenset({"layer_id", "parent_layer_id"})
 """Numbers that only tell rows of one table apart."""
-FIGURE = re.compile(r"\d[\d,.]*(?: ?(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s))?(?![\w.])")
+FIGURE = re.compile(r"\d(?:[\d,.]*\d)?(?: ?(?:%|ns|µs|ms|s|B|kB|MB|GB|TB|GB/s))?(?!\w|\.\d)")
 
 
 def main() -> int:

@@ -33,19 +33,18 @@ def has_counters(device: torch.device) -> bool:
 def measure(step: Callable[[], object], device: torch.device, target: Path, *, ranks: int) -> str | None:
     """Run `step` once with `METRICS` counted of each kernel, and write the profiler's trace to `target`.
 
-    Returns None, or one line that says why nothing was counted; a failure of the profiler is no reason to lose a
-    capture.
+    Returns None, or one line that says why there are no counters: a capture goes on if the profiler fails.
     """
     if ranks > 1:
         return "a kernel that waits for another rank cannot be measured alone"
     if under_nsys():
-        return "nsys holds the counters"
+        return "nsys is using the counters"
     try:
         profile_step(step, device, target)
     except Exception as error:  # noqa: BLE001 - an experimental part of the profiler; the manifest says what it said
         return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
     if not _holds_ranges(target):
-        return "the profiler wrote none: no permission to read them, or this torch was built without them"
+        return "the profiler wrote none; this user may not read them, or this build of torch does not support them"
     return None
 
 

@@ -18,9 +18,9 @@ _PIPED_WIDTH: Final = 100
 _GAP: Final = "  "
 _NOTE: Final = (
     "GFLOP: 2 × the multiply-adds of matrix products, convolutions and attention in the forward pass of one sample "
-    "of the size given (pixels of a side, tokens, frames, …); a training step takes about three times as many.",
-    "–: not countable without values. size and batch are the defaults.",
-    "More: FILE.py:FUNCTION for your own, such as a model of timm or torchvision.",
+    "of the listed size (pixels of a side, tokens, frames, …); a training step takes about three times as many.",
+    "–: cannot be counted without values. size and batch are the defaults.",
+    "FILE.py:FUNCTION trains a workload of your own, such as a model of timm or torchvision.",
 )
 
 

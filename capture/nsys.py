@@ -116,14 +116,14 @@ def noted() -> Iterator[None]:
 def _check_nsys(code: int, *, finished: bool, wrote: bool) -> None:
     if not finished:
         raise TracekitError(
-            f"nsys ended with exit code {code} before the capture began", remedy="see what it wrote above"
+            f"nsys ended with exit code {code} before the capture began", remedy="see its messages above"
         )
     if code:
         raise TracekitError(
-            f"nsys ended with exit code {code} after the capture", remedy="see what it wrote above"
+            f"nsys ended with exit code {code} after the capture", remedy="see its messages above"
         )
     if not wrote:
-        raise TracekitError("nsys wrote no profile", remedy="see what it wrote above")
+        raise TracekitError("nsys wrote no profile", remedy="see its messages above")
 
 
 def _run(words: list[str], note: Path) -> int:

@@ -81,7 +81,7 @@ class _Capture:
     ) -> None:
         self._keep = keep
         self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._batches: Iterator[Any] = workload.batches()
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
@@ -106,7 +106,7 @@ class _Capture:
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
             progress(_announced(level, self.plan.options.steps))
-            self._told_at = time.monotonic()
+            self._reported_at = time.monotonic()
             if level == "metrics":
                 self._count_flops()
                 self._write(None)
@@ -149,8 +149,8 @@ class _Capture:
     def _tell_of_slow_steps(self, done: int, progress: Callable[[str], None]) -> None:
         now, options = time.monotonic(), self.plan.options
         total = options.wait + options.warmup + options.steps
-        if now - self._told_at >= QUIET_SECONDS and done < total:
-            self._told_at = now
+        if now - self._reported_at >= QUIET_SECONDS and done < total:
+            self._reported_at = now
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 
     def _add(self, run: Run, recorded: Recorded | None) -> None:
@@ -237,14 +237,14 @@ def _build(plan: Plan, device: torch.device) -> Workload:
         return Training(built, settings, device)
     if not all(hasattr(built, name) for name in ("model", "config", "batches", "step")):
         raise UsageError(
-            f"{plan.workload} returned {type(built).__name__}, which is no workload",
+            f"{plan.workload} returned {type(built).__name__}, which is not a workload",
             remedy="return a tracekit.capture.Recipe",
         )
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:
         raise UsageError(
-            f"{plan.workload} brings a loop of its own, which has no {fixed[0].replace('_', '-')}",
-            remedy="return a tracekit.capture.recipe.Recipe instead, and tracekit's loop does it",
+            f"{plan.workload} has its own loop, which does not support {fixed[0].replace('_', '-')}",
+            remedy="return a tracekit.capture.recipe.Recipe instead, so that tracekit's loop trains it",
         )
     return built
 

@@ -76,7 +76,9 @@ def run(
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
     if data is not None and not Path(data).exists():
-        raise UsageError("there are no data there", path=data, remedy="give a file or folder that exists")
+        raise UsageError(
+            "there is no such file or folder", path=data, remedy="give a file or folder that exists"
+        )
     # Read when torch is loaded: without them each recording prints lines about itself, and a warning of the allocator
     # that memory was in use before.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

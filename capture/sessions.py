@@ -195,7 +195,7 @@ def session(
         with recording("MLG", model, where, options) as live:
             yield live
         if live.recorded is None:  # pragma: no cover - `recording` has set it
-            raise AssertionError("the recording ended without its results")
+            raise AssertionError("the recording ended without results")
         run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
         manifest = Manifest(
             workload=workload,

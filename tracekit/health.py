@@ -12,43 +12,43 @@ from tracekit.trace import HEALTH_SCHEMA
 __all__ = ["MEANINGS", "HealthLog"]
 
 _TEXTS: Final = """
-error truncated_file: the file ends in the middle; everything up to there was read
-error malformed_event: events that no repair could make readable were left out
-error oversized_event: one event is longer than 64 MB, and no real event is; reading stopped there
+error truncated_file: the file is truncated; everything before its end was read
+error malformed_event: events that could not be repaired were left out
+error oversized_event: an event is longer than 64 MB, which no real event is; reading stopped there
 error damaged_gzip: the gzip data are damaged or their checksum is wrong; what could be unpacked was read
 warning unreadable_tail: keys after the events could not be read
 info repaired_header: the file's header was repaired before reading
 info unescaped_quote: a name with an unescaped " made the JSON invalid; it was repaired
 info control_character: raw control characters in text were escaped
 info invalid_utf8: bytes that are not UTF-8 were replaced by �
-info bare_value: NaN, Infinity or N/A stand where JSON allows none; they were read as missing
+info bare_value: there are NaN, Infinity or N/A, which JSON does not allow; they were read as missing values
 info odd_arguments: arguments of an unexpected type were read one by one
 warning event_without_time: events without a readable start time were left out
 warning missing_duration: complete events without a duration count as 0 ns
 warning negative_duration: negative durations were set to 0 ns
-warning absurd_duration: device activities are longer than 1 s, a known overflow of ROCm's profiler; they were kept as they are
-warning activity_without_stream: device activities without a device or stream were put on 0
-info overlap_on_stream: activities overlap on one stream (programmatic launches); they were kept, and unions stay exact
-info overlapping_spans: host spans overlap partly on one thread; neither is the other's parent
+warning absurd_duration: device activities are longer than 1 s, as after a known overflow in ROCm's profiler; they were kept
+warning activity_without_stream: device activities without a device or stream were assigned to 0
+info overlap_on_stream: activities on one stream overlap, as programmatic launches can; they were kept, and unions are still exact
+info overlapping_spans: host spans on one thread overlap partly; neither is the parent of the other
 info unlinked_activity: device activities have no recorded launch call; they count as device time
-warning ambiguous_correlation: several processes use one correlation id; operator and time decided
+warning ambiguous_correlation: several processes use the same correlation id; operator and time decided which launch belongs to an activity
 warning activity_before_launch: the clocks of host and device disagree: activities start before their launch
 info unknown_category: events of a category that tracekit does not know were read as annotations
 info unread_phase: events of a kind that tracekit does not read (asynchronous or begin/end pairs) were left out
 info unread_instant: instant events other than the allocator's have no duration; they were left out
-warning excerpt: rows outside the steps that were read were left out, because the trace is larger than --max-events
+warning excerpt: the trace is larger than --max-events, so rows outside the steps that were read were left out
 info ncu_other_lines: lines around Nsight Compute's table (from ncu and from the program) were skipped
 warning ncu_damaged_row: rows of Nsight Compute's table that name no kernel were left out
-warning ncu_unmatched: kernels that Nsight Compute measured have a name, grid and block that the trace does not have
-warning ncu_ambiguous: kernels ran another number of times in the trace than in Nsight Compute's table, and their metrics differ; they got no metrics
-info ncu_mean: kernels got the mean over the launches of their name, grid and block that Nsight Compute measured; these launches agree
+warning ncu_unmatched: Nsight Compute measured kernels with a name, grid and block that the trace does not have
+warning ncu_ambiguous: the trace and Nsight Compute's table have different numbers of launches of some kernels, and the metrics of these launches differ; the kernels got no metrics
+info ncu_mean: kernels got the mean of the measured launches with their name, grid and block; the metrics of these launches agree
 info ncu_not_measured: kernels of the trace were not measured by Nsight Compute
 warning table_without_row_ids: tables were not read, because their rows have no ids (WITHOUT ROWID)
 info unread_payload: binary payloads were not read, because the file's schemas do not explain them
-info unread_table: rows are in tables that tracekit does not read
-info open_range: ranges were still open when the recording ended; they end with it
+info unread_table: the export has rows in tables that tracekit does not read
+info open_range: ranges were still open when the recording ended; they end at that time
 info other_process: host spans of processes that put no work on a device were left out
-info thinned_metrics: there are very many samples of metrics; an evenly spaced part of them was read
+info thinned_metrics: the export has very many samples of GPU metrics; an evenly spaced part of them was read
 info unknown_rank: neither the file nor its name says which rank this is
 """
 
@@ -79,23 +79,23 @@ class HealthLog:
         if kind.startswith(_DERIVED):
             severity, meaning = (
                 "info",
-                f"{kind.removeprefix(_DERIVED)} events repeat what other events say; they were left out",
+                f"{kind.removeprefix(_DERIVED)} events repeat the data of other events; they were left out",
             )
         else:
             severity, meaning = MEANINGS[kind]
-        # A file name that is no UTF-8 comes as lone surrogates, which no frame can hold.
+        # A file name that is not UTF-8 has lone surrogates, which a frame cannot hold.
         whole = example.encode("utf-8", "replace").decode("utf-8")
         shown = whole if len(whole) <= _LONGEST_EXAMPLE else f"{whole[: _LONGEST_EXAMPLE - 1]}…"
         self._rows[kind] = [kind, severity, count, meaning, shown]
 
     def copy(self) -> HealthLog:
-        """A log that begins with what this one holds."""
+        """A new log with the rows of this one."""
         other = HealthLog()
         other._rows = {kind: list(row) for kind, row in self._rows.items()}
         return other
 
     def frame(self) -> pl.DataFrame:
-        """One row per kind, the gravest first."""
+        """One row per kind, with the most severe first."""
         order = {"error": 0, "warning": 1, "info": 2}
         rows = sorted(self._rows.values(), key=lambda row: (order[str(row[1])], str(row[0])))
         return pl.DataFrame(rows, schema=HEALTH_SCHEMA, orient="row")

@@ -38,7 +38,7 @@ class RangeFilter:
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:
-            raise UsageError(f"--nvtx-depth {self.depth} leaves no level", remedy="use a number from 1 on")
+            raise UsageError(f"--nvtx-depth {self.depth} leaves no level", remedy="use 1 or more")
         for flag, patterns in (("include", self.include), ("exclude", self.exclude)):
             for pattern in patterns:
                 _check(flag, pattern)

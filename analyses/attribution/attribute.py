@@ -126,7 +126,7 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     layer, method, phase = _copies_to_device(scope, model, layer, method, phase)
     layer, method = _graphs(model, launch, layer, method)
     outer = take(_outermost_operators(model.stack), np.where(op >= 0, op, anchor))
-    made = pl.DataFrame(
+    activities = pl.DataFrame(
         {
             "activity_id": rows["activity_id"],
             "op_id": rows["op_id"],
@@ -144,9 +144,9 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
         _as_enum("method", METHODS),
     )
     return Attribution(
-        activities=made,
+        activities=activities,
         layers=model.layers.table,
-        coverage=_coverage(made, rows),
+        coverage=_coverage(activities, rows),
         missing=_missing(scope, model),
         model=model,
     )
@@ -167,8 +167,8 @@ def _operators(scope: Scope) -> pl.Series:
     )
     kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
     fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
-    told = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
-    rows = rows.join(told, on="name", how="left", maintain_order="left")
+    names = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
+    rows = rows.join(names, on="name", how="left", maintain_order="left")
     return rows.select(pl.coalesce("operator", "fused")).to_series()
 
 
@@ -226,11 +226,11 @@ def _captured(
     at = model.places(distinct)
     there, surer = at.layer[back], at.method[back] < method
     better = (there >= 0) & ((layer < 0) | surer | lies_below(model.layers.table, there, layer))
-    told = (phase == PHASE["other"]) & (captured >= 0)
+    replayed = (phase == PHASE["other"]) & (captured >= 0)
     return (
         np.where(better, there, layer),
         np.where(better, METHOD["graph"], method),
-        np.where(told, at.phase[back], phase),
+        np.where(replayed, at.phase[back], phase),
     )
 
 
@@ -254,11 +254,11 @@ def _outermost_operators(stack: HostStack) -> Int64Array:
     return stack.nesting.nearest_ancestor(is_op & (around < 0))
 
 
-def _coverage(made: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _coverage(activities: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     total = int(rows["duration"].sum())
     share = pl.col("duration_ns") / total if total else pl.lit(None, dtype=pl.Float64)
     return (
-        made.select("method")
+        activities.select("method")
         .with_columns(rows["duration"].alias("duration"))
         .group_by("method")
         .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("duration_ns"))
@@ -273,7 +273,7 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
     missing = [] if lost is None else [lost]
     if not model.layers.methods and trace.layer_ranges is not None:
         missing.append(
-            f"no layers: what {trace.layer_ranges.label} leaves encloses no operator and no launch"
+            f"no layers: the ranges that {trace.layer_ranges.label} selects enclose no operator and no launch"
         )
     elif not model.layers.methods:
         missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")
@@ -308,9 +308,9 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
     span = stack.nesting.innermost_at(thread, nodes["start"].to_numpy())
     copies = np.flatnonzero(stack.named(GRAPH_COPY, "runtime"))
     span = np.where((thread >= 0) & ~np.isin(span, copies), span, -1)
-    known = nodes.select("process_id", "graph_node").with_columns(pl.Series("span", span))
+    captures = nodes.select("process_id", "graph_node").with_columns(pl.Series("span", span))
     joined = rows.select("process_id", "graph_node").join(
-        known, on=["process_id", "graph_node"], how="left", maintain_order="left"
+        captures, on=["process_id", "graph_node"], how="left", maintain_order="left"
     )
     return joined["span"].fill_null(-1).to_numpy()
 

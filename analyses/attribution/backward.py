@@ -22,7 +22,7 @@ from tracekit.trace import Trace
 __all__ = ["Backward", "backward_of"]
 
 _MOST_VOTES = 4_000_000
-"""Pairs of forward threads and their numbers that are counted: far more than tell them apart, few enough for memory."""
+"""The number of pairs of forward threads and their numbers that are counted: enough to match them, and little memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
 
 
 def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
-    """Threads that run backward nodes and nothing of the user's: no step, no range, no forward operator."""
+    """Threads that run backward nodes but no step, user range or forward operator."""
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
     )
@@ -105,17 +105,17 @@ def _forward_operators(
     trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array
 ) -> Int64Array:
     forward = np.full(stack.size, -1, dtype=np.int64)
-    asked = np.flatnonzero(is_node & numbered)
+    numbered_nodes = np.flatnonzero(is_node & numbered)
     offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
-    if not asked.size or not offered.size:
+    if not numbered_nodes.size or not offered.size:
         return forward
     nodes = pl.DataFrame(
         {
-            "row": asked,
-            "process": stack.process[asked],
-            "number": stack.frame["forward_thread"][asked],
-            "sequence": stack.sequence[asked],
-            "start": stack.start[asked],
+            "row": numbered_nodes,
+            "process": stack.process[numbered_nodes],
+            "number": stack.frame["forward_thread"][numbered_nodes],
+            "sequence": stack.sequence[numbered_nodes],
+            "start": stack.start[numbered_nodes],
         }
     )
     ops = pl.DataFrame(
@@ -127,11 +127,13 @@ def _forward_operators(
             "start": stack.start[offered],
         }
     )
-    told = nodes.filter(pl.col("number").is_not_null())
-    if told.height:
-        threads = _thread_of_number(trace, stack, told, ops)
-        _match(forward, told.join(threads, on=["process", "number"], how="inner"), ops, "thread")
-    if told.height < nodes.height:
+    with_thread_number = nodes.filter(pl.col("number").is_not_null())
+    if with_thread_number.height:
+        threads = _thread_of_number(trace, stack, with_thread_number, ops)
+        _match(
+            forward, with_thread_number.join(threads, on=["process", "number"], how="inner"), ops, "thread"
+        )
+    if with_thread_number.height < nodes.height:
         _match_untold(
             forward,
             stack,
@@ -143,7 +145,7 @@ def _forward_operators(
 
 
 def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: str) -> None:
-    """Give each node the latest operator of its number and `place` (a column of both) that starts before it."""
+    """Link each node to the latest operator of its number and `place` (a column of both) that starts before it."""
     matched = nodes.sort("start").join_asof(
         ops.select("found", place, "sequence", "start").sort("start", maintain_order=True),
         on="start",
@@ -158,7 +160,7 @@ def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: s
 def _match_untold(
     forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
 ) -> None:
-    """The same for nodes whose forward thread is not told; `in_none` marks the nodes that lie in no other."""
+    """The same for nodes without a forward thread; `in_none` marks the nodes inside no other node."""
     outermost = stack.nesting.nearest_ancestor(in_none)
     inside = outermost[ops["found"].to_numpy()] >= 0
     _match(forward, nodes, ops.filter(~inside), "process")
@@ -183,11 +185,11 @@ def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: 
 def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Each number with each thread that bears one of its sequence numbers; those that the fewest share come first."""
     key = ["process", "sequence"]
-    asked = nodes.select(*key, "number").unique()
+    distinct_nodes = nodes.select(*key, "number").unique()
     offered = ops.select(*key, "thread").unique()
     pairs = pl.col("len") * pl.col("len_offered")
     few = (
-        asked.group_by(key)
+        distinct_nodes.group_by(key)
         .len()
         .join(offered.group_by(key).len(), on=key, suffix="_offered")
         .with_columns(pairs.cast(pl.Int64).alias("pairs"))
@@ -195,7 +197,7 @@ def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
         .select(key)
     )
-    return asked.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
+    return distinct_nodes.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
 
 
 def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:

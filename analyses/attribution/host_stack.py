@@ -63,12 +63,12 @@ class HostStack:
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""
-        known = self.frame.select("process_id", "thread_id").with_columns(pl.Series("code", self.thread))
-        known = known.unique(["process_id", "thread_id"], keep="first")
-        asked = pl.DataFrame(
+        threads = self.frame.select("process_id", "thread_id").with_columns(pl.Series("code", self.thread))
+        threads = threads.unique(["process_id", "thread_id"], keep="first")
+        queries = pl.DataFrame(
             {"process_id": np.asarray(process, np.int64), "thread_id": np.asarray(thread, np.int64)}
         )
-        joined = asked.join(known, on=["process_id", "thread_id"], how="left", maintain_order="left")
+        joined = queries.join(threads, on=["process_id", "thread_id"], how="left", maintain_order="left")
         return joined["code"].fill_null(-1).to_numpy()
 
 
@@ -88,8 +88,8 @@ def host_stack(trace: Trace) -> HostStack:
 def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:
     """During which of the spans (`process`, `start`, `end`) one of the given times lies, of the same process."""
     begins = pl.DataFrame({"process": process, "at": at}).sort("at")
-    asked = spans.select("process", "start", "end").with_row_index("row").sort("start")
-    met = asked.join_asof(
+    intervals = spans.select("process", "start", "end").with_row_index("row").sort("start")
+    met = intervals.join_asof(
         begins,
         left_on="start",
         right_on="at",
@@ -111,5 +111,5 @@ def texts(names: pl.Series) -> pl.Series:
     ['a', None, 'a']
     """
     column = names.to_frame("name")
-    known = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
-    return column.join(known, on="name", how="left", maintain_order="left", nulls_equal=True)["text"]
+    distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
+    return column.join(distinct, on="name", how="left", maintain_order="left", nulls_equal=True)["text"]

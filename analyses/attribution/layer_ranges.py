@@ -1,4 +1,4 @@
-"""The ranges that may stand for layers, and which of them a `RangeFilter` leaves (DEFINITIONS §5)."""
+"""The ranges that may be layers, and the selection of a `RangeFilter` among them (DEFINITIONS §5)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LONGEST: Final = 60
 
 
 def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
-    """The same trace, of whose named ranges only those count as layers that the filter leaves; None: all of them.
+    """The same trace, in which only the user ranges that the filter selects count as layers; None: all of them.
 
-    Raises UsageError when it leaves none.
+    Raises UsageError if the filter selects none.
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
@@ -44,13 +44,13 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
         names = user_ranges(trace)
         if not counting(names, chosen).any():
             raise UsageError(
-                f"no range is left by {chosen.label}", path=trace.meta.path, remedy=_known(names, chosen)
+                f"{chosen.label} leaves no range", path=trace.meta.path, remedy=_choices(names, chosen)
             )
     return replace(trace, layer_ranges=chosen)
 
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
-    """The distinct ranges that somebody named, tools excepted: `name` and `domain` (null for the default one)."""
+    """The distinct user ranges, without those of tools: `name` and `domain` (null for the default one)."""
     annotations = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
     distinct = annotations.select("name", "domain").unique()
     if trace.ranges is not None:
@@ -60,9 +60,10 @@ def user_ranges(trace: Trace) -> pl.DataFrame:
 
 
 def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
-    """Which rows (`name`, `domain`) the filter leaves, whatever their depth. Each distinct pair is looked at once.
+    """Which rows (`name`, `domain`) the filter selects, without regard to their depth.
 
-    Raises UsageError for a pattern that only Python's own regular expressions know.
+    Each distinct pair is matched once. Raises UsageError for a pattern that only Python's own regular expressions
+    accept.
     """
     distinct = ranges.select("name", "domain").unique()
     name = distinct["name"].cast(pl.String)
@@ -76,9 +77,9 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
         wanted &= _matching(name, "include", chosen.include)
     if chosen.exclude:
         wanted &= ~_matching(name, "exclude", chosen.exclude)
-    told = distinct.with_columns(wanted.alias("wanted"))
+    distinct_ranges = distinct.with_columns(wanted.alias("wanted"))
     rows = ranges.select("name", "domain").join(
-        told, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
+        distinct_ranges, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
     )
     mask: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
     return mask
@@ -99,10 +100,10 @@ def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
         raise not_a_pattern(flag, pattern, error) from error
 
 
-def _known(names: pl.DataFrame, chosen: RangeFilter) -> str:
-    """What there is to choose from: the domains where none of those asked for exists, else the ranges' names."""
+def _choices(names: pl.DataFrame, chosen: RangeFilter) -> str:
+    """The domains of the trace if it has none of the chosen domains, else the names of its ranges."""
     if not names.height:
-        return "there are no ranges that somebody named (record_function, NVTX push and pop)"
+        return "there are no user ranges (record_function, NVTX push and pop)"
     domains = names["domain"].cast(pl.String).fill_null(DEFAULT_DOMAIN).unique().sort()
     if chosen.domains and not domains.is_in(list(chosen.domains)).any():
         return f"the domains with ranges are {_listed(domains)}"
@@ -159,7 +160,7 @@ def work_of(trace: Trace, stack: HostStack) -> BoolArray:
 
 
 def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
-    """How many rows from each span on start before it ends, on its thread; itself included."""
+    """The number of rows from each span on that start before it ends, on its thread, itself included."""
     bounds = np.searchsorted(stack.thread, stack.thread[rows], side="right")
     ends = np.empty(rows.size, dtype=np.int64)
     codes, first = np.unique(stack.thread[rows], return_index=True)  # spans are sorted by thread
@@ -170,7 +171,7 @@ def _spans_below(stack: HostStack, rows: Int64Array) -> Int64Array:
 
 
 def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array, pl.Series] | None:
-    """The stretch between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
+    """The time between a module's pre-forward hook and its post-forward hook: threads, starts, ends, names."""
     hooks = np.flatnonzero(stack.named(FSDP_FORWARD, "annotation", "op"))
     if not hooks.size:
         return None

@@ -1,6 +1,6 @@
 """Which layer is open at a time on a thread: spans of layers from every source that a profile may have.
 
-The sources, in the order in which they are asked (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
+The sources, in their order of precedence (DEFINITIONS §5): the ranges of a capture; `nn.Module` frames
 (`with_stack`); ranges that a person named, when they enclose at least one operator or launch on their thread or,
 meanwhile, on one of the autograd engine, of those that the trace's `layer_ranges` leaves, with FSDP's hooks around a
 module; and regions that torch.compile compiled.
@@ -43,7 +43,7 @@ __all__ = [
 ROOT = "<root>"
 
 _MOST_CONTAINERS = 32
-"""A captured name of more parts stands for itself: modules around it that are never called are not made up."""
+"""A captured name with several parts is one layer: tracekit does not add modules around it that are never called."""
 
 LAYER_SCHEMA = {
     "layer_id": pl.Int64,  # the row number
@@ -72,7 +72,7 @@ class LayerSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanningSource:
-    """Ranges that lie on no thread, each with its layer."""
+    """Ranges without a thread, each with its layer."""
 
     name: str
     ranges: Spanning
@@ -86,7 +86,7 @@ class SpanningSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """`table` has the columns of LAYER_SCHEMA; `sources` are in the order in which they are asked, `spanning` (start/end ranges) after them."""
+    """`table` has the columns of LAYER_SCHEMA; `sources` are in their order of precedence; `spanning` (start/end ranges) comes after them."""
 
     table: pl.DataFrame
     sources: tuple[LayerSource, ...]
@@ -95,17 +95,17 @@ class Layers:
     @property
     def methods(self) -> tuple[str, ...]:
         """The name of each source by the number that `at` gives."""
-        told = tuple(each.name for each in self.sources)
-        return told if self.spanning is None else (*told, self.spanning.name)
+        names = tuple(each.name for each in self.sources)
+        return names if self.spanning is None else (*names, self.spanning.name)
 
     def at(self, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """For each (thread, time): the layer, the number of its source, and the start of its span; −1 for none."""
         layer = np.full(thread.size, -1, dtype=np.int64)
         source, start = layer.copy(), layer.copy()
-        asked: list[LayerSource | SpanningSource] = [*self.sources]
+        sources: list[LayerSource | SpanningSource] = [*self.sources]
         if self.spanning is not None:
-            asked.append(self.spanning)
-        for number, each in enumerate(asked):
+            sources.append(self.spanning)
+        for number, each in enumerate(sources):
             open_ = np.flatnonzero(layer < 0)
             if not open_.size:
                 break
@@ -115,7 +115,7 @@ class Layers:
         return layer, source, start
 
     def id_of(self, path: str, source: str) -> int:
-        """The number of a layer of `table`; −1 for none."""
+        """The number of a layer of `table`; −1 if it has none."""
         ids = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
         return int(ids[0]) if ids.len() else -1
 
@@ -155,11 +155,11 @@ def layers_of(
     sources: list[LayerSource] = []
     process_wide: SpanningSource | None = None
     for nesting, row, tree, source in trees:
-        known = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
+        layer_ids = np.array([numbers[path, source] for path in tree["path"]], dtype=np.int64)
         if spanning is not None and nesting is spanning.nesting:
-            process_wide = SpanningSource(source, spanning, take(known, row))
+            process_wide = SpanningSource(source, spanning, take(layer_ids, row))
         else:
-            sources.append(LayerSource(source, nesting, take(known, row)))
+            sources.append(LayerSource(source, nesting, take(layer_ids, row)))
     return Layers(table, tuple(sources), process_wide)
 
 
@@ -288,7 +288,7 @@ def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFra
         depths.setdefault(chain[-1], 0)
         for above, below in zip(reversed(chain), list(reversed(chain))[1:], strict=False):
             depths[below] = depths[above] + 1
-    made = [
+    layers = [
         (
             index,
             number[parents[path, source]] if (path, source) in parents else None,
@@ -300,7 +300,7 @@ def _numbered(rows: list[tuple[str, str, str | None, str | None]]) -> pl.DataFra
         )
         for index, (path, source, parent, type_) in enumerate(rows)
     ]
-    return pl.DataFrame(made, schema=LAYER_SCHEMA, orient="row")
+    return pl.DataFrame(layers, schema=LAYER_SCHEMA, orient="row")
 
 
 def _last_part(path: str, parent: str | None) -> str:
@@ -314,7 +314,7 @@ def _last_part(path: str, parent: str | None) -> str:
 # The paths of spans that lie in one another, and the tree of them.
 
 _DEEPEST = 128
-"""Ranges inside so many others count as the innermost that is still told apart, which bounds the paths."""
+"""Ranges inside more others than this count as the innermost range of that depth, which bounds the paths."""
 
 
 def path_tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:
@@ -327,8 +327,8 @@ def nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[In
     """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
     depth = nesting.depth()
     names = names.str.slice(0, LONGEST_NAME)
-    told = names.unique(maintain_order=True)
-    name = rows_of(names, told)
+    distinct_names = names.unique(maintain_order=True)
+    name = rows_of(names, distinct_names)
     # A path is a number until the end, and its text is made once: paths are far longer than names.
     number = np.full(depth.size, -1, dtype=np.int64)
     tree = path_tree([]).drop("type")
@@ -336,7 +336,7 @@ def nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[In
         rows = np.flatnonzero(depth == level)
         above = take(number, nesting.parent[rows])
         pairs = pl.DataFrame({"above": above, "name": name[rows]})
-        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], told, separator)
+        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], distinct_names, separator)
         new = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("number") + tree.height)
         at = pairs.join(new, on=["above", "name"], how="left", maintain_order="left")["number"]
         number[rows] = np.where(at.is_not_null(), at.fill_null(-1).to_numpy(), above)
@@ -361,9 +361,9 @@ def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separ
     )
 
 
-def rows_of(values: pl.Series, known: pl.Series) -> Int64Array:
-    """The row in `known` of each value; −1 for one that is not in it."""
-    rows = pl.DataFrame({"value": known, "row": np.arange(known.len())})
+def rows_of(values: pl.Series, keys: pl.Series) -> Int64Array:
+    """The row in `keys` of each value; −1 for a value that is not there."""
+    rows = pl.DataFrame({"value": keys, "row": np.arange(keys.len())})
     joined = values.alias("value").to_frame().join(rows, on="value", how="left", maintain_order="left")
     row: Int64Array = joined["row"].fill_null(-1).to_numpy()
     return row

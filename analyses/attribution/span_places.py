@@ -1,6 +1,6 @@
-"""The layer and the phase of host spans, and how the layer is known: what attribution knows before any activity.
+"""The layer, phase and method of host spans: the part of attribution that needs no activities.
 
-The phase comes from the nearest range that tells one, from autograd, or from what the main thread does meanwhile.
+The phase comes from the nearest range with a phase, from autograd, or from what the main thread does at that time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 UNATTRIBUTED = "unattributed"
-"""The method, and in tables the layer, of what belongs nowhere."""
+"""The method, and in tables the layer, of work without a place."""
 
 METHODS = (
     "capture",
@@ -55,7 +55,7 @@ METHODS = (
     "graph",
     UNATTRIBUTED,
 )
-"""How the layer of an activity is known, the surest first."""
+"""The methods by which the layer of an activity is known, the most certain first."""
 
 METHOD = {name: number for number, name in enumerate(METHODS)}
 """The number of each method in arrays."""
@@ -65,8 +65,10 @@ PHASE = {name: number for number, name in enumerate(PHASES)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanPlaces:
-    """Where host spans lie: arrays of one length. `layer` is −1 for none; `recomputed` marks forward work that
-    runs again inside the backward pass (activation checkpointing).
+    """The places of host spans, as arrays of one length.
+
+    `layer` is −1 for none; `recomputed` marks forward work that runs again inside the backward pass (activation
+    checkpointing).
     """
 
     layer: Int64Array
@@ -77,7 +79,7 @@ class SpanPlaces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackModel:
-    """What is known of the host side of a trace; `places` answers for any spans."""
+    """The places on the host side of a trace; `places` gives them for any spans."""
 
     stack: HostStack
     layers: Layers
@@ -87,15 +89,15 @@ class StackModel:
     def places(self, rows: Int64Array) -> SpanPlaces:
         """The layer, phase and method of host spans; rows of −1 are unattributed."""
         n = rows.size
-        known = np.flatnonzero(rows >= 0)
-        spans = rows[known]
+        inside = np.flatnonzero(rows >= 0)
+        spans = rows[inside]
         layer = np.full(n, -1, dtype=np.int64)
         method = np.full(n, METHOD[UNATTRIBUTED], dtype=np.int64)
         phase = np.full(n, PHASE["other"], dtype=np.int64)
         recomputed = np.zeros(n, dtype=bool)
         inner = self._spans(spans)
-        layer[known], method[known] = inner.layer, inner.method
-        phase[known], recomputed[known] = inner.phase, inner.recomputed
+        layer[inside], method[inside] = inner.layer, inner.method
+        phase[inside], recomputed[inside] = inner.phase, inner.recomputed
         return SpanPlaces(layer, phase, method, recomputed)
 
     def _spans(self, spans: Int64Array) -> SpanPlaces:
@@ -125,11 +127,11 @@ class StackModel:
         """The layer of the forward operator of backward nodes, and the method."""
         forward = take(self.backward.forward, nodes)
         layer = np.full(nodes.size, -1, dtype=np.int64)
-        known = np.flatnonzero(forward >= 0)
-        spans = forward[known]
+        linked = np.flatnonzero(forward >= 0)
+        spans = forward[linked]
         open_layer, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
         open_layer = np.where(open_layer >= 0, open_layer, self.phases.pseudo_at(spans))
-        layer[known] = open_layer
+        layer[linked] = open_layer
         follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
         return layer, np.where(follows, METHOD["accumulate"], METHOD["sequence"])
 
@@ -146,7 +148,7 @@ class StackModel:
 
 
 def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
-    """Everything that attribution needs of a trace's host side; ranges that are `steps` (`start`, `end`) are no layers."""
+    """The host side of a trace for attribution; ranges that are `steps` (`start`, `end`) are not layers."""
     stack = host_stack(trace)
     backward = backward_of(trace, stack)
     layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
@@ -214,11 +216,11 @@ class Phases:
 
     def of_main_thread(self, spans: Int64Array) -> Int64Array:
         """The phase that the main thread of each span's process is in when the span starts; −1 when unknown."""
-        known = np.flatnonzero(spans >= 0)
+        open_ = np.flatnonzero(spans >= 0)
         phase = np.full(spans.size, -1, dtype=np.int64)
-        rows = spans[known]
+        rows = spans[open_]
         thread, time = self.main_thread(self.stack.process[rows]), self.stack.start[rows]
-        phase[known] = take(
+        phase[open_] = take(
             self.marked_phase, take(self.marker_rows, self.markers.innermost_at(thread, time))
         )
         return phase
@@ -261,7 +263,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
 
 
 def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, int]) -> Int64Array:
-    """Threads that a backend for collectives keeps for itself."""
+    """Threads that run only work of a backend for collectives."""
     ranged = np.unique(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])
     busy = np.array([*main.values(), *backward.engine_threads.tolist()], dtype=np.int64)
     threads: Int64Array = np.setdiff1d(ranged, busy)

@@ -1,4 +1,4 @@
-"""What hardware counters and counter tracks measured, and of which kernel each range of counters tells."""
+"""What hardware counters and counter tracks measured, and which kernel each range of counters belongs to."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _counters(scope: Scope) -> Counters:
     rows = trace.counters
     if rows is None or not rows.height:
         return Counters(
-            answer="No counter was recorded.",
+            answer="The trace has no counters.",
             not_captured=NotCaptured("no counters", how_to_record("counters", trace.meta.format)),
             series=None,
             by_name=None,
@@ -88,7 +88,7 @@ def _counters(scope: Scope) -> Counters:
         else ""
     )
     return Counters(
-        answer=f"{format_count(series.height)} {'counter' if series.height == 1 else 'counters'} on {where}.{ncu}",
+        answer=f"The trace has {format_count(series.height)} {'counter' if series.height == 1 else 'counters'} for {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )
@@ -119,17 +119,17 @@ def _summary() -> list[pl.Expr]:
 # What the counters tell is said in `tracekit.counted_work`.
 
 UNNAMED: Final = "__missing__"
-"""How the profiler writes a range whose kernel it cannot name."""
+"""The name that the profiler gives to a range whose kernel it does not know."""
 
 MEASURED: Final = WORK_SCHEMA
-"""What the counters of a range tell; null where they were not recorded."""
+"""The figures from the counters of a range; null if the counters were not recorded."""
 
 NCU_SUFFIX: Final = " (ncu)"
-"""Behind the source of a figure that Nsight Compute measured."""
+"""The suffix of `dram_source` for figures that Nsight Compute measured."""
 
 
 def replayed(counters: pl.DataFrame | None) -> pl.DataFrame | None:
-    """The counters that were measured over ranges while the trace was recorded; None when there are none."""
+    """The counters that were measured over ranges during the recording of the trace; None if there are none."""
     if counters is None:
         return None
     rows = counters.filter(pl.col("duration").is_not_null() & pl.col("activity_id").is_null())
@@ -152,9 +152,9 @@ def measured_ranges(trace: Trace) -> pl.DataFrame:
     rows = replayed(trace.counters)
     if rows is None:
         return pl.DataFrame(schema=schema)
-    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
+    work = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["start", "name"])
     return (
-        found.sort("start", maintain_order=True)
+        work.sort("start", maintain_order=True)
         .with_row_index("range")
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
     )
@@ -173,8 +173,8 @@ def linked(trace: Trace) -> pl.DataFrame:
     if trace.counters is None:
         return pl.DataFrame(schema=schema)
     rows = trace.counters.filter(pl.col("activity_id").is_not_null())
-    found = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
-    return found.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
+    work = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
+    return work.with_columns(pl.col("dram_source") + NCU_SUFFIX).select(
         pl.col(name).cast(kind) for name, kind in schema.items()
     )
 
@@ -182,9 +182,9 @@ def linked(trace: Trace) -> pl.DataFrame:
 def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The columns of MEASURED, one row per row of `kernels` (`name`, `step`), which are in the order of their launches.
 
-    A name joins when it has as many ranges as kernels, or as many as kernels in each step, which then all get the same.
-    Where all ranges and all kernels are equally many and no name contradicts, ranges without a name join by their
-    place. What does not join is null.
+    Ranges join the kernels of a name if there are as many of both, or as many ranges as kernels in each step; then each
+    step gets the same. If all ranges and all kernels are equally many and no name contradicts, ranges without a name
+    join by position. Other rows are null.
     """
     mine = kernels.select(pl.col("name").cast(pl.String), "step").with_row_index("row")
     names = ranges["name"]
@@ -217,8 +217,8 @@ def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 def join_launches(trace: Trace) -> pl.DataFrame | None:
     """The ranges of a trace without kernels: `launch_id` (host.span_id) beside the columns of `measured_ranges`.
 
-    None when the profile holds another number of launch calls than of ranges, so that nothing tells which is whose;
-    also when graphs were launched, whose kernels have no call of their own.
+    None if the numbers of launch calls and ranges differ, so that they cannot be matched, or if graphs were launched,
+    whose kernels have no calls of their own.
     """
     ranges = measured_ranges(trace)
     calls = trace.host.filter(pl.col("kind") == "runtime").with_columns(pl.col("name").cast(pl.String))
@@ -236,20 +236,20 @@ def join_launches(trace: Trace) -> pl.DataFrame | None:
 
 
 def measured_kernels(scope: Scope) -> pl.DataFrame | None:
-    """One row per `name` of the kernels of the scope to which metrics were joined, by their time; None when there are none.
+    """One row per `name` of the kernels of the scope with joined metrics, by their time; None if there are none.
 
-    `count` kernels have the name, `measured` of them metrics; `total_ns` is the time of these in the trace. `flops` and
-    `dram_bytes` are sums over these, null unless all of them tell theirs; `dram_source` says how the bytes are
-    known. `intensity` is FLOPs over bytes, `tflops` and `bandwidth_gbps` are over `total_ns`, `occupancy` is
-    weighted by duration.
+    `count` kernels have the name, and `measured` of them have metrics; `total_ns` is the time of the measured kernels
+    in the trace. `flops` and `dram_bytes` are sums over them, null if one of them lacks the figure; `dram_source` is
+    the source of the bytes. `intensity` is FLOPs over bytes, `tflops` and `bandwidth_gbps` are over `total_ns`,
+    `occupancy` is weighted by duration.
     """
-    found = linked(scope.trace)
-    if not found.height or scope.on_cpu:
+    metrics = linked(scope.trace)
+    if not metrics.height or scope.on_cpu:
         return None
     rows = (
         scope.activities.filter(pl.col("kind") == "kernel")
         .select("activity_id", pl.col("name").cast(pl.String), "duration")
-        .join(found.with_columns(pl.lit(value=True).alias("joined")), on="activity_id", how="left")
+        .join(metrics.with_columns(pl.lit(value=True).alias("joined")), on="activity_id", how="left")
     )
     is_joined = pl.col("joined").is_not_null()
     grouped = rows.group_by("name").agg(
@@ -283,6 +283,6 @@ def _whole(name: str, of: pl.Expr) -> pl.Expr:
 
 
 def _weighted(of: pl.Expr) -> pl.Expr:
-    known = of & pl.col("occupancy").is_not_null()
-    value, weight = pl.col("occupancy").filter(known), pl.col("duration").filter(known)
+    has_value = of & pl.col("occupancy").is_not_null()
+    value, weight = pl.col("occupancy").filter(has_value), pl.col("duration").filter(has_value)
     return pl.when(weight.sum() > 0).then((value * weight).sum() / weight.sum()).alias("occupancy")

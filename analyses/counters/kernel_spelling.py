@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["base_of", "signature_of"]
 
 _LONGEST: Final = 1 << 16
-"""No name is longer; a longer one is compared by its beginning."""
+"""The longest part of a name that is compared."""
 
 _TOKEN: Final = re.compile(r"operator *(?:\(\)|\[\]|[-<>=!+*/&|^%~]+)|->|[<>()\[\]{}]|\s")
 _ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)|<unnamed>|_GLOBAL__N__\w+")

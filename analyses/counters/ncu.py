@@ -34,10 +34,10 @@ from tracekit.trace import COUNTER_SCHEMA, HEALTH_SCHEMA, Trace
 __all__ = ["TOLERANCE", "NcuMatch", "join_ncu", "with_ncu"]
 
 TOLERANCE: Final = 0.05
-"""Traffic of the same launch differs by some percent from run to run, with what the caches hold."""
+"""The traffic of the same launch differs by some percent from run to run, because the contents of caches differ."""
 
 _MOST_ROWS: Final = 4_000_000
-"""Of more values only those are kept from which figures are made."""
+"""With more values, only those are kept that a figure needs."""
 _KNOWN: Final = "|".join(
     (WORK, *(f"^{name.replace('.', chr(92) + '.')}$" for name in (*DURATIONS, REGISTERS)))
 )
@@ -47,11 +47,11 @@ _KEY: Final = ("key", "grid", "block", "device", "process")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NcuMatch:
-    """The `trace` with what was joined to it, and how many launches and kernels that are.
+    """The `trace` with joined metrics, and the numbers of launches and kernels.
 
-    `measured` launches stand in the tables; `unmatched` of them have a key that no kernel of the trace has, and
-    `ambiguous` one whose launches differ. Of the `kernels` of the trace `linked` have metrics, `by_mean` of these the
-    mean of several launches or that of the only one.
+    `measured` launches are in the tables. `unmatched` of them have a key that no kernel of the trace has, and
+    `ambiguous` have a key whose launches differ. Of the `kernels` of the trace, `linked` have metrics; `by_mean` of
+    these have the mean of several launches, or the values of the only one.
     """
 
     trace: Trace
@@ -77,7 +77,7 @@ def with_ncu(trace: Trace, *reports: NcuReport) -> Trace:
 
 
 def join_ncu(trace: Trace, *reports: NcuReport) -> NcuMatch:
-    """As `with_ncu`, with the numbers of what was joined."""
+    """The result of `with_ncu`, with the numbers of joined launches and kernels."""
     kernels = _kernels(trace)
     joined: list[_Joined] = []
     rows: list[pl.DataFrame] = []
@@ -120,16 +120,16 @@ class _Joined:
 
 
 def _without_known(values: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """The values that were not joined to the trace before."""
+    """The values without those that the trace has already."""
     if trace.counters is None:
         return values
-    known = trace.counters.filter(pl.col("activity_id").is_not_null())
-    known = known.select("activity_id", pl.col("series").cast(pl.String)).unique()
-    return values.join(known, on=["activity_id", "series"], how="anti", maintain_order="left")
+    present = trace.counters.filter(pl.col("activity_id").is_not_null())
+    present = present.select("activity_id", pl.col("series").cast(pl.String)).unique()
+    return values.join(present, on=["activity_id", "series"], how="anti", maintain_order="left")
 
 
 def _linked(trace: Trace, values: pl.DataFrame) -> int:
-    """How many activities have metrics now."""
+    """The number of activities with metrics."""
     before = None if trace.counters is None else trace.counters["activity_id"].drop_nulls()
     ids = values["activity_id"] if before is None else pl.concat([before, values["activity_id"]])
     return ids.n_unique()
@@ -164,9 +164,9 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
     mine = mine.join(
         theirs.select(*keys, "measured").unique(), on=keys, nulls_equal=True, maintain_order="left"
     )
-    known = mine.select(keys).unique()
-    unmatched = theirs.join(known, on=keys, how="anti", nulls_equal=True)
-    theirs = theirs.join(known, on=keys, how="semi", nulls_equal=True, maintain_order="left")
+    kernel_keys = mine.select(keys).unique()
+    unmatched = theirs.join(kernel_keys, on=keys, how="anti", nulls_equal=True)
+    theirs = theirs.join(kernel_keys, on=keys, how="semi", nulls_equal=True, maintain_order="left")
     aligned = _aligned(mine, theirs)
     pairs = aligned.drop_nulls("turn").join(
         theirs.select(*keys, "turn", "profile_id"), on=[*keys, "turn"], nulls_equal=True
@@ -188,13 +188,13 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
 
 
 def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """For each name of the trace and of the table the text by which the two are compared; null where there is nothing."""
+    """For each name of the trace and of the table the key by which they are compared; null for a null name."""
     mine, other = _spelled(ours), _spelled(theirs)
-    found = other.with_columns(
+    matches = other.with_columns(
         pl.col("name").is_in(mine["name"].implode()).alias("exact"),
         pl.col("signature").is_in(mine["signature"].implode()).alias("signed"),
     )
-    level = found.group_by("base").agg(
+    level = matches.group_by("base").agg(
         pl.when(pl.col("exact").all())
         .then(pl.lit("name"))
         .when(pl.col("signed").all())
@@ -202,7 +202,7 @@ def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame
         .otherwise(pl.lit("base"))
         .alias("level")
     )
-    told = [
+    keys = [
         side.join(level, on="base", how="left").select(
             "name",
             pl.when(pl.col("level") == "name")
@@ -215,7 +215,7 @@ def _name_keys(ours: Sequence[str], theirs: Sequence[str]) -> tuple[pl.DataFrame
         )
         for side in (mine, other)
     ]
-    return told[0], told[1]
+    return keys[0], keys[1]
 
 
 def _spelled(names: Sequence[str]) -> pl.DataFrame:
@@ -225,7 +225,7 @@ def _spelled(names: Sequence[str]) -> pl.DataFrame:
 
 
 def _tells(ours: pl.Series, theirs: pl.Series) -> bool:
-    """Whether a number means the same on both sides, and tells anything."""
+    """Whether a number means the same on both sides, and distinguishes launches."""
     mine, other = set(ours.drop_nulls().unique()), set(theirs.drop_nulls().unique())
     return bool(mine & other) and max(len(mine), len(other)) > 1
 
@@ -243,7 +243,9 @@ def _turn(keys: list[str]) -> pl.Expr:
 
 
 def _aligned(mine: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of the trace with the `turn` of the launch that was measured; null with `by_mean` where the order tells nothing."""
+    """The kernels of the trace with the `turn` of the measured launch; null with `by_mean` if the order does not match
+    them.
+    """
     keys = list(_KEY)
     repeats = _repeats(mine, theirs)
     in_step = pl.col("step").is_not_null()
@@ -274,7 +276,9 @@ def _aligned(mine: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeats(mine: pl.DataFrame, theirs: pl.DataFrame) -> bool:
-    """Whether the launches of the trace spell those of the table over and over; of one key alone any number would."""
+    """Whether the launches of the trace repeat those of the table in the same order; a single key would match any
+    number of them.
+    """
     if not theirs.height or mine.height % theirs.height or mine.height == theirs.height:
         return False
     keys = list(_KEY)
@@ -350,8 +354,8 @@ def _with_rows(
     rows = values.join(
         kernels.select("activity_id", "name", "start", "duration"), on="activity_id", maintain_order="left"
     )
-    made = rows.select(pl.col(name).cast(kind) for name, kind in COUNTER_SCHEMA.items())
-    counters = made if trace.counters is None else pl.concat([trace.counters, made])
+    added = rows.select(pl.col(name).cast(kind) for name, kind in COUNTER_SCHEMA.items())
+    counters = added if trace.counters is None else pl.concat([trace.counters, added])
     captured = trace.meta.captured | {"counters"}
     return replace(
         trace,

@@ -1,10 +1,10 @@
 """Why each device was idle, by cause, and what each stream waited for, with HTA's split (DEFINITIONS §4).
 
-The causes are those of `analyses.idle.causes`. Per stream: for consecutive activities a, b on one stream the gap is
-start(b) − end(a), when positive. It is `host_wait` when
-b was launched after a had ended; else `kernel_wait` when the gap is below the threshold (HTA's code applies 30 µs,
-its documentation says 30 ns); else `other`. The first activity of a stream has no gap. Where activities overlap,
-a is whatever ended last before b began. A gap before an activity without a recorded launch is `unknown`.
+The causes are those of `analyses.idle.causes`. Per stream: the gap between consecutive activities a, b on one stream is
+start(b) − end(a), if that is positive. It is `host_wait` if b was launched after the end of a. Otherwise it is
+`kernel_wait` if the gap is below the threshold (30 µs in HTA's code, 30 ns in its documentation), else `other`. The
+first activity of a stream has no gap. If activities overlap, a is the one that ended last before b began. A gap before
+an activity without a recorded launch is `unknown`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,19 @@ from tracekit.trace import Trace
 __all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
 
 KERNEL_WAIT_NS = 30 * NS_PER_US
-"""Gaps shorter than this between queued activities are the price of starting a kernel."""
+"""Shorter gaps between queued activities are the time to start a kernel."""
 
 CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
+
+
+def _by(column: str, what: str) -> TableView:
+    return TableView(
+        f"Idle time by {what}",
+        f"{column} cause total_ns share",
+        titles={"share": "of idle time"},
+        processor_title=f"Time outside operators by {what}",
+    )
+
 
 TABLES: Final = {
     "by_cause": TableView(
@@ -35,24 +45,9 @@ TABLES: Final = {
         processor_title="Time outside operators by cause",
         main=True,
     ),
-    "by_layer": TableView(
-        "Idle time by layer",
-        "layer cause total_ns share",
-        titles={"share": "of idle time"},
-        processor_title="Time outside operators by layer",
-    ),
-    "by_operator": TableView(
-        "Idle time by operator",
-        "operator cause total_ns share",
-        titles={"share": "of idle time"},
-        processor_title="Time outside operators by operator",
-    ),
-    "by_frame": TableView(
-        "Idle time by line of your code",
-        "frame cause total_ns share",
-        titles={"share": "of idle time"},
-        processor_title="Time outside operators by line of your code",
-    ),
+    "by_layer": _by("layer", "layer"),
+    "by_operator": _by("operator", "operator"),
+    "by_frame": _by("frame", "line of your code"),
     "by_range": TableView(
         "Idle time by your own ranges", "range cause total_ns share", titles={"share": "of idle time"}
     ),
@@ -65,14 +60,14 @@ TABLES: Final = {
         "Idle time outside recorded calls, by sampled function", "function samples share"
     ),
     "device_gaps": TableView(
-        "Longest gaps of a whole device, and why",
+        "Longest gaps of a whole device, with their causes",
         (
             "device_id stream_id start duration_ns cause cause_ns operator layer frame range "
             "dependency name activity_id"
         ),
         short="start duration_ns cause operator layer range frame",
         titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
-        processor_title="Longest stretches without an operator, and why",
+        processor_title="Longest stretches without an operator, with their causes",
     ),
     "streams": TableView(
         "Waiting per stream",
@@ -81,7 +76,7 @@ TABLES: Final = {
         processor_title="Waiting per thread",
     ),
     "gaps": TableView(
-        "Longest gaps, and what ended them",
+        "Longest gaps and the activities that ended them",
         "device_id stream_id start duration_ns category name activity_id",
         short="name stream_id start duration_ns category",
         titles={"duration_ns": "gap", "name": "ended by", "category": "reason"},
@@ -100,13 +95,17 @@ class Idle(IdleTables):
     """Per device and stream `idle_ns` and its parts `host_wait_ns`, `kernel_wait_ns`, `other_ns`, `unknown_ns`, which sum to
     it, the number of `gaps` and the stream's `busy_ns` (a sum of durations)."""
     gaps: pl.DataFrame
-    """The longest gaps of streams, with the activity that ended each (`name`, `activity_id`), `start`, `duration_ns`, `category`."""
+    """The longest gaps of streams: `start`, `duration_ns`, and the activity that ended each (`name`, `activity_id`,
+    `category`).
+    """
     device_idle_ns: int
-    """Over all devices."""
+    """The idle time of all devices."""
     idle_ns: int
-    """Over all streams; a stream that waits while another works counts too, so it can exceed the window."""
+    """The idle time of all streams. It can exceed the window, because a stream that waits while another works counts
+    too.
+    """
     host_wait_ns: int | None
-    """The part of it that waited for the host; None when no launch was captured."""
+    """The part of `idle_ns` in which streams waited for the host; None if no launch was captured."""
 
 
 def idle(scope: Scope | Trace) -> Idle:
@@ -195,5 +194,5 @@ def _gaps(scope: Scope) -> pl.DataFrame:
 
 def _not_captured(scope: Scope) -> str | None:
     if scope.on_cpu:
-        return "no device activity; gaps between operators are shown"
-    return no_launches(scope, "so waits cannot be told apart")
+        return "no device activity; the tables show gaps between operators"
+    return no_launches(scope, "so the kinds of waits are unknown")

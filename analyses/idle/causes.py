@@ -1,13 +1,14 @@
 """Why each device was idle: every ns of idle time has one cause, one layer and one operator (DEFINITIONS §4).
 
-For each maximal gap [g, h) of a device let b be the activity that ends it. When b was launched after g the host was
-late: the part of the gap before the launch is split over what the launching thread did in it, by the innermost
-span, and the rest, launch to start, is launch latency. When b was launched before g it waited for another stream
-(dependency), or the gap is below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and
-after the device's last activity, the cause is not captured.
+For each maximal gap [g, h) of a device, let b be the activity that ends it. If b was launched after g, the host was
+late. The part of the gap before the launch is split by the innermost span of the launching thread, and the rest, from
+launch to start, is launch latency. If b was launched before g, it waited for another stream (dependency), or the gap is
+below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and after the device's last activity,
+the cause is not captured. Time outside all spans is Python, also on threads of the autograd engine, or host code if the
+trace shows no Python.
 
-Outside all spans it is Python, on the autograd engine's threads too, or host code where the trace shows no Python. Without a device, the time in which no
-operator runs takes the place of idle time, and the thread that runs the steps that of the launching thread.
+Without a device, the time in which no operator runs replaces the idle time, and the thread that runs the steps replaces
+the launching thread.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from tracekit.trace import Trace
 __all__ = ["LISTED_GAPS", "IdleCauses", "IdleTables", "cause_name", "idle_causes"]
 
 LISTED_GAPS = 100
-"""Rows of the tables of longest gaps."""
+"""The number of rows in the tables of longest gaps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class IdleTables(Result):
-    """The idle time of whole devices, stretches in which none of a device's streams worked, by what caused it."""
+    """The idle time of whole devices by cause: the time in which none of a device's streams worked."""
 
     by_cause: pl.DataFrame
     """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`."""
@@ -49,16 +50,19 @@ class IdleTables(Result):
     by_operator: pl.DataFrame | None
     """The same by `operator`; None without a device."""
     by_frame: pl.DataFrame | None
-    """The same by `frame` of the user's Python code; None where none is known."""
+    """The same by `frame` of the user's Python code; None if no frame is known."""
     by_range: pl.DataFrame | None
-    """The same by `range`, the innermost of the user's, whether or not work was launched in it; numbers in names are `#`.
-    None where none is open."""
+    """The same by `range`, the innermost user range, with or without launches in it; numbers in names are `#`. None if
+    no range is open.
+    """
     by_os_call: pl.DataFrame | None
-    """The time of the causes `python` and `host_code` by the call of the operating system that was open in it: `os_call`
-    (null: none), `total_ns`, `share` of that time, `calls`. None where the profile has no such calls."""
+    """The time of the causes `python` and `host_code` by the open call of the operating system: `os_call` (null: none),
+    `total_ns`, `share` of that time, `calls`. None if the profile has no such calls.
+    """
     by_function: pl.DataFrame | None
-    """The samples taken in that time by `function` (the innermost; null without a symbol): `samples`, `share`. None where the
-    profile has no samples."""
+    """The samples of that time by `function` (the innermost; null without a symbol): `samples`, `share`. None if the
+    profile has no samples.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -78,7 +82,7 @@ class IdleCauses(IdleTables):
     layers: pl.DataFrame
     """The layer table of the attribution."""
     idle_ns: int
-    """Over all devices."""
+    """The idle time of all devices."""
 
 
 def idle_causes(scope: Scope | Trace) -> IdleCauses:
@@ -134,9 +138,9 @@ def _named(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.DataFr
 
 
 def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Series:
-    """`range_id`: the innermost range that a person named around the span that made the device wait, or around the
-    launch where none did; null for none. Such a range need not hold work of the device, as a layer must; where the trace's
-    `layer_ranges` choose among ranges, it is one of the chosen.
+    """`range_id`: the innermost user range around the span that made the device wait, or around the launch if no span
+    did; null for none. Unlike a layer, such a range need not launch work. If the trace's `layer_ranges` select ranges,
+    it is one of these.
     """
     stack = owners.model.stack
     named = stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")
@@ -156,7 +160,7 @@ def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Serie
 
 
 def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArray:
-    """Those of the named ranges that the flags leave."""
+    """The user ranges that the flags select."""
     rows = np.flatnonzero(named)
     rows = rows[counting(stack.frame["name", "domain"][rows], chosen)]
     if chosen.depth is not None:
@@ -167,15 +171,15 @@ def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArra
 
 
 def _pooled(named: pl.DataFrame) -> pl.DataFrame:
-    """The pieces with their ranges' names without numbers, so that those of all rounds of a loop are one."""
+    """The pieces with the names of their ranges, without numbers, so that all iterations of a loop are one range."""
     names = named.select(pl.col("range").unique().drop_nulls())
     pooled = pl.col("range").cast(pl.String).str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
-    known = names.with_columns(pooled.alias("pooled"))
+    texts = names.with_columns(pooled.alias("pooled"))
     several = pl.len().over("pooled") > 1
-    known = known.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
+    texts = texts.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
     return (
         named.select("range", "cause", "duration_ns")
-        .join(known, on="range", how="left")
+        .join(texts, on="range", how="left")
         .select(pl.col("pooled").alias("range"), "cause", "duration_ns")
     )
 
@@ -196,7 +200,7 @@ def _by_cause(scope: Scope, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Idle time by one column and cause; a name with more idle time in all comes first."""
+    """Idle time by one column and cause, with the names of the most idle time first."""
     total = int(named["duration_ns"].sum())
     share = pl.col("total_ns") / total if total else pl.lit(None, dtype=pl.Float64)
     return (
@@ -210,7 +214,7 @@ def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
-    """The longest gaps; of each the largest cause, and the largest piece of that."""
+    """The longest gaps, each with its largest cause and the largest piece of that cause."""
     longest = (
         gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
         .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
@@ -247,7 +251,7 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFr
 def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
     total = int(pieces["duration_ns"].sum())
     if not total:
-        return "An operator ran all the time." if scope.on_cpu else "No device was idle."
+        return "An operator ran at all times." if scope.on_cpu else "No device was idle."
     sums = (
         pieces.group_by("cause")
         .agg(pl.col("duration_ns").sum())
@@ -268,7 +272,7 @@ def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
 
 
 def _library(pieces: pl.DataFrame, total: int) -> str:
-    """The function of a library in which half or more of the `total` time in such calls passed."""
+    """The library function with half or more of the `total` time of library calls, in ns; empty if there is none."""
     calls = pieces.filter(pl.col("cause") == "library_call")
     calls = calls.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("duration_ns").sum())
     name, ns = calls.sort("duration_ns", "operator", descending=[True, False]).row(0)
@@ -276,24 +280,23 @@ def _library(pieces: pl.DataFrame, total: int) -> str:
 
 
 def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
-    """What ran on the host where no recorded call was open; nothing where that was not recorded."""
+    """What the host ran outside recorded calls; empty if the trace does not show it."""
     named = None if calls is None else calls.drop_nulls("os_call")
-    told, subject = "", "the host"
+    clauses = []
     if named is not None and named.height:
-        told = (
-            f" the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
-            f"most in {named['os_call'][0]}"
+        clauses.append(
+            f"the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
+            f"most of it in {named['os_call'][0]}"
         )
-        subject = "it"
     sampled = sampled_most(functions)
     if sampled is not None:
         function, share, count = sampled
-        told += f"{';' if told else ''} {format_share(share)} of {format_count(count)} samples found {subject} in {function}"
-    return f" Outside recorded calls{told}." if told else ""
+        clauses.append(f"{format_share(share)} of {format_count(count)} samples show {function}")
+    return f" Outside recorded calls, {', and '.join(clauses)}." if clauses else ""
 
 
 def cause_name(cause: str) -> str:
-    """A cause as a sentence says it.
+    """The name of a cause in a sentence.
 
     >>> cause_name("data_loading"), cause_name("launch_api")
     ('data loading', 'launch calls')
@@ -303,13 +306,13 @@ def cause_name(cause: str) -> str:
 
 _NAMES = {
     "launch_api": "launch calls",
-    "library_call": "calls of libraries",
+    "library_call": "library calls",
     "python": "Python",
     "host_code": "host code outside recorded calls",
     "dependency": "another stream",
     "kernel_gap": "gaps between queued kernels",
-    "unexplained": "no known reason",
-    "not_captured": "not captured",
+    "unexplained": "unknown cause",
+    "not_captured": "cause not captured",
 }
 
 

@@ -1,4 +1,4 @@
-"""The maximal idle gaps of each device, what ended each, and what that had to wait for on the device's side."""
+"""The maximal idle gaps of each device, the activity that ended each, and the activity on a device that it waited for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracekit.trace import SYNC_SCHEMA, Trace
 __all__ = ["KERNEL_GAP_NS", "device_gaps", "waits_for"]
 
 KERNEL_GAP_NS = 5 * NS_PER_US
-"""A gap below this before an activity that was launched in time is what the device takes to start it."""
+"""A shorter gap before an activity that was launched in time is the time that the device takes to start it."""
 
 _LATEST = np.iinfo(np.int64).max
 _YOUNG_LAUNCH_NS = 10 * NS_PER_US
-"""A launch takes about as long to reach an idle device; until then it explains the wait by itself."""
+"""A launch takes about this long to reach an idle device; until then it explains the wait."""
 _AT_ONCE_NS = 1_500
-"""What an event releases begins within about a microsecond."""
+"""An activity begins within about a microsecond after the event that it waited for."""
 
 
 def device_gaps(scope: Scope) -> pl.DataFrame:
@@ -66,7 +66,7 @@ def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
-    """The gaps with `free` and `before`: when the stream's own last activity ended, and was launched."""
+    """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
     launched = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
     line = (
         scope.trace.device.select("activity_id", "device_id", "stream_id", "start", "duration", "launch_id")
@@ -92,7 +92,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     sources = _sources(scope.trace)
     devices = sources.select("source_device").unique()
-    found = (
+    candidates = (
         pairs.join(devices, how="cross")
         .filter(
             (pl.col("source_device") != pl.col("device_id"))
@@ -119,7 +119,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         )
     )
     return (
-        found.filter(explains)
+        candidates.filter(explains)
         .sort("gap_id", "done", "source")
         .unique("gap_id", keep="last", maintain_order=True)
         .select("gap_id", "source")
@@ -224,7 +224,7 @@ def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """For each i the numbers first[i] … first[i] + counts[i] − 1: i repeated, and the numbers."""
+    """Each i, repeated counts[i] times, and the numbers first[i] … first[i] + counts[i] − 1."""
     which = np.repeat(np.arange(first.size), counts)
     before = np.cumsum(counts) - counts
     return which, np.repeat(first - before, counts) + np.arange(which.size)

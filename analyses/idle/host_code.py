@@ -1,8 +1,8 @@
 """What the host did while the device was idle and no recorded call was open: calls of the OS, and sampled functions.
 
-Of the idle time whose cause is `python` or `host_code` each ns belongs to the innermost call of the OS runtime that
-was open in it on the thread that launched next, or to none; a sample belongs to it when it was taken in it, on that
-thread. Samples are taken of running threads only, so they say nothing about time in which the thread waited.
+Each ns of idle time with the cause `python` or `host_code` belongs to the innermost OS runtime call that was open on
+the thread that launched next, or to none. A sample belongs to this time if it was taken in it, on that thread. Only
+running threads are sampled, so samples say nothing about waits of the thread.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HOST_CODE: Final = ("python", "host_code")
 """The causes of idle time in which no recorded call was open."""
 
 LEAST_SAMPLES: Final = 20
-"""Fewer samples are no share of anything."""
+"""Fewer samples give no reliable share."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Threads:
-    """Intervals of threads, by thread and start: what `timeline` reads."""
+    """The columns of a timeline: intervals of threads, by thread and start."""
 
     thread: Int64Array
     start: Int64Array
@@ -47,8 +47,8 @@ class _Threads:
 
 
 def host_code(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
-    """The pieces of idle time in which the host ran code outside of recorded calls: `process_id`, `thread_id` (the
-    thread that launched what ended the gap), `start`, `end`.
+    """The pieces of idle time in which the host ran code outside recorded calls: `process_id`, `thread_id` (the thread
+    that launched the activity at the end of the gap), `start`, `end`.
     """
     launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
     threads = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
@@ -69,14 +69,14 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
         return None
     keys = ["process_id", "thread_id"]
     numbered = waits.select(keys).unique().sort(keys).with_row_index("code")
-    asked = waits.join(numbered, on=keys, how="inner", nulls_equal=True)
+    intervals = waits.join(numbered, on=keys, how="inner", nulls_equal=True)
     calls = (
         trace.os_calls.filter(pl.col("duration") > 0)
         .join(numbered, on=keys, how="inner", nulls_equal=True)
         .sort("code", "start", "duration", descending=[False, False, True])
     )
     total = int((waits["end"] - waits["start"]).sum())
-    by_call = _split(asked, calls)
+    by_call = _split(intervals, calls)
     rest = pl.DataFrame(
         {"os_call": [None], "total_ns": [total - int(by_call["total_ns"].sum())], "calls": [None]},
         schema=by_call.schema,
@@ -89,12 +89,12 @@ def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
     )
 
 
-def _split(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _split(intervals: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """The time inside calls: `os_call`, `total_ns`, `calls`."""
-    code = asked["code"].to_numpy().astype(np.int64)
+    code = intervals["code"].to_numpy().astype(np.int64)
     start = calls["start"].to_numpy()
     line = _Threads(calls["code"].to_numpy().astype(np.int64), start, start + calls["duration"].to_numpy())
-    pieces = timeline(line, code).split(code, asked["start"].to_numpy(), asked["end"].to_numpy())
+    pieces = timeline(line, code).split(code, intervals["start"].to_numpy(), intervals["end"].to_numpy())
     inside = pieces.span >= 0
     rows = pl.DataFrame(
         {
@@ -138,9 +138,8 @@ def by_function(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def sampled_most(functions: pl.DataFrame | None) -> tuple[str, float, int] | None:
-    """The function of `by_function` with the most samples, its share of them, and how many there are in all.
-
-    None where there are too few to tell, or none has a symbol.
+    """The function of `by_function` with the most samples, its share of the samples, and their number; None if there
+    are too few, or none has a symbol.
     """
     if functions is None or int(functions["samples"].sum()) < LEAST_SAMPLES:
         return None
@@ -159,11 +158,11 @@ def sampled_most(functions: pl.DataFrame | None) -> tuple[str, float, int] | Non
 _EARLIEST = np.iinfo(np.int64).min // 2
 _LATEST = np.iinfo(np.int64).max // 2
 _PORTION = 1 << 18
-"""Spans whose edges are sorted at once."""
+"""The number of spans whose edges are sorted together."""
 
 
 class _Spans(Protocol):
-    """Spans by thread and start: those of a `HostStack`, or calls that are no spans of the host frame."""
+    """Spans by thread and start: those of a `HostStack`, or calls that are not in the host frame."""
 
     @property
     def thread(self) -> Int64Array:
@@ -180,7 +179,7 @@ class _Spans(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Parts of asked intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
+    """Parts of intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
 
     interval: Int64Array
     start: Int64Array
@@ -204,8 +203,8 @@ class Timeline:
         """
         first, last = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
-        asked, begins = np.unique(thread[order], return_index=True)
-        for code, rows in zip(asked.tolist(), np.split(order, begins[1:]), strict=False):
+        threads, begins = np.unique(thread[order], return_index=True)
+        for code, rows in zip(threads.tolist(), np.split(order, begins[1:]), strict=False):
             low, high = np.searchsorted(self.thread, [code, code + 1])
             first[rows] = low + np.searchsorted(self.end[low:high], start[rows], side="right")
             last[rows] = low + np.searchsorted(self.start[low:high], end[rows], side="left")
@@ -230,7 +229,7 @@ def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
 
 
 def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
-    """The threads in portions of about as many spans, of one thread at least."""
+    """The threads in groups of about as many spans; each group has at least one thread."""
     sizes = np.searchsorted(stack.thread, codes + 1) - np.searchsorted(stack.thread, codes)
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _PORTION)) + 1
     return [portion for portion in np.split(codes, cuts) if portion.size]

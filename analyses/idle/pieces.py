@@ -1,4 +1,4 @@
-"""Idle gaps cut into pieces, each with its cause, the span that caused it, and where that lies."""
+"""Idle gaps cut into pieces, each with its cause, the span that caused it, and the place of that span."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Where pieces lie; −1 for nowhere."""
+    """The places of pieces; −1 for none."""
 
     layer: Int64Array
     op: Int64Array
@@ -71,7 +71,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
     rows, place = _joined([host, rest]), _joined(places)
     order = np.lexsort((rows.start, rows.gap))
     gap, frame = rows.gap[order], place.frame[order]
-    made = pl.DataFrame(
+    pieces = pl.DataFrame(
         {
             "device_id": gaps["device_id"].gather(gap),
             "gap_id": gap,
@@ -87,7 +87,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
             "dependency": dependency.gather(gap),
         }
     )
-    return made.with_columns(
+    return pieces.with_columns(
         *(pl.when(pl.col(name) >= 0).then(name) for name in ("span_id", "layer_id", "op_id")),
         pl.col("cause").replace_strict(dict(enumerate(CAUSES)), return_dtype=pl.Enum(CAUSES)),
         pl.col("phase").replace_strict(dict(enumerate(PHASES)), return_dtype=pl.Enum(PHASES)),
@@ -95,18 +95,18 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
 
 
 def _frame_texts(owners: Attribution, frame: Int64Array) -> pl.Series:
-    """The names of the frames; null where there is none."""
+    """The names of frames; null for none."""
     rows = pl.Series(frame, dtype=pl.Int64)
     names = owners.model.stack.frame["name"]
-    known = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
-    return texts(names.gather(known)).str.slice(0, LONGEST_NAME)
+    frames = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
+    return texts(names.gather(frames)).str.slice(0, LONGEST_NAME)
 
 
 _Columns = TypeVar("_Columns", _Rows, _Places)
 
 
 def _joined(parts: list[_Columns]) -> _Columns:
-    """Parts one behind the other."""
+    """The concatenated parts."""
     kind = type(parts[0])
     return kind(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(kind)))
 
@@ -115,7 +115,7 @@ def _joined(parts: list[_Columns]) -> _Columns:
 
 
 def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
-    """The time of gaps in which the activity that ends them was not launched yet, by what the host did."""
+    """The time of gaps before the launch of the activity at their end, by what the host did."""
     stack = owners.model.stack
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     if scope.on_cpu:  # an operator is its own launch
@@ -133,7 +133,7 @@ def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: Sp
 
 
 def _stepping_thread(owners: Attribution) -> int:
-    """The thread that runs the steps of the process that has some; the one with most spans where none is known."""
+    """The thread that runs the steps of the process with steps; if none is known, the thread with the most spans."""
     mains = list(owners.model.phases.main.values())
     if mains:
         return mains[0]
@@ -145,7 +145,7 @@ def _stepping_thread(owners: Attribution) -> int:
 
 
 def _rest(scope: Scope, gaps: pl.DataFrame) -> tuple[_Rows, pl.Series]:
-    """The time of gaps after the launch, and for each gap the text of what its end waited for."""
+    """The time of gaps after the launch, and for each gap the text of the dependency at its end."""
     none = pl.Series([None] * gaps.height, dtype=pl.String)
     if scope.on_cpu or not gaps.height:
         nothing = np.zeros(0, dtype=np.int64)
@@ -163,13 +163,13 @@ def _rest(scope: Scope, gaps: pl.DataFrame) -> tuple[_Rows, pl.Series]:
     cause = np.where(linked, cause, _C["not_captured"])
     begin = np.where(late, np.minimum(launched, end), start)
     span = np.where(late, gaps["launch_id"].fill_null(-1).to_numpy(), -1)
-    left = np.flatnonzero(end > begin)
-    rows = _Rows(left, begin[left], end[left], cause[left], span[left])
+    remaining = np.flatnonzero(end > begin)
+    rows = _Rows(remaining, begin[remaining], end[remaining], cause[remaining], span[remaining])
     return rows, _named_sources(scope, gaps, waits)
 
 
 def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
-    """`kernel (stream 20)`, and the device where it is another one; null for gaps that waited for nothing."""
+    """`kernel (stream 20)`, with the device if it is another one; null for gaps without a dependency."""
     wanted = waits.select(pl.col("source").alias("activity_id")).unique()
     # Names as text only of what was waited for: those of all kernels would take more than all else.
     sources = scope.trace.device.join(wanted, on="activity_id", how="semi").select(
@@ -204,10 +204,10 @@ def _at_activities(
     """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
     ended = gaps["ended_by"].gather(rows.gap)
     chosen = pl.DataFrame({"activity_id": ended})
-    known = owners.activities.select("activity_id", "layer_id", "phase")
+    activities = owners.activities.select("activity_id", "layer_id", "phase")
     anchors = scope.overlapping.select("activity_id", "op_id", "launch_id")
     joined = chosen.join(anchors, on="activity_id", how="left", maintain_order="left").join(
-        known, on="activity_id", how="left", maintain_order="left"
+        activities, on="activity_id", how="left", maintain_order="left"
     )
     op = joined["op_id"].fill_null(-1).to_numpy()
     launch = joined["launch_id"].fill_null(-1).to_numpy()
@@ -228,8 +228,8 @@ def _at_activities(
 def _frames(
     owners: Attribution, rows: _Rows, spans: Int64Array, main: Int64Array, causes: SpanCauses
 ) -> Int64Array:
-    """The user's frame around each span; where there is none on its thread (the autograd engine's have none), that
-    of the main thread at that time.
+    """The user's frame around each span. If its thread has none, like threads of the autograd engine, the main thread's
+    frame at that time.
     """
     frame = take(causes.frame, spans)
     lost = np.flatnonzero((frame < 0) & (main[rows.gap] >= 0))
@@ -240,11 +240,11 @@ def _frames(
 
 
 def _main_threads(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> Int64Array:
-    """For each gap the main thread of the process that launched what ended it; −1 where that is unknown."""
+    """For each gap the main thread of the process that launched the activity at its end; −1 if that is unknown."""
     if scope.on_cpu:
         return np.full(gaps.height, _stepping_thread(owners), dtype=np.int64)
     launch = gaps["launch_id"].fill_null(-1).to_numpy()
     main = np.full(launch.size, -1, dtype=np.int64)
-    known = launch >= 0
-    main[known] = owners.model.phases.main_thread(owners.model.stack.process[launch[known]])
+    launched = launch >= 0
+    main[launched] = owners.model.phases.main_thread(owners.model.stack.process[launch[launched]])
     return main

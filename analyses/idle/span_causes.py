@@ -1,4 +1,4 @@
-"""Of each host span: why a device waits while it is the innermost, and the frame of the user's code around it."""
+"""For each host span: why a device waits while the span is the innermost, and the frame of the user's code around it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class SpanCauses:
 def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     """The causes of all spans of a trace.
 
-    An API call that waits, allocates, launches or loads code says so itself. Else what lies in the data loader is
-    data loading; else the nearest span around it decides whose name tells; else it is dispatch inside an operator,
-    and Python outside. Where the names in the trace show no PyTorch it is a call of a library, and where they show no
-    Python host code.
+    An API call that waits, allocates, launches or loads code has its own cause. Otherwise a span in the data loader is
+    data loading. Otherwise the nearest span around it with a name that gives a cause decides. Otherwise it is dispatch
+    inside an operator, and Python outside. If the names in the trace show no PyTorch, dispatch is a library call; if
+    they show no Python, Python is host code.
     """
     shown = program(trace)
     dispatch = _C["operator_dispatch" if shown.pytorch else "library_call"]
@@ -83,15 +83,15 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
     own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["profiler_overhead"]])
-    told = (around >= 0) & (~runtime | own_work)
-    cause[told] = around[told]
+    inherits = (around >= 0) & (~runtime | own_work)
+    cause[inherits] = around[inherits]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
     return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)
 
 
 def _marks(stack: HostStack) -> Int64Array:
-    """The cause that a span's own name and kind tell; −1 where they do not."""
+    """The cause that a span's own name and kind give; −1 if they give none."""
     mark = np.full(stack.size, _UNMARKED, dtype=np.int64)
     # The last row that matches holds.
     for pattern, cause, kinds in (
@@ -123,16 +123,16 @@ def _loading(model: StackModel) -> BoolArray:
 
 
 def _in_marked_calls(stack: HostStack, marked: BoolArray) -> BoolArray:
-    """Spans inside an API call that tells its cause."""
+    """Spans inside an API call with a cause."""
     mask: BoolArray = stack.nesting.nearest_ancestor(marked) >= 0
     return mask
 
 
 def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
-    """Copy calls that waited for their copy, and those that returned before it was done, whatever their name says.
+    """Copy calls that waited for their copy, and those that returned earlier, whatever their name says.
 
-    Of copies from or to pageable memory those waited that returned when it was done; of those that do not name the
-    memory (ROCm's) only calls of a length that shows it.
+    A copy from or to pageable memory waited if it returned at the end of the copy. If the name does not give the memory
+    (ROCm), only the duration of the call shows it.
     """
     copies = trace.device.filter((pl.col("kind") == "memcpy") & pl.col("launch_id").is_not_null()).select(
         "launch_id",
@@ -148,7 +148,7 @@ def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
 
 
 def user_frames(stack: HostStack) -> BoolArray:
-    """Which spans are frames of Python code that belongs to no library and not to Python's own."""
+    """Which spans are frames of Python code that belongs neither to a library nor to Python itself."""
     names = stack.frame.filter(pl.col("kind") == "python").select(pl.col("name").unique())
     path = (
         pl.col("name")

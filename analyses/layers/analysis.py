@@ -1,13 +1,13 @@
 """Which layer of the model takes the time: device time along the tree of layers (DEFINITIONS §5).
 
-Every activity belongs to one layer, to a pseudo-layer in angle brackets (work in no layer, but in a phase with a
-name: `<loss>`, `<optimizer>`, `<data>`) or to `unattributed`; `tracekit.analyses.attribution` says by which signal.
-A row's own time is the sum of its own activities, so the own times of all rows sum to the device time exactly.
-Inclusive times add those of the rows below it in the tree. Without a device they are operators' self times.
+Every activity belongs to one layer, to a pseudo-layer in angle brackets (work in no layer, but in a phase with a name:
+`<loss>`, `<optimizer>`, `<data>`) or to `unattributed`; `tracekit.analyses.attribution` gives the method. The own time
+of a row is the sum of its own activities, so the own times of all rows sum to the device time exactly. Inclusive times
+add those of the rows below it in the tree. Without a device, the self times of operators replace the activities.
 
-Host time is that of the calls of the layers on the threads that ran them, less what passed in calls of other layers
-(a layer's own), and rolled up along the tree (inclusive). The backward pass calls no layers, so it is in none of
-them; a forward pass that is computed again is.
+Host time is the time of a layer's calls on their threads. The own time leaves out calls of other layers, and the
+inclusive time adds the rows below. The backward pass calls no layers, so host times do not include it, except for
+layers that it computes again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["CLASSES", "TABLES", "Layers", "has_layers", "layers", "most_own_time
 CLASSES = ("compute", "communication", "memory")
 
 _SOURCES = ("capture", "module", "range", "compiled", "interval")
-"""Sources of layers that are part of the model; the others stand for work in no layer."""
+"""The sources of layers that are part of the model; other rows stand for work in no layer."""
 
 _NAMED = 3
-"""Layers in the answer."""
+"""The number of layers in the answer."""
 
 _LONGEST = 48
-"""Of a longer path the end is told, which tells most."""
+"""The answer shows only the end of a longer path, which says most."""
 
 _SUMS = (
     "device_own_ns",
@@ -118,23 +118,24 @@ class Layers(Result):
     """Device and host time along the tree of layers."""
 
     tree: pl.DataFrame
-    """One row per layer with any time, a walk through the tree in the order in which layers first ran. `path`, `parent` (its
-    path), `name` (the last part), `type` (class of the module), `source` of the layer, `depth`; `calls` in the scope;
-    `device_ns` inclusive and `device_own_ns`; the inclusive time by phase (`forward_ns` … `other_ns`) and by class
-    (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, in which at least one of those activities
-    ran; `recomputed_ns`, forward work that ran again in the backward pass; `activities` (inclusive); `share` and `own_share`
-    of the summed device time. `host_ns` and `host_self_ns` are null for rows without calls of their own or below.
-    `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle time that a span of the layer caused
-    (`analyses.idle.causes`), null where no launch was recorded. `layer_id` and `parent_layer_id` number the layers; the row
-    `unattributed` has none."""
+    """One row per layer with any time, in depth-first order, siblings in the order in which they first ran. `path`,
+    `parent` (its path), `name` (the last part), `type` (class of the module), `source` of the layer, `depth`; `calls`
+    in the scope; `device_ns` (inclusive) and `device_own_ns`; the inclusive time by phase (`forward_ns` … `other_ns`)
+    and by class (`class_compute_ns`, `class_communication_ns`, `class_memory_ns`); `union_ns`, the time in which at
+    least one of those activities ran; `recomputed_ns`, forward work that ran again in the backward pass; `activities`
+    (inclusive); `share` and `own_share` of the summed device time. `host_ns` and `host_self_ns` are null if neither the
+    row nor the rows below it have calls. `idle_caused_ns` (inclusive) and `idle_caused_own_ns` are the device's idle
+    time that a span of the layer caused (`analyses.idle.causes`), null if no launch was recorded. `layer_id` and
+    `parent_layer_id` number the layers; they are null for the row `unattributed`.
+    """
     by_type: pl.DataFrame | None
-    """The rows by class (`Conv2d`), a layer inside one of its own class counted once; None when no type is known."""
+    """The rows by class (`Conv2d`). A layer inside another of its class counts once. None if no class is known."""
     by_pattern: pl.DataFrame
-    """The same by path with `*` for numbers (`encoder.layer.*.attention`)."""
+    """The rows by path, with `*` for numbers (`encoder.layer.*.attention`)."""
     by_phase: pl.DataFrame
     """`activities`, `device_ns`, `share` per phase."""
     coverage: pl.DataFrame
-    """The same per method of attribution."""
+    """`activities`, `duration_ns`, `share` per method of attribution."""
     attributed_share: float | None
     """The part of the device time in layers or named phases; None when nothing ran."""
 
@@ -155,38 +156,38 @@ def layers(scope: Scope | Trace) -> Layers:
 
 
 def _layers(scope: Scope) -> Layers:
-    known = attribution(scope)
+    places = attribution(scope)
     rows = attributed(scope)
     total = int(rows["duration"].sum())
-    tree = _tree(scope, known, rows, total)
+    tree = _tree(scope, places, rows, total)
     by_phase = _by_phase(rows, total)
     by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), "pattern", total)
     types = tree.with_columns(_type_or_pseudo().alias("type"))
     return Layers(
-        answer=_answer(by_pattern, by_phase, has_layers(tree), known.coverage_share, on_cpu=scope.on_cpu),
-        not_captured="; ".join(known.missing) or None,
+        answer=_answer(by_pattern, by_phase, has_layers(tree), places.coverage_share, on_cpu=scope.on_cpu),
+        not_captured="; ".join(places.missing) or None,
         tree=tree,
         by_type=by_group(types, "type", total) if tree["type"].is_not_null().any() else None,
         by_pattern=by_pattern,
         by_phase=by_phase,
-        coverage=known.coverage,
-        attributed_share=known.coverage_share,
+        coverage=places.coverage,
+        attributed_share=places.coverage_share,
     )
 
 
 def _type_or_pseudo() -> pl.Expr:
-    """What stands for work in no layer has no class; its name takes the place."""
+    """Rows for work in no layer have no class; their name takes its place."""
     return pl.when(pl.col("source").is_in(_SOURCES)).then("type").otherwise("name")
 
 
-def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
-    table = known.layers
+def _tree(scope: Scope, places: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
+    table = places.layers
     # One more row, for what is in no layer.
     parent = np.append(table["parent_layer_id"].fill_null(-1).to_numpy(), -1)
     depth = np.append(table["depth"].to_numpy(), 0)
     layer = rows["layer_id"].fill_null(table.height).to_numpy()
     own, first = _own_sums(scope, rows, layer, parent.size)
-    host = host_times(scope, known.model, parent.size)
+    host = host_times(scope, places.model, parent.size)
     sums = rolled_up(own, parent, depth)
     device = sums[:, 0]
     calls, inside = host.rolled_up(parent, depth)
@@ -205,7 +206,7 @@ def _tree(scope: Scope, known: Attribution, rows: pl.DataFrame, total: int) -> p
 def _own_sums(
     scope: Scope, rows: pl.DataFrame, layer: Int64Array, size: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Per layer the sums of `_SUMS` over its own activities, and when the first of them was launched."""
+    """For each layer the sums of `_SUMS` over its own activities, and the first launch of them."""
     time = pl.col("duration")
     frame = rows.select("duration", "phase", "class", "recomputed").with_columns(
         pl.Series("layer", layer), pl.Series("launched", launch_times(scope.trace, rows))
@@ -244,20 +245,20 @@ def _columns(
         "path": _with(paths, lost["path"]),
         "parent": _with(paths.gather(above), None),
         **{name: _with(table[name], lost.get(name)) for name in ("name", "type", "source", "depth")},
-        "calls": _or_null(calls, inside.known),
+        "calls": _or_null(calls, inside.has_spans),
         "device_ns": pl.Series(sums[:, 0]),
         "device_own_ns": pl.Series(own[:, 0]),
     }
     columns |= {name: pl.Series(sums[:, at]) for at, name in enumerate(_SUMS) if at}
     return columns | {
         "union_ns": pl.Series(union),
-        "host_ns": _or_null(inside.total, inside.known),
-        "host_self_ns": _or_null(host.total, inside.known),
+        "host_ns": _or_null(inside.total, inside.has_spans),
+        "host_self_ns": _or_null(host.total, inside.has_spans),
     }
 
 
 def _idle_caused(scope: Scope, size: int) -> Int64Array:
-    """Per layer the idle time that its own spans caused; the last row has what no layer caused."""
+    """For each layer the idle time that its own spans caused; the last row has the idle time that no layer caused."""
     pieces = idle_causes(scope).pieces
     caused = np.zeros(size, dtype=np.int64)
     np.add.at(caused, pieces["layer_id"].fill_null(size - 1).to_numpy(), pieces["duration_ns"].to_numpy())
@@ -265,22 +266,22 @@ def _idle_caused(scope: Scope, size: int) -> Int64Array:
 
 
 def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
-    told = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
-    known = np.full(idle.size, bool(told))
-    return {"idle_caused_ns": _or_null(idle, known), "idle_caused_own_ns": _or_null(own, known)}
+    has_launches = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
+    captured = np.full(idle.size, bool(has_launches))
+    return {"idle_caused_ns": _or_null(idle, captured), "idle_caused_own_ns": _or_null(own, captured)}
 
 
 def _with(values: pl.Series, last: object) -> pl.Series:
     return pl.concat([values, pl.Series([last], dtype=values.dtype)], rechunk=True)
 
 
-def _or_null(values: Int64Array, known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-    frame = pl.DataFrame({"value": values, "known": known})
+def _or_null(values: Int64Array, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
+    frame = pl.DataFrame({"value": values, "known": captured})
     return frame.select(pl.when("known").then("value")).to_series()
 
 
 def _walk(kept: Int64Array, parent: Int64Array, first: Int64Array) -> Int64Array:
-    """The kept rows depth first, siblings by when they first ran; the last row of all stays the last."""
+    """The kept rows in depth-first order, siblings in the order in which they first ran; the last row stays last."""
     place = np.full(parent.size, -1, dtype=np.int64)
     place[kept] = np.arange(kept.size)
     above = np.where(parent[kept] >= 0, place[np.maximum(parent[kept], 0)], -1)
@@ -299,30 +300,37 @@ def _by_phase(rows: pl.DataFrame, total: int) -> pl.DataFrame:
 
 
 def has_layers(tree: pl.DataFrame) -> bool:
-    """Whether any row of a tree is a layer of the model, and not only work outside of it."""
+    """Whether a tree has a row for a layer of the model, and not only rows for work outside layers."""
     return bool(tree["source"].is_in(_SOURCES).any())
 
 
 def _answer(
-    by_pattern: pl.DataFrame, by_phase: pl.DataFrame, known: bool, covered: float | None, *, on_cpu: bool
+    by_pattern: pl.DataFrame,
+    by_phase: pl.DataFrame,
+    layers_known: bool,
+    covered: float | None,
+    *,
+    on_cpu: bool,
 ) -> str:
     if covered is None:
         return "Nothing ran."
     total = format_ns(int(by_phase["device_ns"].sum()))
     what = "operators' self time" if on_cpu else "device time"
-    if not known:
-        told = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
-        return f"No layer is known for {total} of {what}; by phase: {told}."
-    told = ", ".join(
+    if not layers_known:
+        phases = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
+        return f"The layers of {total} of {what} are unknown. By phase: {phases}."
+    largest = ", ".join(
         f"{label} {format_share(share)}" for label, _, share in most_own_time(by_pattern, count=_NAMED)
     )
-    return f"{format_share(covered)} of {total} of {what} is in layers or named phases; most of it is in: {told}."
+    return (
+        f"{format_share(covered)} of {total} of {what} is in layers or named phases. The largest: {largest}."
+    )
 
 
 def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:
-    """(label, ns, share of the device time) of the layers with the most time of their own.
+    """(label, ns, share of the device time) of the layers with the most own time.
 
-    Layers that differ only in numbers count as one, and the label says how many they are.
+    Layers that differ only in numbers count as one, and the label gives their number.
     """
     rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
     return [
@@ -332,7 +340,7 @@ def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, in
 
 
 def _short(path: str) -> str:
-    """The path, or the last parts of it that are not too long."""
+    """The path, or as many of its last parts as fit."""
     if len(path) <= _LONGEST:
         return path
     start = re.compile(r"[./]").search(path, len(path) - _LONGEST)

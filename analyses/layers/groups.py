@@ -18,13 +18,14 @@ __all__ = ["HostTimes", "by_group", "host_times", "pattern_of", "shares"]
 _INCLUSIVE = ("device_ns", *(f"{name}_ns" for name in PHASES), "recomputed_ns", "host_ns")
 _NUMBER = r"(^|[./])\d+([./]|$)"
 _NUMBERED = r"(^|[_ #:\-])\d+([./]|$)"
-"""A part of a path that is a number, and one that ends in one: what tells repeated layers apart."""
+"""A part of a path that is a number or ends in a number, which tells repeated layers apart."""
 
 
 def pattern_of(tree: pl.DataFrame) -> pl.Series:
-    """The path of each row with `*` for the numbers that tell repeated layers apart.
+    """The path of each row, with `*` for the numbers that tell repeated layers apart.
 
-    Of a capture those are the parts that are numbers; in other paths also the numbers at the end of a part.
+    In the paths of a capture, these are the parts that are numbers; in other paths also the numbers at the end of a
+    part.
     """
     path = pl.col("path")
     # Twice, since two neighbours share the character between them.
@@ -38,9 +39,11 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
 
 
 def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
-    """The rows by `key`: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that they caused, `share` (inclusive)
-    and `own_share`; the most own time first. Inclusive times leave out layers inside another of their group, whose
-    time that one has already.
+    """The rows by `key`, with the most own time first.
+
+    Columns: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that the layers
+    caused, `share` (inclusive) and `own_share`. Inclusive times leave out layers inside another layer of their group,
+    which has their time already.
     """
     group = tree.select(pl.col(key).rank("dense").cast(pl.Int64).fill_null(0)).to_series().to_numpy()
     outer = pl.Series("outer", ~has_same_above(parent_rows(tree), group))
@@ -86,27 +89,27 @@ def _sum_or_null(column: str, wanted: pl.Expr | None = None) -> pl.Expr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTimes:
-    """Per layer: `calls`, their `total` time in ns, the start of the `first`, and whether calls are `known`."""
+    """Per layer: `calls`, their `total` time in ns, the start of the `first`, and whether the layer `has_spans`."""
 
     calls: Int64Array
     total: Int64Array
     first: Int64Array
-    known: BoolArray
+    has_spans: BoolArray
 
     def rolled_up(self, parent: Int64Array, depth: Int64Array) -> tuple[Int64Array, HostTimes]:
-        """Each layer's own calls, and the same with `total`, `first` and `known` over all layers below it."""
-        known = rolled_up(self.known.astype(np.int64), parent, depth) > 0
+        """Each layer's own calls, and the same with `total`, `first` and `has_spans` over all layers below it."""
+        has_spans = rolled_up(self.has_spans.astype(np.int64), parent, depth) > 0
         first = rolled_up_least(self.first, parent, depth)
-        return self.calls, HostTimes(self.calls, rolled_up(self.total, parent, depth), first, known)
+        return self.calls, HostTimes(self.calls, rolled_up(self.total, parent, depth), first, has_spans)
 
 
 def host_times(scope: Scope, model: StackModel, size: int) -> HostTimes:
-    """The own host times of the layers in the scope's window on the host; `size` rows, one a layer.
+    """The own host times of the layers in the scope's window on the host; `size` rows, one for each layer.
 
-    A call's own time is what of it passes in no call of another layer of the same source. The ranges of a
-    pseudo-layer count where no layer is open; one inside another of the same pseudo-layer is no further call.
+    A call's own time leaves out calls of other layers of the same source. The ranges of a pseudo-layer count where no
+    layer is open; a range inside another of the same pseudo-layer is not a call.
     """
-    found = HostTimes(
+    times = HostTimes(
         np.zeros(size, dtype=np.int64),
         np.zeros(size, dtype=np.int64),
         np.full(size, np.iinfo(np.int64).max),
@@ -114,12 +117,12 @@ def host_times(scope: Scope, model: StackModel, size: int) -> HostTimes:
     )
     for source in model.layers.sources:
         inside = _in_window(scope, source.nesting) & (source.layer >= 0)
-        _add(found, source.nesting, source.layer, inside, inside)
-    _add_pseudo_layers(found, scope, model)
-    return found
+        _add(times, source.nesting, source.layer, inside, inside)
+    _add_pseudo_layers(times, scope, model)
+    return times
 
 
-def _add_pseudo_layers(found: HostTimes, scope: Scope, model: StackModel) -> None:
+def _add_pseudo_layers(times: HostTimes, scope: Scope, model: StackModel) -> None:
     layer = model.phases.marked_layer
     marks = np.flatnonzero(layer >= 0)
     if not marks.size:
@@ -135,14 +138,14 @@ def _add_pseudo_layers(found: HostTimes, scope: Scope, model: StackModel) -> Non
     owner = owner[order]
     counted = _in_window(scope, nesting) & (owner >= 0)
     again = (nesting.parent >= 0) & (owner[np.maximum(nesting.parent, 0)] == owner)
-    _add(found, nesting, owner, counted, counted & ~again)
+    _add(times, nesting, owner, counted, counted & ~again)
 
 
-def _add(found: HostTimes, nesting: Nesting, layer: Int64Array, counted: BoolArray, calls: BoolArray) -> None:
-    np.add.at(found.total, layer[counted], nesting.self_time()[counted])
-    np.add.at(found.calls, layer[calls], 1)
-    np.minimum.at(found.first, layer[counted], nesting.start[counted])
-    found.known[layer[layer >= 0]] = True
+def _add(times: HostTimes, nesting: Nesting, layer: Int64Array, counted: BoolArray, calls: BoolArray) -> None:
+    np.add.at(times.total, layer[counted], nesting.self_time()[counted])
+    np.add.at(times.calls, layer[calls], 1)
+    np.minimum.at(times.first, layer[counted], nesting.start[counted])
+    times.has_spans[layer[layer >= 0]] = True
 
 
 def _in_window(scope: Scope, nesting: Nesting) -> BoolArray:

@@ -52,12 +52,12 @@ def layer_stacks(of: Scope | Trace, *, phase: str | None = None) -> pl.DataFrame
 
 def _frames_of_layers(layers: pl.DataFrame) -> pl.DataFrame:
     """`layer_id` and `layers`: the names from the root down to it."""
-    found: dict[int, list[str]] = {}
+    frames: dict[int, list[str]] = {}
     for layer, above, name in layers.sort("depth")["layer_id", "parent_layer_id", "name"].rows():
-        found[layer] = [*found.get(above, ()), name]
+        frames[layer] = [*frames.get(above, ()), name]
     return pl.DataFrame(
         [
-            pl.Series("layer_id", list(found), pl.Int64),
-            pl.Series("layers", list(found.values()), pl.List(pl.String)),
+            pl.Series("layer_id", list(frames), pl.Int64),
+            pl.Series("layers", list(frames.values()), pl.List(pl.String)),
         ]
     )

@@ -51,8 +51,8 @@ class LayerTracks:
     device: pl.DataFrame
 
 
-def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
-    """The bars of all layers; `found` is the attribution of `scope`.
+def layer_tracks(scope: Scope, attributed: Attribution) -> LayerTracks:
+    """The bars of all layers; `attributed` is the attribution of `scope`.
 
     >>> import tracekit
     >>> from tracekit.analyses.attribution import attribution
@@ -62,7 +62,7 @@ def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
     >>> sorted(bars["phase"].unique().cast(str))
     ['backward', 'data', 'forward', 'optimizer', 'other']
     """
-    model = found.model
+    model = attributed.model
     threads = pl.DataFrame(
         {
             "thread": model.stack.thread,
@@ -70,9 +70,9 @@ def layer_tracks(scope: Scope, found: Attribution) -> LayerTracks:
             "thread_id": model.stack.frame["thread_id"],
         }
     ).unique("thread", keep="first")
-    bars = pl.concat([_spans(model), _markers(model), _nodes(scope, found)])
+    bars = pl.concat([_spans(model), _markers(model), _nodes(scope, attributed)])
     host = _nested(bars, ["thread", "phase"]).join(threads, on="thread", how="left", maintain_order="left")
-    return LayerTracks(host=host.select("process_id", "thread_id", *_BAR), device=_device(scope, found))
+    return LayerTracks(host=host.select("process_id", "thread_id", *_BAR), device=_device(scope, attributed))
 
 
 def _spans(model: StackModel) -> pl.DataFrame:
@@ -99,24 +99,28 @@ def _markers(model: StackModel) -> pl.DataFrame:
     )
 
 
-def _nodes(scope: Scope, found: Attribution) -> pl.DataFrame:
+def _nodes(scope: Scope, attributed: Attribution) -> pl.DataFrame:
     """Runs of the outermost backward nodes of each thread."""
-    model = found.model
+    model = attributed.model
     stack, backward = model.stack, model.backward
     rows = np.flatnonzero(backward.is_node & (take(backward.node, stack.nesting.parent) < 0))
     places = model.places(rows)
     # A thread works off its nodes from the highest number down, so a higher one begins another backward pass.
     frame = pl.DataFrame({"thread": stack.thread[rows], "number": stack.sequence[rows]})
-    known = pl.when(pl.col("number") >= 0).then("number").forward_fill().over("thread")
-    begins = frame.select((known > known.shift(1)).fill_null(value=False).cum_sum().cast(pl.Int64))
+    latest_number = pl.when(pl.col("number") >= 0).then("number").forward_fill().over("thread")
+    begins = frame.select(
+        (latest_number > latest_number.shift(1)).fill_null(value=False).cum_sum().cast(pl.Int64)
+    )
     step = _step_at(scope, stack.start[rows])
     group = _codes(begins.to_series().to_numpy(), step, places.phase)
-    made = _runs(stack.thread[rows], stack.start[rows], stack.end[rows], places.layer, group, found.layers)
-    return made.with_columns(pl.lit(_BACKWARD, pl.Int64).alias("phase")).select(_COLUMNS)
+    bars = _runs(
+        stack.thread[rows], stack.start[rows], stack.end[rows], places.layer, group, attributed.layers
+    )
+    return bars.with_columns(pl.lit(_BACKWARD, pl.Int64).alias("phase")).select(_COLUMNS)
 
 
-def _device(scope: Scope, found: Attribution) -> pl.DataFrame:
-    rows, places = scope.activities, found.activities
+def _device(scope: Scope, attributed: Attribution) -> pl.DataFrame:
+    rows, places = scope.activities, attributed.activities
     if scope.on_cpu or not rows.height:
         return pl.DataFrame(schema={"device_id": pl.Int64, "stream_id": pl.Int64, **_BAR})
     streams = (
@@ -140,35 +144,35 @@ def _device(scope: Scope, found: Attribution) -> pl.DataFrame:
     following = frame.select(pl.col("start").shift(-1).over("thread")).to_series()
     end = frame.select(pl.min_horizontal("end", following)).to_series().to_numpy()
     phase = frame["phase"].to_numpy()
-    calls = _outermost_calls(found.model, frame["launch_id"].fill_null(-1).to_numpy())
+    calls = _outermost_calls(attributed.model, frame["launch_id"].fill_null(-1).to_numpy())
     group = _codes(phase, frame["step"].to_numpy(), calls)
-    made = _runs(thread, start, end, frame["layer_id"].to_numpy(), group, found.layers, phase)
-    made = _nested(made.select(_COLUMNS), ["thread"])
-    made = made.join(
+    bars = _runs(thread, start, end, frame["layer_id"].to_numpy(), group, attributed.layers, phase)
+    bars = _nested(bars.select(_COLUMNS), ["thread"])
+    bars = bars.join(
         streams.with_columns(pl.col("thread").cast(pl.Int64)), on="thread", maintain_order="left"
     )
-    return made.select("device_id", "stream_id", *_BAR)
+    return bars.select("device_id", "stream_id", *_BAR)
 
 
 def _outermost_calls(model: StackModel, launches: Int64Array) -> Int64Array:
     """A number for the outermost layer span around each launch; −1 for none."""
-    found = np.full(launches.size, -1, dtype=np.int64)
+    outermost = np.full(launches.size, -1, dtype=np.int64)
     passed = 0
     for source in model.layers.sources:
-        open_ = np.flatnonzero((found < 0) & (launches >= 0))
+        open_ = np.flatnonzero((outermost < 0) & (launches >= 0))
         rows = launches[open_]
         at = source.nesting.innermost_at(model.stack.thread[rows], model.stack.start[rows])
         depth = source.nesting.depth()
         roots = source.nesting.nearest_ancestor(depth == 0)
         call = take(roots, at)
-        found[open_] = np.where(call >= 0, call + passed, -1)
+        outermost[open_] = np.where(call >= 0, call + passed, -1)
         passed += depth.size
-    return found
+    return outermost
 
 
 def _step_at(scope: Scope, time: Int64Array) -> Int64Array:
-    found: Int64Array = np.searchsorted(scope.steps["start"].to_numpy(), time, side="right").astype(np.int64)
-    return found
+    index: Int64Array = np.searchsorted(scope.steps["start"].to_numpy(), time, side="right").astype(np.int64)
+    return index
 
 
 def _codes(*columns: Int64Array) -> Int64Array:
@@ -215,13 +219,13 @@ def _ancestors(layers: pl.DataFrame) -> Int64Array:
     """Row = layer, column = level: the ancestor of that level, itself included; −1 below it."""
     depth, parent = layers["depth"].to_numpy(), layers["parent_layer_id"].fill_null(-1).to_numpy()
     levels = int(depth.max()) + 1 if depth.size else 0
-    found = np.full((depth.size, levels), -1, dtype=np.int64)
+    ancestors = np.full((depth.size, levels), -1, dtype=np.int64)
     at = np.arange(depth.size, dtype=np.int64)
     for level in reversed(range(levels)):
         here = np.flatnonzero(depth[at] == level)
-        found[here, level] = at[here]
+        ancestors[here, level] = at[here]
         at[here] = np.where(parent[at[here]] >= 0, parent[at[here]], at[here])
-    return found
+    return ancestors
 
 
 def _bars(

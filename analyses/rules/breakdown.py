@@ -27,8 +27,8 @@ BUSY_ENOUGH: Final = 0.90
 def low_utilisation(_scope: Scope, result: Breakdown) -> Evidence | None:
     """The device does nothing for much of the window.
 
-    Looks at the busiest device: the window cannot get shorter than that one's work, so its idle time is what there is
-    to win. Says how much; the rules of idle, launches and steps say why.
+    The rule looks at the busiest device. The window cannot become shorter than the work of that device, so its idle time
+    is the most that can be saved. The rules of idle, launches and steps give the reason.
 
     Fires when the busiest device works less than `BUSY_ENOUGH` of the window.
     """
@@ -38,11 +38,12 @@ def low_utilisation(_scope: Scope, result: Breakdown) -> Evidence | None:
     utilisation = row["utilisation"]
     if utilisation is None or utilisation >= BUSY_ENOUGH:
         return None
-    others = result.devices.height - 1
+    devices = result.devices.height
     return Evidence(
         title=f"Device {row['device_id']} is busy only {format_share(utilisation)} of the time",
-        text=f"{format_ns(row['idle_ns'])} idle of {format_ns(row['window_ns'])}; {format_ns(row['busy_ns'])} busy"
-        + (f", the most of {others + 1} devices." if others else "."),
+        text=f"It is idle for {format_ns(row['idle_ns'])} of {format_ns(row['window_ns'])} and busy for "
+        f"{format_ns(row['busy_ns'])}"
+        + (f". It is the busiest of {devices} devices." if devices > 1 else "."),
         ns_at_stake=row["idle_ns"],
         severity=by_share(row["idle_ns"], row["window_ns"]),
     )
@@ -54,13 +55,11 @@ LOW_UTILISATION = Rule(
     evidence=low_utilisation,
     runs="device",
     advice=Advice(
-        "Find what it waits for in the idle and launches tables: feed it with a larger batch, "
-        "asynchronous data loading and copies, and torch.compile or CUDA graphs where the host is the "
-        "slower side.",
+        "The idle and launches tables show what it waits for. Use larger batches, asynchronous loading and copies, "
+        "and torch.compile or CUDA graphs if the host is slower.",
         plain=(
-            "Find what it waits for in the idle and launches tables: give the device more work at a time, "
-            "prepare and copy data asynchronously, and replay what repeats as a CUDA graph where the host is "
-            "the slower side."
+            "The idle and launches tables show what it waits for. Give the device more work at a time, prepare and copy "
+            "data asynchronously, and replay repeated work as a CUDA graph if the host is slower."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -71,7 +70,7 @@ LOW_UTILISATION = Rule(
 # -- exposed_communication --------------------------------------------------------------------------
 
 EXPOSED_SHARE: Final = 0.05
-"""Below a twentieth of the window the first and last collective of a step, which nothing can hide, explain it."""
+"""Less than a twentieth of the window can come from the first and last collective of a step, which nothing can hide."""
 
 _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     (
@@ -81,16 +80,16 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"all_?gather|reduce_?scatter",
-        "With FSDP prefetch the next layer's parameters (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
-        "set_modules_to_forward_prefetch of fully_shard) and shard within a node first",
+        "With FSDP, prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
+        "set_modules_to_forward_prefetch of fully_shard), and shard within a node first",
     ),
     (
         r"all_?reduce|reduce",
-        "Let DistributedDataParallel overlap it with backward: tune bucket_cap_mb, set gradient_as_bucket_view=True, "
+        "Let DistributedDataParallel overlap it with the backward pass: tune bucket_cap_mb, set gradient_as_bucket_view=True, "
         "accumulate gradients under no_sync(), or reduce in bf16 with a communication hook",
     ),
 )
-_RANKS: Final = ". Compare the ranks first: part of it may be waiting for a slower rank."
+_RANKS: Final = ". Compare the ranks first: part of this time may be a wait for a slower rank."
 
 
 def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
@@ -116,9 +115,10 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     name = collectives["name"][0] if collectives.height else ""
     remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
     return Evidence(
-        title=f"Communication that nothing hides takes {format_share(exposed / window)} of the time",
-        text=f"{format_ns(exposed)} of {format_ns(row['communication_ns'])} of communication ran without computation "
-        f"beside it, in a window of {format_ns(window)}; the most time went to {name.partition('(')[0]}.",
+        title=f"Exposed communication takes {format_share(exposed / window)} of the time",
+        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(row['communication_ns'])} of "
+        "communication ran while no computation ran. The collective with the most time is "
+        f"{name.partition('(')[0]}.",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
         advice=None if remedy is None else Advice(f"{remedy}{_RANKS}"),
@@ -132,8 +132,8 @@ EXPOSED_COMMUNICATION = Rule(
     advice=Advice(
         f"Start collectives earlier with async_op=True and wait for them only where the result is used{_RANKS}",
         plain=(
-            "Start communication earlier, on a stream of its own, and wait for it only where the result is "
-            "used; send fewer bytes. Compare the ranks first: part of it may be waiting for a slower rank."
+            "Start communication earlier, on a separate stream, and wait for it only where the result is used; send "
+            f"fewer bytes{_RANKS}"
         ),
     ),
     answers=frozenset({"communication-bound"}),
@@ -143,16 +143,16 @@ EXPOSED_COMMUNICATION = Rule(
 # -- incomplete_capture -----------------------------------------------------------------------------
 
 _FLAGS: Final = {"shapes": "--shapes", "memory": "--memory", "modules": "--stack"}
-"""What records them in a capture."""
+"""The flags of `tracekit capture` that record them."""
 
 
 def incomplete_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
-    """What the profile lacks, and the flag of torch.profiler that would record it.
+    """The profile lacks data that a table of the report needs; the advice names the flag of torch.profiler.
 
-    Only what would enable a table of the report is named. A run that never used a device is not told to record one:
-    that takes runtime calls without device activity.
+    The finding names missing data only if a table of the report needs them. It asks for device activity only if there are
+    runtime calls, so not for a run that used no device.
 
-    Fires when a table of the report stays empty for want of a flag; profiles of torch.profiler only.
+    Fires when a table of the report stays empty because a flag was not set; only for profiles of torch.profiler.
     """
     trace = scope.trace
     if not format_named(trace.meta.format).of_pytorch:
@@ -165,7 +165,7 @@ def incomplete_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     flags = tuple(_FLAGS[key] for key in ("shapes", "memory", "modules") if key in keys)
     return Evidence(
         title=f"The profile lacks {_listed(names)}",
-        text=f"Without {_listed([f'{what}: no {table}' for what, table, _ in lacking], '; ')}.",
+        text=f"{'; '.join(f'without {what} there are no {table}' for what, table, _ in lacking).capitalize()}.",
         advice=Advice(f"Profile again with {_listed([f'{{{key}}}' for key in keys])}.", flags=flags),
     )
 
@@ -179,7 +179,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
         trace.host.height > 0 and bool(trace.host.filter(pl.col("kind") == "op").height)
     )
     rows: list[tuple[bool, str, str, str]] = [
-        (called and not trace.has_device, "device activity", "breakdown of the device", "everything"),
+        (called and not trace.has_device, "device activity", "figures of the device", "everything"),
         (not has_ops, "operators", "times by operator and layer", "everything"),
         (
             trace.has_device and "launches" not in captured and not has_launch_calls(trace),
@@ -195,23 +195,21 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
             "times by layer",
             "modules",
         ),
-        (launched and "memory" not in captured, "allocator events", "memory timeline", "memory"),
+        (launched and "memory" not in captured, "allocator events", "tables of allocated memory", "memory"),
     ]
     return [(what, table, key) for missing, what, table, key in rows if missing]
 
 
 def _has_ranges(trace: Trace) -> bool:
-    """Whether somebody named ranges, or torch.compile compiled regions, which stand for layers."""
+    """Whether the trace has user ranges or regions of torch.compile, which can stand for layers."""
     names = trace.host.select("kind", "name").filter(one_of("kind", "annotation", "op")).unique()
     text = pl.col("name").cast(pl.String)
     ranges = (pl.col("kind") == "annotation") & ~text.str.contains(NOT_A_LAYER)
     return bool(names.select((ranges | text.str.contains(COMPILED_REGION)).any()).item())
 
 
-def _listed(items: list[str], separator: str = ", ") -> str:
-    if separator != ", " or len(items) < 2:
-        return separator.join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
+def _listed(items: list[str]) -> str:
+    return f"{', '.join(items[:-1])} and {items[-1]}" if len(items) > 1 else "".join(items)
 
 
 INCOMPLETE_CAPTURE = Rule(
@@ -226,16 +224,16 @@ INCOMPLETE_CAPTURE = Rule(
 # -- damaged_capture --------------------------------------------------------------------------------
 
 EARLY_SHARE: Final = 0.01
-"""A few activities before their launch are rounding; from one in a hundred on the clocks are apart."""
+"""Rounding puts a few activities before their launch; if it is one in a hundred, the clocks disagree."""
 
 _MATTERS: Final = ("absurd_duration", "missing_duration", "negative_duration", "event_without_time")
 """Defects of severity warning that change times."""
 
 
 def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
-    """The file is damaged or its clocks disagree, so the figures are only as good as what is left.
+    """The file is damaged or its clocks disagree, so figures may be wrong.
 
-    Fires on every defect of severity error, and on those that shift or falsify times.
+    Fires on every defect of severity error, and on defects that shift or falsify times.
     """
     trace = scope.trace
     health = trace.health
@@ -254,7 +252,7 @@ def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     )
     apart = f" ({format_share(early / trace.device.height)} of the activities)" if late_clocks else ""
     return Evidence(
-        title=f"The trace has {rows.height} kind{'s' if rows.height != 1 else ''} of damage that can falsify times",
+        title=f"The trace has {rows.height} kind{'s' if rows.height != 1 else ''} of damage that may make times wrong",
         text=f"{listed}{apart}.",
         severity="warning" if broken or late_clocks else "info",
     )
@@ -265,7 +263,7 @@ DAMAGED_CAPTURE = Rule(
     analysis="breakdown",
     evidence=damaged_capture,
     advice=Advice(
-        "Record again with fewer active steps, let export_chrome_trace finish before the process ends, "
-        "and keep the clocks of host and device in step (a current driver and profiler)."
+        "Record again with fewer active steps, let export_chrome_trace finish before the process ends, and use a "
+        "current driver and profiler, which keep the clocks of host and device synchronised."
     ),
 )

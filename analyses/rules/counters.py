@@ -16,9 +16,10 @@ __all__ = ["COUNTER_REPLAY", "NCU_COVERAGE"]
 
 
 def counter_replay(scope: Scope, _result: Counters) -> Evidence | None:
-    """Hardware counters were measured kernel by kernel, which serialises and replays them: times are not the run's.
+    """The profiler measured hardware counters kernel by kernel. It ran each kernel alone and repeated it, so the times are
+    not those of the program.
 
-    Fires when counters were measured over ranges (CUPTI's range profiler), not sampled.
+    Fires when counters were measured over ranges (CUPTI's range profiler) and not sampled.
     """
     trace = scope.trace
     ranges = replayed(trace.counters)
@@ -26,9 +27,9 @@ def counter_replay(scope: Scope, _result: Counters) -> Evidence | None:
         return None
     measured = ranges.select("name", "start").n_unique()
     return Evidence(
-        title=f"Counters of {format_count(measured)} kernels were measured by replaying them",
-        text=f"{format_count(ranges.height)} counter values over ranges of single kernels; each kernel runs alone and as often "
-        "as its counters need passes.",
+        title=f"The profiler replayed {format_count(measured)} kernels to measure their counters",
+        text=f"The trace has {format_count(ranges.height)} counter values of single kernels. Each kernel ran alone, once for "
+        "each pass that its counters need.",
     )
 
 
@@ -37,7 +38,7 @@ COUNTER_REPLAY = Rule(
     analysis="counters",
     evidence=counter_replay,
     advice=Advice(
-        "Read the counters here, and take times, overlap and idle from a second profile without "
+        "Use only the counters of this profile. Take times, overlap and idle time from a second profile, without "
         "profiler_metrics in experimental_config."
     ),
 )
@@ -47,38 +48,38 @@ COUNTER_REPLAY = Rule(
 
 
 def ncu_coverage(scope: Scope, _result: Counters) -> Evidence | None:
-    """Nsight Compute's table is not of this program, or not of this part of it: its kernels are not those of the trace.
+    """Kernels in the table of Nsight Compute do not match the trace: it may come from another program, or another part of it.
 
-    Fires when kernels that Nsight Compute measured are not in the trace, or no launch of them can be told apart.
+    Fires when kernels that Nsight Compute measured are not in the trace, or their launches cannot be told apart.
     """
     trace = scope.trace
     counts = dict(trace.health.select("kind", "count").rows())
     absent, unclear = counts.get("ncu_unmatched", 0), counts.get("ncu_ambiguous", 0)
     if not absent + unclear:
         return None
-    found = linked(trace).height
+    with_metrics = linked(trace).height
     kernels = trace.device.filter(pl.col("kind") == "kernel").height
     examples = dict(trace.health.select("kind", "example").rows())
     reasons = []
     if absent:
         reasons.append(
-            f"{format_count(absent)} with a name, grid and block that the trace does not have "
-            f"(such as {examples['ncu_unmatched']})"
+            f"{format_count(absent)} {'has' if absent == 1 else 'have'} a name, grid and block that the trace does not "
+            f"have (such as {examples['ncu_unmatched']})"
         )
     if unclear:
         reasons.append(
-            f"{format_count(unclear)} of kernels that ran another number of times in the trace and differ in their work "
-            f"(such as {examples['ncu_ambiguous']})"
+            f"{format_count(unclear)} {'belongs' if unclear == 1 else 'belong'} to kernels whose launches differ in their "
+            f"work and are not as many as in the trace (such as {examples['ncu_ambiguous']})"
         )
     launches = (
-        "1 launch that fits"
+        "1 launch that matches"
         if absent + unclear == 1
-        else f"{format_count(absent + unclear)} launches that fit"
+        else f"{format_count(absent + unclear)} launches that match"
     )
     return Evidence(
         title=f"Nsight Compute measured {launches} no kernel of the trace",
-        text=f"{'; '.join(reasons)}. {format_count(found)} of {format_count(kernels)} kernels of the trace have metrics.",
-        severity="info" if found else "warning",
+        text=f"{'; '.join(reasons)}. {format_count(with_metrics)} of {format_count(kernels)} kernels of the trace have metrics.",
+        severity="info" if with_metrics else "warning",
     )
 
 
@@ -87,8 +88,7 @@ NCU_COVERAGE = Rule(
     analysis="counters",
     evidence=ncu_coverage,
     advice=Advice(
-        "Record trace and metrics with the same program, inputs and batch; let ncu measure a whole step, "
-        "or all of them (--launch-skip and --launch-count at the bounds of a step, or --nvtx "
-        "--nvtx-include)."
+        "Record trace and metrics with the same program, inputs and batch. Let ncu measure one whole step or all steps "
+        "(--launch-skip and --launch-count at the bounds of a step, or --nvtx --nvtx-include)."
     ),
 )

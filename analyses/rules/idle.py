@@ -11,7 +11,7 @@ from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
-from tracekit.analyses.rules.idle_time import caused_idle, told_elsewhere
+from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import VALUE_OPERATOR
@@ -37,16 +37,17 @@ LAUNCHING: Final = (
     *("python", "host_code", "operator_dispatch", "library_call"),
     *("launch_api", "launch_latency"),
 )
-"""The causes of idle time that faster or fewer launches would lessen."""
+"""The causes of idle time that faster or fewer launches would reduce."""
 
 
 def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     """The device mostly waits for the host to launch the next kernel.
 
-    Host-bound launching shows as many short gaps in which nothing was queued. So only gaps below `LONG_GAP_NS` count
-    (a longer one is a cold start or something else that has its own rule), and on the stream with most gaps the mean queue
-    (Little's law: sum of launch-to-start delays over the time they span) must be below one. At stake is the idle time
-    of the device in such gaps that Python, operator dispatch, launch calls and their latency cause (`analyses.idle.causes`).
+    If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below `LONG_GAP_NS`
+    count; a longer gap is a cold start or has another cause with its own rule. On the stream with the most gaps, the mean
+    queue length must be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
+    stake is the device's idle time in such gaps that Python, operator dispatch, launch calls and their latency cause
+    (`analyses.idle.causes`).
 
     Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty.
     """
@@ -63,12 +64,16 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     queue = _mean_queue(trace, scope.activities.filter(mine))
     if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
         return None
-    slowed = " Python stacks were recorded, which slows the host." if "stacks" in trace.meta.captured else ""
+    slowed = (
+        " The profile holds Python stacks, and recording them slows the host."
+        if "stacks" in trace.meta.captured
+        else ""
+    )
     return Evidence(
-        title=f"The device waits {format_share(at_stake / scope.duration)} of the time for the host's launches",
+        title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
         text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope, short)}"
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
-        f"{format_count(stream['gaps'])} gaps in all, with {queue:.2f} activities queued on average.{slowed}",
+        f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
         ns_at_stake=at_stake,
     )
 
@@ -101,12 +106,12 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        'Launch less from Python: torch.compile(model, mode="reduce-overhead") or torch.cuda.CUDAGraph '
-        "for static shapes, fused operators and optimizer (fused=True), a larger batch; remove "
+        'Launch less from Python: use torch.compile(model, mode="reduce-overhead") or, for static shapes, '
+        "torch.cuda.CUDAGraph, fused operators, a fused optimizer (fused=True), and a larger batch. Remove "
         "synchronising calls such as .item() from the loop.",
         plain=(
-            "Launch less: fuse small kernels, replay what repeats as a CUDA graph, give each launch more "
-            "work, and remove synchronising calls from the loop."
+            "Launch less: fuse small kernels, replay repeated work as a CUDA graph, give each launch more work, and "
+            "remove synchronising calls from the loop."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -121,10 +126,10 @@ COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
 
 
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
-    """Steps trace or compile code while the device, or without one the processors, have nothing to do.
+    """Steps trace or compile code while the device is idle; without a device, while no operator runs.
 
-    At stake is the idle time that compilation causes (`analyses.idle.causes`), but for API calls that load code: those are
-    first-time work, and belong to `cold_start`.
+    At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that load code do not count,
+    because they are first-time work and belong to `cold_start`.
 
     Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.
     """
@@ -144,12 +149,12 @@ COMPILATION_IN_STEPS = Rule(
     analysis="idle",
     evidence=compilation_in_steps,
     advice=Advice(
-        "Run the compiled model some steps before recording; if it stays, TORCH_LOGS=recompiles tells why"
-        " it is compiled again: mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python values "
-        "out of the model's inputs.",
+        "Run some steps with the compiled model before you record. If compilation remains, TORCH_LOGS=recompiles "
+        "says why the model is compiled again; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
+        "values out of the model's inputs.",
         plain=(
-            "Load and compile before recording: run some iterations first, and build kernels and graphs ahead"
-            " of the loop."
+            "Load and compile before you record: run some iterations first, and build kernels and graphs before the "
+            "loop."
         ),
     ),
 )
@@ -170,13 +175,13 @@ LEAST_COUNT: Final = 100
 
 
 def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
-    """Without a device: operators so short that starting them takes the time.
+    """Without a device: the operators are so short that most time goes to starting them.
 
-    Looks at the outermost operators of those names whose median is below `SHORT_NS`, without those that read a value
-    (`value_reads`) or load data, and the Python between operators
-    (the cause python of `analyses.idle.causes` in stretches below `NEAR_NS`). At stake is the sum of the two.
+    The rule looks at outermost operators whose median duration by name is below `SHORT_NS`, except operators that read a
+    value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
+    `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
 
-    Fires when operators of typically less than `SHORT_NS` and the Python between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
+    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
     """
     if not scope.activities.height:
         return None
@@ -194,11 +199,16 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
     name, count, _ = names.row(-1)
     return Evidence(
-        title=f"Operator dispatch: tiny operators and the Python between them take {format_share(at_stake / scope.duration)} of the time",
-        text=f"{format_count(short.height)} operators of typically less than {format_ns(SHORT_NS)} take {format_ns(inside)}, most of it "
-        f"{name} ({format_count(count)} times), and the Python between operators {format_ns(between.ns)}{between.where}.",
+        title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time",
+        text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
+        f"in all. {name} takes the most of it, in {_calls(count)}. The Python code between operators takes "
+        f"{format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
     )
+
+
+def _calls(count: int) -> str:
+    return f"{format_count(count)} call{'s' if count != 1 else ''}"
 
 
 def _outermost(scope: Scope) -> pl.DataFrame:
@@ -221,12 +231,12 @@ SHORT_OPERATORS = Rule(
     evidence=short_operators,
     runs="processor",
     advice=Advice(
-        "Do more in each operator: batch or vectorise the loop, use fused or foreach variants "
-        "(torch._foreach_add, fused=True), or torch.compile, which fuses elementwise operators.",
-        plain=("Do more in each call: batch or vectorise the loop, and fuse elementwise operations."),
+        "Do more work in each operator: batch or vectorise the loop, use fused or foreach variants "
+        "(torch._foreach_add, fused=True), or use torch.compile, which fuses elementwise operators.",
+        plain=("Do more work in each call: batch or vectorise the loop, and fuse elementwise operations."),
         flags=("--compile",),
     ),
-    pattern="the dispatch of tiny operators and the Python between them",
+    pattern="tiny operators and the Python code between them",
 )
 
 
@@ -239,11 +249,12 @@ VALUE_READS_LEAST_SHARE: Final = 0.01
 
 
 def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
-    """Without a device: Python reads values out of tensors, which on a device waits for all work that is queued.
+    """Without a device: Python reads values out of tensors. On a device, such a read waits for all queued work.
 
-    Counted are the outermost of `aten::item` and its kin (`.item()`, `float(tensor)`, `if tensor:`) in the steps; not
-    those of the optimizer, whose step counters lie in the host's memory anyway. At stake is the time in them; where that is below `LEAST_SHARE`,
-    the trace cannot tell, since the waits come with a device.
+    The rule counts the outermost calls of `aten::item` and similar operators (`.item()`, `float(tensor)`, `if tensor:`) in
+    the steps. It leaves out calls of the optimizer, whose step counters are in host memory anyway. At stake is the time of
+    the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
+    occur only on a device.
 
     Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer.
     """
@@ -258,9 +269,9 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     a_step = reads.size / steps
     return Evidence(
         title=f"Python reads values of tensors (.item()) {_times(round(a_step))} a step",
-        text=f".item() and its kin ran {format_count(reads.size)} times and took {format_ns(spent)}, "
-        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device each waits until "
-        "all queued work is done.",
+        text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
+        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
+        "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
     )
@@ -282,16 +293,15 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
 
 
 def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
-    """The line of code with most of them, where stacks were recorded; else the layer."""
-    frames = span_causes(trace, model).frame
+    """The line of code with the most reads, if stacks were recorded; else the layer."""
     names = model.stack.frame["name"].cast(pl.String)
-    found = take(frames, reads)
-    if (found >= 0).any():
-        return f", most of them in {names.gather(found[found >= 0]).mode().sort()[0]}"
+    frames = take(span_causes(trace, model).frame, reads)
+    if (frames >= 0).any():
+        return f", most often in {names.gather(frames[frames >= 0]).mode().sort()[0]}"
     layers = model.places(reads).layer
     if (layers >= 0).any():
         table = model.layers.table["path"]
-        return f", most of them in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
+        return f", most often in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
     return ""
 
 
@@ -301,19 +311,19 @@ VALUE_READS = Rule(
     evidence=value_reads,
     runs="processor",
     advice=Advice(
-        "Keep the value in a tensor: accumulate losses and metrics and call .item() every N steps; "
-        "replace Python conditions on tensors by torch.where."
+        "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
+        "conditions on tensors by torch.where."
     ),
-    pattern="reading values of tensors with .item() and its kin",
+    pattern="reads of tensor values (.item() and similar calls)",
 )
 
 
 # -- long_gaps --------------------------------------------------------------------------------------
 
 LEAST_OF_STEP: Final = 0.05
-"""A twentieth of a step: too long for the launch of anything, and seldom enough to be looked at one by one."""
+"""A twentieth of a step: too long for any launch, and rare enough to look at each gap."""
 LEAST_OF_IDLE: Final = 0.5
-"""With less than half of the idle time the long gaps are not what the device's idle time is made of."""
+"""If long gaps take less than half of the idle time, short gaps are the larger problem."""
 
 _PROFILER: Final = "profiler_overhead"
 
@@ -321,12 +331,13 @@ _PROFILER: Final = "profiler_overhead"
 def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
     """Most of the device's idle time lies in a few long gaps, not in many short ones.
 
-    The expert rule `gpu_gaps` of Nsight Systems, for steps: NVIDIA's threshold, 500 ms, is longer than most steps, so a gap is
-    long here when it takes `LEAST_OF_STEP` of the mean step, or of the window where there are no steps. As there, the time
-    before the device's first activity and after its last is no gap, and what the profiler itself took is not counted. Each long gap
-    is one event with one cause, which a look at the timeline shows; the rules of short gaps (`host_bound_launches`,
-    `short_operators`) are about the others. Silent where synchronisation, data loading, allocation or compilation causes most of
-    it: these have rules of their own. Looks at the device on which long gaps take most.
+    This is the expert rule `gpu_gaps` of Nsight Systems, for steps. NVIDIA's threshold of 500 ms is longer than most steps,
+    so here a gap is long if it takes `LEAST_OF_STEP` of the mean step, or of the window if there are no steps. As in
+    NVIDIA's rule, the time before the first activity of the device and after its last is no gap, and the profiler's own
+    time does not count. You can look at each long gap in the timeline; the rules `host_bound_launches` and
+    `short_operators` are about short gaps. The rule does not fire if synchronisation, data loading, allocation or
+    compilation causes most of the time, because these causes have their own rules. The rule looks at the device with the
+    most time in long gaps.
 
     Fires when long gaps take `WARNING_SHARE` of the window and `LEAST_OF_IDLE` of the device's idle time.
     """
@@ -345,14 +356,17 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
     if total < WARNING_SHARE * scope.duration or total < LEAST_OF_IDLE * idle:
         return None
     mine = gaps.filter(pl.col("device_id") == device).sort("ns", "start", descending=[True, False])
-    if told_elsewhere(scope, device, IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())):
+    if covered_by_other_rules(
+        scope, device, IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())
+    ):
         return None
     longest = mine.row(0, named=True)
     at_stake = bounded(total, scope)
     return Evidence(
-        title=f"{_count(mine.height)} of the device {'takes' if mine.height == 1 else 'take'} {format_share(total / scope.duration)} of the time",
-        text=f"Device {device} idles {format_ns(total)} in gaps of {format_ns(least)} or more, {format_share(total / idle)} of its idle "
-        f"time{_cause(scope, mine)}. The longest, {format_ns(longest['ns'])}, begins {format_ns(longest['start'])} into the "
+        title=f"The device is idle in {_count(mine.height)} for {format_share(total / scope.duration)} of the time",
+        text=f"Device {device} is idle for {format_ns(total)} in gaps of {format_ns(least)} or more, which is "
+        f"{format_share(total / idle)} of its idle time{_cause(scope, mine)}. The longest gap takes "
+        f"{format_ns(longest['ns'])} and begins {format_ns(longest['start'])} into the "
         f"trace{_step_at(scope, longest['start'])}.",
         ns_at_stake=at_stake,
     )
@@ -379,8 +393,8 @@ def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
     pieces = idle_causes(scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
     sums = pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
     cause, ns = sums.sort("duration_ns", "cause").row(-1)
-    known = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
-    return f", mostly {cause_name(cause)}" if known else ""
+    explained = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
+    return f"; the main cause is {cause_name(cause)}" if explained else ""
 
 
 def _step_at(scope: Scope, time: int) -> str:
@@ -389,7 +403,7 @@ def _step_at(scope: Scope, time: int) -> str:
 
 
 def _count(gaps: int) -> str:
-    return "One long gap" if gaps == 1 else f"{format_count(gaps)} long gaps"
+    return "one long gap" if gaps == 1 else f"{format_count(gaps)} long gaps"
 
 
 LONG_GAPS = Rule(
@@ -398,8 +412,8 @@ LONG_GAPS = Rule(
     evidence=long_gaps,
     runs="device",
     advice=Advice(
-        "Look at what the host does there: tracekit idle --causes lists the gaps with their cause and "
-        "where the host was, tracekit view --html shows what runs around them."
+        "See what the host does there: tracekit idle --causes lists the gaps with their causes and the place in the "
+        "host's code, and tracekit view --html shows what runs around them."
     ),
     restates=True,
 )

@@ -22,26 +22,26 @@ __all__ = [
     "CausedIdle",
     "calls_with_roles",
     "caused_idle",
+    "covered_by_other_rules",
     "outermost_operators",
-    "told_elsewhere",
 ]
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
 
-__all__ = ["CausedIdle", "caused_idle", "told_elsewhere"]
+__all__ = ["CausedIdle", "caused_idle", "covered_by_other_rules"]
 
 MOSTLY: Final = 0.5
-"""What has less than half of the time is not named as where it comes from."""
-_TOLD: Final = ("synchronisation", "data_loading", "allocation", "compilation")
-"""Causes with a rule of their own: `blocking_synchronisation`, `data_loading`, `allocation_calls` and `cold_start`,
+"""A place is named only if at least half of the time comes from it."""
+_COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "compilation")
+"""Causes that have their own rules: `blocking_synchronisation`, `data_loading`, `allocation_calls` and `cold_start`,
 `compilation_in_steps`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CausedIdle:
-    """The idle time that these causes have on the device where it is most, in ns, and where most of it comes from:
-    a frame of the user's code, a layer, an operator; None where none has half of it.
+    """The idle time in ns that some causes have on the device where they cause the most, and where it comes from: the
+    frame of the user's code, the layer and the operator with at least half of it; None if there is none.
     """
 
     ns: int
@@ -51,20 +51,22 @@ class CausedIdle:
 
     @property
     def where(self) -> str:
-        """` (in train.py(42): step, layer encoder.0, aten::item)`; nothing when nothing is known."""
+        """` (mostly in train.py(42): step, layer encoder.0, aten::item)`; empty if no place has half of the time."""
         layer = None if self.layer is None else f"layer {self.layer}"
-        known = [part for part in (self.frame, layer, self.operator) if part]
-        return f" (mostly in {', '.join(known)})" if known else ""
+        places = [part for part in (self.frame, layer, self.operator) if part]
+        return f" (mostly in {', '.join(places)})" if places else ""
 
 
 def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
-    """Idle time of these causes; of the pieces (columns of `IdleCauses.pieces`, and `span_ns`, the length of the
-    span that caused each) only those that are `wanted`.
+    """The idle time of these causes, restricted to the pieces for which `wanted` is true.
+
+    `wanted` may use the columns of `IdleCauses.pieces`, and `span_ns` and `span_kind`, the duration in ns and the kind of
+    the span that caused each piece.
     """
-    found = idle_causes(scope)
+    causes_of_idle = idle_causes(scope)
     host = scope.trace.host
     spans = host.select("span_id", pl.col("duration").alias("span_ns"), pl.col("kind").alias("span_kind"))
-    pieces = found.pieces.filter(one_of("cause", *causes))
+    pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
     pieces = pieces.join(spans, on="span_id", how="left", maintain_order="left")
     if wanted is not None:
         pieces = pieces.filter(wanted)
@@ -82,20 +84,20 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     return CausedIdle(
         int(ns),
         _text(_most(mine, "frame", ns)),
-        None if layer is None else _layer(str(found.layers["path"][int(str(layer))])),
+        None if layer is None else _layer(str(causes_of_idle.layers["path"][int(str(layer))])),
         _text(_most(named, "operator", ns)),
     )
 
 
-def told_elsewhere(scope: Scope, device_id: int, region: IntervalSet) -> bool:
-    """Whether most of the device's idle time in this region has causes that rules of their own tell of."""
+def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) -> bool:
+    """Whether most of the device's idle time in this region has causes with their own rules."""
     pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device_id)
-    told = pieces.filter(one_of("cause", *_TOLD))
-    all_idle, known = (
+    covered = pieces.filter(one_of("cause", *_COVERED_CAUSES))
+    all_idle, covered_idle = (
         IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration_ns"]).to_numpy()) & region
-        for rows in (pieces, told)
+        for rows in (pieces, covered)
     )
-    return known.measure > MOSTLY * all_idle.measure
+    return covered_idle.measure > MOSTLY * all_idle.measure
 
 
 def _most(pieces: pl.DataFrame, by: str, total: int) -> object:
@@ -105,7 +107,7 @@ def _most(pieces: pl.DataFrame, by: str, total: int) -> object:
 
 
 def _layer(path: str) -> str | None:
-    """The layer; not one that only stands for work in no layer, which the cause says better."""
+    """The layer; None for a row in angle brackets, which stands for work in no layer."""
     return None if path.startswith("<") and path != ROOT else path
 
 
@@ -115,7 +117,7 @@ def _text(value: object) -> str | None:
 
 # -- calls of the host ------------------------------------------------------------------------------
 #
-# Host API calls one by one, for rules that must look behind the totals by name.
+# Host API calls one by one, for rules that need more than the totals by name.
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches
@@ -124,7 +126,7 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT_CREATION_NS", "LONG_CALL_NS", "calls_with_roles", "outermost_operators"]
 
 LONG_CALL_NS: Final = NS_PER_MS
-"""A launch takes 5 to 10 µs and a query less; a hundred times that is work done once."""
+"""A launch takes 5 to 10 µs and a query less; a call that takes a hundred times as long does first-time work."""
 CONTEXT_CREATION_NS: Final = 100 * NS_PER_MS
 """No allocation takes this long; a `cudaFree(0)` that creates the device's context does."""
 
@@ -149,24 +151,24 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
     host = scope.trace.host
     is_op = (host["kind"] == "op").to_numpy()
     nesting = nesting_of(host)
-    found = (
+    operators = (
         nesting.nearest_ancestor(is_op)[span_ids.to_numpy()]
         if span_ids.len()
         else np.empty(0, dtype=np.int64)
     )
-    while found.size:
-        above = np.where(found >= 0, nesting.parent[np.maximum(found, 0)], -1)
+    while operators.size:
+        above = np.where(operators >= 0, nesting.parent[np.maximum(operators, 0)], -1)
         climb = (above >= 0) & is_op[np.maximum(above, 0)]
         if not climb.any():
             break
-        found = np.where(climb, above, found)
+        operators = np.where(climb, above, operators)
     names = (
-        host["name"].cast(pl.String).gather(np.maximum(found, 0))
+        host["name"].cast(pl.String).gather(np.maximum(operators, 0))
         if host.height
         else pl.Series([], dtype=pl.String)
     )
     return (
-        pl.DataFrame({"n": names, "known": found >= 0})
-        .select(pl.when("known").then("n").alias("operator"))
+        pl.DataFrame({"name": names, "inside": operators >= 0})
+        .select(pl.when("inside").then("name").alias("operator"))
         .to_series()
     )

@@ -37,8 +37,8 @@ _ORDINARY_UNITS: Final = (
     r"|sgemm_largek|\bsgemm|hgemm"
 )
 _FP16: Final = Advice(
-    'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no TF32 and no '
-    "BF16 tensor cores. Sizes that are multiples of 8 help.",
+    'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no tensor cores for '
+    "TF32 and BF16. Use sizes that are multiples of 8.",
     flags=("--precision",),
 )
 _TF32: Final = Advice(
@@ -52,12 +52,12 @@ _NAMES_AMPERE: Final = r"(?i)ampere_|hopper_|sm(8|9|10|12)\d_|cutlass_(8|9|10)\d
 def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     """Matrix products and convolutions run on the ordinary FP32 or FP16 units of a device that has tensor cores.
 
-    Only kernels whose names prove it count: FP32 and FP16 kernels of cuBLAS, cuDNN and CUTLASS that name the ordinary
-    units (`…_sgemm_…`, `…_scudnn_…`, `simt`), on an NVIDIA device of compute capability 7.0 or more. FP64, matrix-vector
-    products (bound by memory) and everything on other vendors' devices stay out, because there a name proves nothing.
+    A kernel counts only if its name proves this: FP32 and FP16 kernels of cuBLAS, cuDNN and CUTLASS that name the ordinary
+    units (`…_sgemm_…`, `…_scudnn_…`, `simt`), on an NVIDIA device of compute capability 7.0 or more. FP64 kernels,
+    matrix-vector products (bound by memory) and devices of other vendors do not count, because their names prove nothing.
 
-    At stake is half of their time: tensor cores are 2 to 8 times as fast in practice, and no more than the least of that
-    is claimed.
+    At stake is half of the time of these kernels: tensor cores are 2 to 8 times as fast in practice, and the rule claims
+    only the lowest gain.
 
     Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time.
     """
@@ -79,24 +79,24 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
-        text=f"{format_ns(total)} in {format_count(int(rows['count'].sum()))} kernels that use the ordinary units of a device "
-        f"with compute capability {capability[0]}.{capability[1]}; the largest is {_plain(rows['name'][0])} "
-        f"({format_ns(rows['total_ns'][0])}). At stake is half of it.",
+        text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
+        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {_plain(rows['name'][0])}, "
+        f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
     )
 
 
 def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
-    """The least capability of NVIDIA's devices that worked; where the file describes none, what kernel names prove."""
+    """The lowest capability of the NVIDIA devices that worked; if the file gives none, what kernel names prove."""
     used = [
         device for device in trace.meta.devices if device.device_id in set(trace.device["device_id"].unique())
     ]
-    known = [d.compute_capability for d in used if d.compute_capability is not None]
+    capabilities = [d.compute_capability for d in used if d.compute_capability is not None]
     if any("AMD" in d.name or d.warp_size == 64 for d in used):
         return None
-    if known:
-        return min(known)
+    if capabilities:
+        return min(capabilities)
     return _FIRST_TF32 if result.by_name["name"].str.contains(_NAMES_AMPERE).any() else None
 
 
@@ -133,13 +133,13 @@ _PRODUCT: Final = ("aten::bmm", "aten::baddbmm")
 
 
 def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
-    """Attention is computed in pieces: batched product, softmax, batched product, each through device memory.
+    """Attention runs as separate operators (batched product, softmax, batched product), each through device memory.
 
-    A softmax between two batched matrix products shows in the operators: for each call of `aten::_softmax` (or
-    `aten::softmax`) there are about two of `aten::bmm` or `aten::baddbmm`. A classifier's softmax has no such
-    company. At stake is the time of the softmax alone; the products run either way.
+    For each call of `aten::_softmax` or `aten::softmax` there are about two calls of `aten::bmm` or `aten::baddbmm`. The
+    softmax of a classifier has no such calls beside it. At stake is the time of the softmax alone, because fused
+    attention computes the products as well.
 
-    Fires when softmax operators in the company of batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    Fires when softmax operators beside batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
     """
     softmax = result.by_operator.filter(pl.col("operator").is_in(_SOFTMAX))
     products = int(result.by_operator.filter(pl.col("operator").is_in(_PRODUCT))["count"].sum())
@@ -154,8 +154,8 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
-        text=f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)}, beside {format_count(products)} batched matrix "
-        "products (aten::bmm): scores are written to memory and read again.",
+        text=f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)} beside "
+        f"{format_count(products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=at_stake,
     )
 
@@ -166,7 +166,7 @@ UNFUSED_ATTENTION = Rule(
     evidence=unfused_attention,
     advice=Advice(
         "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for masks and biases of your own.'
+        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.'
     ),
 )
 
@@ -174,13 +174,13 @@ UNFUSED_ATTENTION = Rule(
 # -- layout_conversions -----------------------------------------------------------------------------
 
 LAYOUT_CONVERSIONS_LEAST_SHARE: Final = 0.02
-"""The conversion of the first input alone stays below one part in fifty."""
+"""The conversion of the first input alone takes less than one part in fifty."""
 
 _CONVERSION: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+"
 
 
 def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
-    """CuDNN converts between NCHW and NHWC around convolutions, because the model does not keep the layout it wants.
+    """Kernels convert between NCHW and NHWC around convolutions, because the model does not keep the layout of the library.
 
     Fires when conversion kernels take `LAYOUT_CONVERSIONS_LEAST_SHARE` of the summed device time.
     """
@@ -193,7 +193,7 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"Layout conversions take {format_share(total / result.total_ns)} of the device time",
-        text=f"{format_ns(total)} in {_launches(int(rows['count'].sum()))} of kernels that turn NCHW into NHWC or back.",
+        text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {_launches(int(rows['count'].sum()))}.",
         ns_at_stake=at_stake,
     )
 
@@ -208,9 +208,9 @@ LAYOUT_CONVERSIONS = Rule(
     evidence=layout_conversions,
     runs="device",
     advice=Advice(
-        "Keep channels last from end to end: model.to(memory_format=torch.channels_last) and the same for"
-        " the input batch; avoid .contiguous() and view() in between.",
-        plain=("Keep the data in the layout that the library computes in (NHWC for tensor cores)."),
+        "Use channels last everywhere: call model.to(memory_format=torch.channels_last), do the same for the input "
+        "batch, and avoid .contiguous() and view() in between.",
+        plain=("Keep the data in the layout in which the library computes (NHWC for tensor cores)."),
         flags=("--channels-last",),
     ),
 )
@@ -219,7 +219,7 @@ LAYOUT_CONVERSIONS = Rule(
 # -- optimizer_not_fused ----------------------------------------------------------------------------
 
 LEAST_KERNELS_PER_STEP: Final = 50
-"""A fused or foreach optimizer takes one to some tens of kernels a step, however many parameters there are."""
+"""A fused or foreach optimizer launches at most some tens of kernels a step, for any number of parameters."""
 OPTIMIZER_NOT_FUSED_LEAST_SHARE: Final = 0.01
 """Of the summed device time; the launches of so many small kernels cost the host several times that."""
 
@@ -246,10 +246,10 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     what = "operator calls" if scope.on_cpu else "kernels"
     return Evidence(
-        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'}, "
-        f"{format_share(total / result.total_ns)} of {'operator' if scope.on_cpu else 'device'} time",
-        text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}; "
-        f"the costliest is {_costliest(rows)}.",
+        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
+        f"({format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time)",
+        text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
+        f"{_costliest(rows)} takes the most.",
         ns_at_stake=at_stake,
     )
 
@@ -270,11 +270,11 @@ OPTIMIZER_NOT_FUSED = Rule(
     analysis="kernels",
     evidence=optimizer_not_fused,
     advice=Advice(
-        "Construct it with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or foreach=True where that is not "
-        "available; do not set foreach=False.",
+        "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or with foreach=True where fused is "
+        "not available; do not set foreach=False.",
         processor=(
-            "Construct it with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad have it for processors as well); "
-            "foreach=True gains nothing there."
+            "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on processors too); "
+            "foreach=True does not help on processors."
         ),
     ),
 )
@@ -283,14 +283,14 @@ OPTIMIZER_NOT_FUSED = Rule(
 # -- other_too_large --------------------------------------------------------------------------------
 
 MOST_OTHER: Final = 0.05
-"""Above this the table by category no longer says where the time goes."""
+"""Above this, the table by category no longer shows where the time goes."""
 
 
 def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
-    """Too much device time in kernels of no known category (DEFINITIONS §2: more than 5 % is a finding).
+    """Kernels without a category take too much device time (DEFINITIONS §2: more than 5 % is a finding).
 
-    Fires when the category `other` holds more than `MOST_OTHER` of the summed time; graphs recorded as a whole, of which
-    `whole_graphs` tells, left out.
+    Fires when the category `other` holds more than `MOST_OTHER` of the summed time. Graphs recorded as a whole do not
+    count, because `whole_graphs` reports them.
     """
     graphs = scope.activities.filter(pl.col("kind") == "graph")["name"].unique()
     rows = result.by_name.filter(
@@ -304,8 +304,9 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
         f"{_plain(name)} {format_ns(time)}" for name, time in rows.select("name", "total_ns").head(3).rows()
     )
     return Evidence(
-        title=f"{format_share(total / result.total_ns)} of the {what} is in no known category",
-        text=f"{format_ns(total)} of {format_ns(result.total_ns)} in {rows.height} names; the largest: {top}.",
+        title=f"{format_share(total / result.total_ns)} of the {what} has no category",
+        text=f"{rows.height} {'name takes' if rows.height == 1 else 'names take'} {format_ns(total)} of "
+        f"{format_ns(result.total_ns)}. The largest: {top}.",
     )
 
 
@@ -314,11 +315,10 @@ OTHER_TOO_LARGE = Rule(
     analysis="kernels",
     evidence=other_too_large,
     advice=Advice(
-        "Look these up in the kernel table; wrap your own kernels in torch.library.custom_op or "
-        "torch.profiler.record_function with a telling name so that they are counted where they belong.",
+        "Look these names up in the kernel table. Wrap your own kernels in torch.library.custom_op or "
+        "torch.profiler.record_function with a clear name, so that they count for a category.",
         plain=(
-            "Look these up in the kernel table; a range (NVTX) with a telling name around their launch groups"
-            " them."
+            "Look these names up in the kernel table. An NVTX range with a clear name around their launches groups them."
         ),
     ),
 )
@@ -327,11 +327,11 @@ OTHER_TOO_LARGE = Rule(
 # -- whole_graphs -----------------------------------------------------------------------------------
 
 MOST_IN_GRAPHS: Final = 0.05
-"""Above this the kernels that are in the trace no longer say where the time goes."""
+"""Above this, the kernels in the trace no longer show where the time goes."""
 
 
 def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
-    """CUDA graphs that were recorded as a whole: what runs in them is not in the trace.
+    """CUDA graphs were recorded as a whole, so their kernels are not in the trace.
 
     Fires when activities of the kind `graph` hold more than `MOST_IN_GRAPHS` of the summed time.
     """
@@ -341,7 +341,8 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is in CUDA graphs recorded as a whole",
-        text=f"{format_ns(total)} of {format_ns(result.total_ns)} in replays of graphs, {rows.height} in all, whose kernels are not captured.",
+        text=f"{rows.height} {'replay of a graph takes' if rows.height == 1 else 'replays of graphs take'} {format_ns(total)} of "
+        f"{format_ns(result.total_ns)}, and the trace does not hold {'its' if rows.height == 1 else 'their'} kernels.",
         severity="warning",
     )
 
@@ -350,5 +351,5 @@ WHOLE_GRAPHS = Rule(
     id="whole_graphs",
     analysis="kernels",
     evidence=whole_graphs,
-    advice=Advice("Record their kernels: nsys profile --cuda-graph-trace=node."),
+    advice=Advice("Record the kernels of the graphs: nsys profile --cuda-graph-trace=node."),
 )

@@ -36,15 +36,16 @@ LEAST_COUNT: Final = 20
 SHORT_SHARE: Final = 0.50
 """From half of all kernels on, short kernels are the pattern and not the tail."""
 SHORT_KERNELS_LEAST_STAKE: Final = 0.01
-"""Where the host runs ahead, short kernels cost next to nothing; below 1 % of the window they are no finding."""
+"""If the host runs ahead, short kernels cost almost nothing; below 1 % of the window there is no finding."""
 
 
 def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
-    """Most kernels are so short that launching them takes longer than running them.
+    """Most kernels are so short that their launch calls can take longer than they do.
 
-    At stake: for each short kernel the time by which its launch call exceeds it, counted only where no device worked
-    just before it, so that launches hidden behind running kernels cost nothing. Kernels of a CUDA graph share one call
-    and are left out, and so are launch calls of `LONG_CALL_NS` or more, which `cold_start` explains.
+    For each short kernel, the time at stake is the duration of its launch call minus its own. This time counts only where
+    no device worked just before the kernel, because a launch behind a running kernel costs nothing. Kernels of a CUDA
+    graph do not count, because they share one call, and neither do launch calls of `LONG_CALL_NS` or more, which
+    `cold_start` explains.
 
     Fires when half of the kernels are short and their launches cost device time.
     """
@@ -67,17 +68,21 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         return None
     most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
     example = (
-        f"; the most frequent is {_plain(most['name'][0])} ({format_count(most['count'][0])} times)"
+        f" {_plain(most['name'][0])} is the most frequent, with {_launches(most['count'][0])}."
         if most.height
         else ""
     )
     return Evidence(
         title=f"{format_share(result.short_share)} of the kernels take less than {format_ns(SHORT_NS)}",
-        text=f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}; "
-        f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call"
-        f"{example}; {format_ns(at_stake)} of launching was not hidden.",
+        text=f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}, and "
+        f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call."
+        f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
     )
+
+
+def _launches(count: int) -> str:
+    return f"{format_count(count)} launch{'es' if count != 1 else ''}"
 
 
 def _plain(name: str) -> str:
@@ -89,12 +94,12 @@ SHORT_KERNELS = Rule(
     analysis="launches",
     evidence=short_kernels,
     advice=Advice(
-        "Fuse them: torch.compile for chains of elementwise operators, foreach or fused optimizers "
-        "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph; a larger batch "
-        "lengthens each kernel.",
+        "Fuse the kernels with torch.compile (chains of elementwise operators) and foreach or fused optimizers "
+        "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph. A larger batch makes each kernel "
+        "longer.",
         plain=(
-            "Fuse them, give each more work, or replay what repeats as a CUDA graph, which launches all of "
-            "its kernels at once."
+            "Fuse the kernels, give each of them more work, or replay repeated work as a CUDA graph, which launches all "
+            "of its kernels at once."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -107,7 +112,7 @@ SHORT_KERNELS = Rule(
 BLOCKING_SYNCHRONISATION_LEAST_STAKE: Final = 0.01
 """Idle time after waits below 1 % of the window is not worth a change of code."""
 LEAST_WAIT: Final = 0.05
-"""Waiting for a twentieth of the window keeps the host from running ahead, even if the device idles little yet."""
+"""Waits for a twentieth of the window keep the host from running ahead, even if the device is hardly idle yet."""
 MOST_IDLE_AFTER_NS: Final = NS_PER_MS
 """The host launches again some tens of µs after a wait; idle time beyond 1 ms has another cause."""
 BLOCKING_COPY_NS: Final = 50 * NS_PER_US
@@ -115,30 +120,30 @@ BLOCKING_COPY_NS: Final = 50 * NS_PER_US
 
 _REMEDY: Final = {
     "item|local_scalar|is_nonzero|bool": Advice(
-        "Keep the value on the device: accumulate losses and metrics as tensors and call .item() every N steps; "
-        "replace Python conditions on tensors by torch.where."
+        "Keep the value on the device: accumulate losses and metrics as tensors, and call .item() only every N steps. "
+        "Replace Python conditions on tensors by torch.where."
     ),
     "nonzero|masked_select|unique|index": Advice(
-        "Its result's size depends on the data, so the host must wait: use a mask, torch.where or a fixed size "
+        "The host waits because the size of the result depends on the data. Use a mask, torch.where or a fixed size "
         "(torch.nonzero_static)."
     ),
     "to|copy|cpu|_to_copy": Advice(
-        "Copy with non_blocking=True from and into pinned memory, and read results a step later.",
+        "Copy with non_blocking=True from and to pinned memory, and read results one step later.",
         flags=("--pin-memory",),
     ),
 }
-"""The beginning of an operator's name → what to do about its wait."""
+"""The beginning of an operator's name → the advice about its waits."""
 
 
 def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     """The host waits for the device in the middle of a step, and the device then waits for the host.
 
-    A wait is a call with the role synchronisation, or a copy to host memory whose call took as long as one (a copy into
-    pageable memory blocks although its name says Async). Named is the operator that waits most (`aten::item`,
-    `aten::nonzero`, `aten::to`, …). The last wait of a step, after which nothing more is launched in it, is how a step
-    ends and does not count. At stake is the device's idle time inside the waits (the cause synchronisation of
-    `analyses.idle.causes`) and from the end of each to the next activity, at most `MOST_IDLE_AFTER_NS` each: with the
-    wait removed, the host would have been ahead by then.
+    A wait is a call with the role synchronisation, or a copy to host memory with a long call (a copy into pageable memory
+    blocks although its name says Async). The finding names the operator that waits longest (`aten::item`,
+    `aten::nonzero`, `aten::to`, …). A wait after which a step launches nothing more ends the step and does not count.
+    At stake is the device's idle time inside the waits (the cause synchronisation of `analyses.idle.causes`) and from the
+    end of each wait to the next activity, at most `MOST_IDLE_AFTER_NS` each, because without the wait the host would have
+    run ahead.
 
     Fires when waits inside steps leave the device idle, or take much of the host's time.
     """
@@ -169,13 +174,13 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     )
     worst = by_operator.row(0, named=True)
     idle = caused_idle(scope, "synchronisation")
-    inside = f", {format_ns(idle.ns)} of it in the waits{_place(idle)}" if idle.ns else ""
-    where = "in mid-step" if scope.window == "steps" else "before it launches more"
-    who = worst["operator"] or f"{worst['name']} outside any operator"
+    cause = f" Synchronisation caused {format_ns(idle.ns)} of idle time{_place(idle)}." if idle.ns else ""
+    where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
+    who = worst["operator"] or "Code outside any operator"
     return Evidence(
-        title=f"The host waits {_times(waits.height)} for the device {where}, {format_share(waited / scope.duration)} of the time",
-        text=f"It waited {format_ns(waited)}, and {format_ns(at_stake)} of device idle time followed{inside}. Most in {who}: "
-        f"{_times(worst['count'])}, {format_ns(worst['duration'])} ({worst['name']}).",
+        title=f"The host waits {_times(waits.height)} for the device {where}, for {format_share(waited / scope.duration)} of the time",
+        text=f"It waited for {format_ns(waited)}. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
+        f"{who} waits longest ({worst['name']}): {_times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_remedy(worst["operator"]),
     )
@@ -194,7 +199,7 @@ def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
-    """Waits after which something more is launched in the same step (without steps: at all)."""
+    """The waits that are followed by a launch in the same step; without steps, by any launch."""
     launches = calls.filter(pl.col("role") == "launch").sort("start")["start"].to_numpy()
     end = waits["end"].to_numpy()
     limit = np.full(end.size, np.iinfo(np.int64).max)
@@ -220,7 +225,7 @@ def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
 
 
 def _place(idle: CausedIdle) -> str:
-    """The line of code and the layer; the operator is named anyway."""
+    """The line of code and the layer; the sentence names the operator already."""
     return replace(idle, operator=None).where
 
 
@@ -235,10 +240,10 @@ BLOCKING_SYNCHRONISATION = Rule(
     evidence=blocking_synchronisation,
     runs="device",
     advice=Advice(
-        "Remove torch.cuda.synchronize() and other waits from the loop; time with CUDA events instead.",
+        "Remove torch.cuda.synchronize() and other waits from the loop; measure times with CUDA events instead.",
         plain=(
-            "Copy with asynchronous calls from and into pinned memory, and wait once, where the result is "
-            "used; time with CUDA events."
+            "Copy with asynchronous calls from and to pinned memory, and wait only where the program uses the result; "
+            "measure times with CUDA events."
         ),
     ),
     answers=frozenset({"host-bound"}),
@@ -248,11 +253,11 @@ BLOCKING_SYNCHRONISATION = Rule(
 # -- allocation_calls -------------------------------------------------------------------------------
 
 ALLOCATION_CALLS_LEAST_SHARE: Final = 0.01
-"""In a steady state the share is zero: after the first steps the caching allocator asks the driver for nothing."""
+"""In a steady state the share is zero: after the first steps the caching allocator no longer calls the driver."""
 
 
 def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
-    """Memory is taken from or given back to the driver inside the window, which PyTorch's cache should avoid.
+    """The program takes memory from the driver or returns it inside the window, which PyTorch's cache should avoid.
 
     At stake is the idle time that allocation causes (`analyses.idle.causes`). Calls that last `CONTEXT_CREATION_NS` create
     the device's context; they belong to `cold_start`.
@@ -278,11 +283,12 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
         .sort("duration", "name", descending=[True, False])
     )
     listed = ", ".join(
-        f"{name} {format_count(count)} × ({format_ns(time)})" for name, count, time in names.head(3).rows()
+        f"{format_count(count)} × {name} ({format_ns(time)})" for name, count, time in names.head(3).rows()
     )
+    calls_ = f"{format_count(calls.height)} {'call that allocates or frees memory keeps' if calls.height == 1 else 'calls that allocate or free memory keep'}"
     return Evidence(
-        title=f"{format_count(calls.height)} driver allocations keep the device idle {format_share(at_stake / scope.duration)} of the time",
-        text=f"{listed}; the device was idle for {format_ns(at_stake)} of it{idle.where}.",
+        title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
+        text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
         ns_at_stake=at_stake,
     )
 
@@ -293,11 +299,11 @@ ALLOCATION_CALLS = Rule(
     evidence=allocation_calls,
     runs="device",
     advice=Advice(
-        "Profile after warm-up; if it stays, remove torch.cuda.empty_cache() from the loop, keep input "
-        "shapes constant and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "Profile after warm-up. If the calls remain, remove torch.cuda.empty_cache() from the loop, keep input shapes "
+        "constant and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         plain=(
-            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the "
-            "pool of the library)."
+            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's "
+            "pool)."
         ),
         flags=("--warmup",),
     ),
@@ -308,7 +314,7 @@ ALLOCATION_CALLS = Rule(
 # -- cold_start -------------------------------------------------------------------------------------
 
 COLD_START_LEAST_SHARE: Final = 0.05
-"""A twentieth of the window is enough to falsify the other figures."""
+"""A twentieth of the window is enough to distort the other figures."""
 
 _COPY: Final = r"(?i)mem(cpy|set)"
 
@@ -316,9 +322,9 @@ _COPY: Final = r"(?i)mem(cpy|set)"
 def cold_start(scope: Scope, result: Launches) -> Evidence | None:
     """The window holds first-time work: context creation, lazy loading of kernels, autotuning.
 
-    It shows as a launch or other API call of a ms or more while no device works (a launch that waits for room in a full
-    queue is as long, but then the device works), and as an allocation call that creates the context. At stake is the
-    idle time of the devices in those calls; it is not a cost of the steady state.
+    First-time work is a launch or other API call that takes 1 ms or more while no device works, or an allocation call that
+    creates the context. (A launch that waits for room in a full queue takes as long, but then the device works.) At stake
+    is the idle time of the devices in those calls, which is not a cost of the steady state.
 
     Fires when first-time calls keep the devices idle for `COLD_START_LEAST_SHARE` of the window.
     """
@@ -341,9 +347,10 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
     return Evidence(
         title=f"First-time work takes {format_share(at_stake / scope.duration)} of the time",
         text=f"{format_count(calls.height)} API call{'s' if calls.height != 1 else ''} of {format_ns(LONG_CALL_NS)} or more "
-        f"left the device idle for {format_ns(at_stake)}; the longest is {calls['name'][0]} with {format_ns(calls['duration'][0])}.",
+        f"left the device idle for {format_ns(at_stake)}. {calls['name'][0]} left it idle longest; the call takes "
+        f"{format_ns(calls['duration'][0])}.",
         ns_at_stake=at_stake,
-        severity="warning",  # the run itself may be fine; the profile is what must change,
+        severity="warning",  # the run itself may be fine: only the profile must change
     )
 
 
@@ -353,7 +360,7 @@ COLD_START = Rule(
     evidence=cold_start,
     runs="device",
     advice=Advice(
-        "Profile the steady state: run some steps before recording, {warm-up}.", flags=("--warmup",)
+        "Profile the steady state and run some steps before you record: {warm-up}.", flags=("--warmup",)
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )
@@ -362,11 +369,11 @@ COLD_START = Rule(
 # -- profiler_overhead ------------------------------------------------------------------------------
 
 PROFILER_OVERHEAD_LEAST_SHARE: Final = 0.02
-"""A profile always costs something; from one part in fifty on it shows in the other figures."""
+"""Recording always costs time; from one part in fifty on, it distorts the other figures."""
 
 
 def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
-    """The profiler itself takes time: its own spans (buffer flushes and requests, instrumentation) in the window.
+    """The profiler itself takes time: it has spans of its own (buffer flushes and requests, instrumentation) in the window.
 
     Fires when the profiler's own spans cover `PROFILER_OVERHEAD_LEAST_SHARE` of the window.
     """
@@ -385,8 +392,8 @@ def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
     )
     return Evidence(
         title=f"The profiler itself takes {format_share(taken / scope.duration)} of the time",
-        text=f"{format_ns(taken)} in {format_count(rows.height)} spans of the profiler, most of it in {most['name'][0]} "
-        f"({format_ns(most['duration'][0])}). Without a profiler the run is faster than this trace shows.",
+        text=f"{format_count(rows.height)} {'span' if rows.height == 1 else 'spans'} of the profiler took {format_ns(taken)}. "
+        f"{most['name'][0]} took the most, {format_ns(most['duration'][0])}.",
         ns_at_stake=taken,
     )
 
@@ -395,5 +402,5 @@ PROFILER_OVERHEAD = Rule(
     id="profiler_overhead",
     analysis="launches",
     evidence=profiler_overhead,
-    advice=Advice("Record less: {less}, and judge speed by a run without profiler.", flags=("--warmup",)),
+    advice=Advice("Record less: {less}. Measure speed in a run without a profiler.", flags=("--warmup",)),
 )

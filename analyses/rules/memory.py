@@ -16,16 +16,16 @@ __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES"]
 # -- pageable_copies --------------------------------------------------------------------------------
 
 LEAST_SHARE: Final = 0.01
-"""A hundredth of the window: a loss or a label read back now and then stays far below."""
+"""A hundredth of the window: if a program reads a loss or a label now and then, the copies take far less."""
 LEAST_BYTES_PER_COPY: Final = 64 * 1024
 """The bandwidth of smaller copies says how long a copy takes to start, not how fast it runs."""
 
 
 def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
-    """Copies between device and pageable host memory, which the driver stages through a pinned buffer.
+    """Copies go between the device and pageable host memory, so the driver stages them through a pinned buffer.
 
-    At stake: their time less what the same bytes take at the bandwidth that pinned copies of the same direction reach
-    in this trace; unknown when there are none to compare with.
+    At stake is their time minus the time that the same bytes take at the bandwidth of pinned copies of the same direction
+    in this trace. It is unknown if there are no such copies.
 
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
@@ -36,9 +36,9 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
         return None
     at_stake = _at_stake(pageable, between.filter(pl.col("host_memory") == "pinned"))
     at_stake = None if at_stake is None else bounded(at_stake, scope)
-    # A label read back beside a batch's copy is not worth a mention.
+    # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
-        f"{row['direction']}: {format_count(row['count'])} cop{'y' if row['count'] == 1 else 'ies'}, {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
+        f"{row['direction']}: {format_count(row['count'])} {'copy moves' if row['count'] == 1 else 'copies move'} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
         + (f" ({row['bandwidth_gbps']:.1f} GB/s)" if row["bandwidth_gbps"] is not None else "")
         for row in pageable.filter(pl.col("total_ns") >= 0.1 * total).iter_rows(named=True)
     )
@@ -51,10 +51,10 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
 
 def _at_stake(pageable: pl.DataFrame, pinned: pl.DataFrame) -> int | None:
     """None when a direction has no pinned copies that are large enough to compare with."""
-    known = pinned.filter(
+    comparable = pinned.filter(
         pl.col("bandwidth_gbps").is_not_null() & (pl.col("bytes") / pl.col("count") >= LEAST_BYTES_PER_COPY)
     )
-    fastest = known.group_by("direction").agg(pl.col("bandwidth_gbps").max().alias("pinned_gbps"))
+    fastest = comparable.group_by("direction").agg(pl.col("bandwidth_gbps").max().alias("pinned_gbps"))
     joined = pageable.join(fastest, on="direction", how="inner").filter(pl.col("bytes").is_not_null())
     if not joined.height:
         return None
@@ -70,12 +70,12 @@ PAGEABLE_COPIES = Rule(
     evidence=pageable_copies,
     runs="device",
     advice=Advice(
-        "Use pinned memory: DataLoader(pin_memory=True) or tensor.pin_memory(), and .to(device, "
-        "non_blocking=True), so that copies run at full speed and beside computation.",
+        "Use pinned memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and .to(device, non_blocking=True). "
+        "Copies then run at full speed and beside computation.",
         plain=(
-            "Allocate the host's side with cudaMallocHost (or cudaHostRegister; in Python the library's "
-            "pinned memory) and copy with asynchronous calls on a stream of their own, so that copies run at "
-            "full speed and beside computation."
+            "Allocate host memory with cudaMallocHost (or cudaHostRegister; in Python, pinned memory of the library) "
+            "and copy with asynchronous calls on a separate stream. Copies then run at full speed and beside "
+            "computation."
         ),
         flags=("--pin-memory",),
     ),
@@ -86,13 +86,13 @@ PAGEABLE_COPIES = Rule(
 # -- small_copies -----------------------------------------------------------------------------------
 
 SMALL_BYTES: Final = 64 * 1024
-"""At some 10 GB/s this many bytes take as long as the copy takes to start, about 6 µs."""
+"""At some 10 GB/s, this many bytes take about 6 µs, as long as the start of a copy."""
 LEAST_COPIES_PER_STEP: Final = 20
-"""A batch is a handful of tensors; twenty small copies a step are tensors copied one by one."""
+"""A batch has only a few tensors, so twenty small copies a step are avoidable."""
 
 
 def small_copies(scope: Scope, result: Memory) -> Evidence | None:
-    """Many small copies between host and device, each of which costs a launch and a transfer's latency.
+    """There are many small copies between host and device, and each costs a launch and the latency of a transfer.
 
     Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
     """
@@ -108,8 +108,8 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     at_stake = bounded(total, scope)
     per = f"{count / steps:.0f} a step" if scope.window == "steps" else "in the window"
     return Evidence(
-        title=f"{format_count(count)} small copies between host and device, {per}",
-        text=f"{format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.",
+        title=f"There are {format_count(count)} small copies between host and device, {per}",
+        text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.",
         ns_at_stake=at_stake,
     )
 
@@ -120,9 +120,9 @@ SMALL_COPIES = Rule(
     evidence=small_copies,
     runs="device",
     advice=Advice(
-        "Create tensors on the device (device=… instead of .to()), pack small inputs into one tensor and "
-        "copy it once, and keep indices and masks on the device.",
-        plain=("Create data on the device, and pack small inputs into one buffer that is copied once."),
+        "Create tensors on the device (device=… instead of .to()), pack small inputs into one tensor that you copy "
+        "once, and keep indices and masks on the device.",
+        plain=("Create data on the device, and pack small inputs into one buffer that you copy once."),
     ),
     answers=frozenset({"memory-copy-bound"}),
 )
@@ -131,25 +131,24 @@ SMALL_COPIES = Rule(
 # -- memory_near_limit ------------------------------------------------------------------------------
 
 NEAR: Final = 0.90
-"""The context, libraries and fragmentation take several percent beside what the allocator holds."""
+"""The context, libraries and fragmentation take several percent in addition to the allocator's memory."""
 UNUSED: Final = 0.25
-"""More of the reserved memory than this never in use means fragmentation."""
+"""If a larger part of the reserved memory was never in use, memory is fragmented."""
 
 
 _ROOM: Final = (
-    "To gain room: activation checkpointing (torch.utils.checkpoint), bf16 autocast, zero_grad(set_to_none=True), a "
+    "To free memory, use activation checkpointing (torch.utils.checkpoint), bf16 autocast, zero_grad(set_to_none=True), a "
     "smaller micro-batch, or sharded optimizer states."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
 _FRAGMENTED: Final = Advice(
-    "Reserved memory is far above what was in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. "
-    + _ROOM,
+    "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. " + _ROOM,
     flags=_FLAGS,
 )
 
 
 def memory_near_limit(_scope: Scope, result: Memory) -> Evidence | None:
-    """Device memory is nearly full: the next larger batch fails, and the allocator begins to free and retry.
+    """Device memory is nearly full: a larger batch may not fit, and the allocator may have to free memory and retry.
 
     Fires when a device's peak or reserved memory reaches `NEAR` of its capacity.
     """
@@ -166,10 +165,10 @@ def memory_near_limit(_scope: Scope, result: Memory) -> Evidence | None:
     fragmented = (
         row["reserved_bytes"] is not None and row["peak_bytes"] < (1 - UNUSED) * row["reserved_bytes"]
     )
+    reserved = "" if row["reserved_bytes"] is None else f" and {format_bytes(row['reserved_bytes'])} reserved"
     return Evidence(
-        title=f"Device {row['device_id']} holds {format_share(row['share'])} of its memory",
-        text=f"Peak {format_bytes(row['peak_bytes'])} in use, {format_bytes(row['reserved_bytes'])} reserved, of "
-        f"{format_bytes(row['capacity_bytes'])}.",
+        title=f"The memory of device {row['device_id']} was up to {format_share(row['share'])} full",
+        text=f"Of {format_bytes(row['capacity_bytes'])}, at most {format_bytes(row['peak_bytes'])} were in use{reserved}.",
         severity="warning",
         advice=_FRAGMENTED if fragmented else None,
     )
@@ -181,7 +180,7 @@ MEMORY_NEAR_LIMIT = Rule(
     evidence=memory_near_limit,
     advice=Advice(
         _ROOM,
-        plain=("Free or reuse buffers earlier, use smaller types, or work on smaller pieces at a time."),
+        plain=("Free or reuse buffers earlier, use smaller types, or process smaller pieces at a time."),
         flags=_FLAGS,
     ),
 )

@@ -24,67 +24,67 @@ __all__ = [
 ]
 
 CRITICAL_SHARE: Final = 0.20
-"""A fifth of the window: the first thing to mend."""
+"""A fifth of the window: fix this first."""
 WARNING_SHARE: Final = 0.05
-"""A twentieth of the window: more than steps of a quiet machine differ from each other."""
+"""A twentieth of the window: steps on a quiet machine differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change, in words for each kind of program."""
+    """What to change, in one text for each kind of program."""
 
     text: str
-    """For a program of PyTorch that runs on a device."""
+    """For a PyTorch program that runs on a device."""
     processor: str | None = None
-    """Where no device was captured; None: the same."""
+    """For a program without a captured device; None: the same as `text`."""
     plain: str | None = None
-    """For a program that shows no PyTorch; None: the same."""
+    """For a program whose trace shows no PyTorch; None: the same as `text`."""
     flags: tuple[str, ...] = ()
-    """Flags of `tracekit capture` that do it."""
+    """The flags of `tracekit capture` that make this change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """That a rule fires, and why."""
+    """The reason why a rule fires."""
 
     title: str
     text: str
-    """The figures that made it fire, as a sentence."""
+    """The figures behind it, in sentences."""
     ns_at_stake: int | None = None
-    """An upper bound of what the remedy saves in the window, in ns; None where the trace cannot tell."""
+    """An upper bound of the time in the window that the remedy saves, in ns; None if the trace does not show it."""
     severity: Severity | None = None
-    """None: by the share of the window that is at stake."""
+    """None: follows from the share of the window that is at stake."""
     advice: Advice | None = None
     """None: the rule's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing worth knowing."""
+    """How the result of an analysis becomes a finding."""
 
     id: str
     analysis: str
-    """The analysis whose result it reads, and in whose section it stands."""
+    """The analysis whose result it reads; the finding stands in the section of this analysis."""
     evidence: Callable[[Scope, Any], Evidence | None]
-    """The evidence in a scope and the result of the analysis; None where the rule does not fire."""
+    """Takes a scope and the result of the analysis; returns None if the rule does not fire."""
     advice: Advice
     runs: Literal["device", "processor", "any"] = "any"
     """Whether it looks at runs with a device, without one, or both."""
     answers: frozenset[Bound] = field(default_factory=frozenset)
     """The bounds of a verdict that it explains."""
     restates: bool = False
-    """It says that time is lost or where, not why: superfluous beside a verdict that names the loss."""
+    """It says how much time is lost or where, but not why, so a verdict that names the loss does not repeat it."""
     about_run: bool = True
-    """False: it is about the recording, and no advice of a verdict."""
+    """False if it is about the recording; a verdict then does not give its advice."""
     pattern: str = ""
-    """On processors: what the time went to, in the words of a headline, where the finding explains most of it."""
+    """Without a device: what takes the time, as a noun for the headline, used if the finding explains most of the time."""
 
 
 def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
     """The severity of a finding with this much at stake in a window of this length.
 
-    *Critical* from a fifth of the window on: nothing else is worth looking at first. *Warning* from a twentieth on:
-    worth an afternoon. *Info* below, and where the trace cannot tell what is at stake.
+    *Critical* from a fifth of the window on, *warning* from a twentieth on, *info* below that or if the time at stake is
+    unknown.
 
     >>> [by_share(ns, 100) for ns in (20, 19, 5, 4, None)]
     ['critical', 'warning', 'warning', 'info', 'info']
@@ -96,12 +96,12 @@ def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
 
 
 def bounded(at_stake_ns: int, scope: Scope) -> int:
-    """At most the window: a sum of durations on several streams can exceed it, what a remedy saves cannot."""
+    """The time at stake in ns, at most the window: a sum of durations on several streams can exceed it."""
     return max(0, min(at_stake_ns, scope.duration))
 
 
 def all_idle(scope: Scope) -> IntervalSet:
-    """The time in the window in which no device works; only this can be won by a faster host."""
+    """The time in the window in which no device works; a faster host can save only this time."""
     return scope.intervals().complement(scope.start, scope.end)
 
 
@@ -123,7 +123,7 @@ SETTINGS: Final = {
 
 
 def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> str:
-    """The advice with the flags behind it, where `tracekit capture` ran the training loop; not switches that were on.
+    """The advice followed by flags of `tracekit capture`, if that command made the trace; without switches already on.
 
     >>> with_flags("Compile it.", ("--compile", "--batch"), None)
     'Compile it.'

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.rules.idle_time import caused_idle, told_elsewhere
+from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
@@ -20,14 +20,15 @@ __all__ = ["DATA_LOADING", "LOW_PART_OF_STEP", "STEP_VARIABILITY"]
 # -- data_loading -----------------------------------------------------------------------------------
 
 LEAST_SHARE: Final = 0.05
-"""A loader that keeps up answers from its queue in well under a twentieth of a step."""
+"""A loader that keeps up delivers a batch from its queue in much less than a twentieth of a step."""
 
 _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
-_PINNED: Final = ", pin_memory=True and copies with non_blocking=True"
+_PINNED: Final = ", set pin_memory=True and copy with non_blocking=True"
 _ELSEWHERE: Final = ", and move decoding and augmentation out of the loop (cached, batched or on the device)."
 _IN_PROCESS: Final = Advice(
-    f"The loader runs in the training process: set num_workers > 0, persistent_workers=True{_PINNED}.",
-    processor="The loader runs in the training process: set num_workers > 0, persistent_workers=True.",
+    "The loader runs in the training process. Set num_workers > 0, persistent_workers=True and pin_memory=True, and copy "
+    "with non_blocking=True.",
+    processor="The loader runs in the training process. Set num_workers > 0 and persistent_workers=True.",
     flags=("--workers", "--pin-memory"),
 )
 
@@ -35,11 +36,11 @@ _IN_PROCESS: Final = Advice(
 def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     """The step waits for its next batch.
 
-    Only time of the data loader in which no device worked and no runtime call ran counts (the composition of
-    `analyses.steps`), so loading that is hidden costs nothing; or the idle time that loading causes
-    (`analyses.idle.causes`), where that is more, since stacks show loading that no range marks.
+    The time of the data loader counts only while no device works and no runtime call runs (the composition of
+    `analyses.steps`), so hidden loading costs nothing. The idle time that loading causes (`analyses.idle.causes`) counts
+    instead if it is longer, because stacks show loading that no range marks.
 
-    Fires when unhidden data loading takes `LEAST_SHARE` of the steps or more.
+    Fires when data loading that nothing hides takes `LEAST_SHARE` of the steps or more.
     """
     loading = int(result.composition.filter(pl.col("part") == "data_loader")["total_ns"].sum())
     total = int(result.composition["total_ns"].sum())
@@ -51,12 +52,12 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     single = bool(names.str.contains(_SINGLE_PROCESS, literal=True).any())
     steps = result.table.height
     each = (
-        f" in {steps} step{'s' if steps != 1 else ''}, {format_ns(loading / steps)} a step," if steps else ""
+        f" in {steps} step{'s' if steps != 1 else ''}, {format_ns(loading / steps)} a step" if steps else ""
     )
-    where = "" if scope.on_cpu else " while no device worked"
+    where = "" if scope.on_cpu else ", while no device worked"
     return Evidence(
         title=f"Data loading takes {format_share(loading / total)} of the {'steps' if steps else 'time'}",
-        text=f"{format_ns(loading)} of {format_ns(total)}{each} went to the data loader{where}{idle.where}.",
+        text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{each}{where}{idle.where}.",
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),
         advice=_IN_PROCESS if single else None,
@@ -70,7 +71,7 @@ DATA_LOADING = Rule(
     advice=Advice(
         f"Raise num_workers or prefetch_factor, keep persistent_workers=True{_PINNED}{_ELSEWHERE}",
         processor=f"Raise num_workers or prefetch_factor, keep persistent_workers=True{_ELSEWHERE}",
-        plain="Load and prepare data in other threads, ahead of time, into pinned memory.",
+        plain="Load and prepare data in other threads, ahead of time, and into pinned memory.",
         flags=("--workers", "--pin-memory"),
     ),
     answers=frozenset({"input-bound"}),
@@ -81,7 +82,7 @@ DATA_LOADING = Rule(
 # -- step_variability -------------------------------------------------------------------------------
 
 STEP_VARIABILITY_LEAST_STEPS: Final = 4
-"""Of three steps nobody can say which one is the odd one."""
+"""Among three steps, nobody can say which one is unusual."""
 MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
 
@@ -89,10 +90,10 @@ MOST_VARIATION: Final = 0.10
 def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     """Step times vary, or single steps take much longer than the others.
 
-    At stake: by how much the slow outliers exceed the median step, summed; without outliers the same over all steps that
-    are slower than the median.
+    At stake is the sum of the times by which slow outliers exceed the median step. Without outliers, it is the same sum
+    over all steps that are slower than the median.
 
-    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when one is slow beyond the others, or all vary by `MOST_VARIATION`.
+    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when a step is a slow outlier, or when the step times vary by more than `MOST_VARIATION`.
     """
     if result.table.height < STEP_VARIABILITY_LEAST_STEPS or result.median_ns is None:
         return None
@@ -108,12 +109,16 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     )
     return Evidence(
         title=f"Step times vary by {format_share(result.variation)}"
-        + (f", {slow.height} of {result.table.height} steps are slow" if slow.height else ""),
-        text=f"Median {format_ns(result.median_ns)}, 95th percentile {format_ns(result.p95_ns)}"
-        + (f"; slowest: {listed}." if listed else "."),
+        + (f", and {slow.height} of {result.table.height} steps {_slow(slow.height)}" if slow.height else ""),
+        text=f"The median step takes {format_ns(result.median_ns)}, and the 95th percentile is {format_ns(result.p95_ns)}."
+        + (f" The slowest steps: {listed}." if listed else ""),
         ns_at_stake=at_stake,
         severity=by_share(at_stake, int(result.table["time_ns"].sum())),
     )
+
+
+def _slow(steps: int) -> str:
+    return "is slow" if steps == 1 else "are slow"
 
 
 STEP_VARIABILITY = Rule(
@@ -121,12 +126,11 @@ STEP_VARIABILITY = Rule(
     analysis="steps",
     evidence=step_variability,
     advice=Advice(
-        "Compare a slow step with a median one (--step): data loading, evaluation, checkpoints, logging, "
-        "garbage collection and changing input shapes (recompilation, cudnn.benchmark) are the usual "
-        "causes; pad or bucket inputs.",
+        "Compare a slow step with a median one (--step). Usual causes are data loading, evaluation, checkpoints, "
+        "logging, garbage collection and changing input shapes (recompilation, cudnn.benchmark); pad or bucket inputs.",
         plain=(
-            "Compare a slow step with a median one (--step): input and output, logging, allocation, other "
-            "processes on the machine and inputs of changing size are the usual causes."
+            "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
+            "other processes on the machine and inputs of changing size."
         ),
     ),
 )
@@ -137,23 +141,24 @@ STEP_VARIABILITY = Rule(
 CHUNKS: Final = 30
 """NVIDIA's number of chunks."""
 LOW: Final = 0.5
-"""NVIDIA's threshold: a chunk that is used less is low."""
+"""NVIDIA's threshold: a chunk with a lower utilisation is low."""
 LOW_PART_OF_STEP_LEAST_STEPS: Final = 3
-"""Of two steps nobody can say what they have in common."""
+"""Two steps do not show a pattern."""
 LEAST_CHUNKS: Final = 3
-"""A tenth of the step: a shorter part is a gap, which the idle analysis names."""
+"""A tenth of the step: a shorter part is a gap, which the idle analysis reports."""
 MOST_OF_STEP: Final = 0.5
-"""When more is low, it is the step that is little used, not a part of it."""
+"""If more is low, the utilisation of the whole step is low, not that of a part."""
 
 
 def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
-    """The device is little used in the same part of each step, and well used in the rest.
+    """The device has a low utilisation in the same part of each step, and a higher one in the rest.
 
-    The expert rule `gpu_time_util` of Nsight Systems, for steps: as there, time is cut into 30 equal chunks and one used less than
-    50 % is low; but it is each step that is cut, and a chunk's utilisation is that over all steps, so that what is said
-    holds for the step and not for one moment of the recording. Unlike there, work that runs at once counts once. Where more than half of
-    the step is low, `low_utilisation` says it; where synchronisation, data loading, allocation or compilation causes most of it, their
-    own rules do. Looks at the busiest device.
+    This is the expert rule `gpu_time_util` of Nsight Systems, for steps. As in NVIDIA's rule, there are 30 equal chunks, and
+    a chunk with a utilisation below 50 % is low. But here the rule cuts each step into chunks, not the recording, and takes
+    the utilisation of a chunk over all steps, so that the finding holds for the steps and not for one moment. Unlike
+    NVIDIA's rule, simultaneous work counts once. If more than half of the step is low, `low_utilisation` reports it. If
+    synchronisation, data loading, allocation or compilation causes most of it, their own rules do. The rule looks at the
+    busiest device.
 
     Fires with `LOW_PART_OF_STEP_LEAST_STEPS` steps when the low part has `LEAST_CHUNKS` chunks, and its idle time is `WARNING_SHARE` of the steps.
     """
@@ -170,15 +175,16 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
     idle = int((length - used)[begin:stop].sum())
     if idle < WARNING_SHARE * total:
         return None
-    if told_elsewhere(scope, busiest, IntervalSet.of(edges[:, begin], edges[:, stop])):
+    if covered_by_other_rules(scope, busiest, IntervalSet.of(edges[:, begin], edges[:, stop])):
         return None
     inside = used[begin:stop].sum() / length[begin:stop].sum()
     outside = (used.sum() - used[begin:stop].sum()) / (total - length[begin:stop].sum())
     steps, at_stake = result.table.height, bounded(idle, scope)
     return Evidence(
-        title=f"The device is little used {_place(begin, stop)} of each step",
-        text=f"From {100 * begin / CHUNKS:.0f} to {100 * stop / CHUNKS:.0f} % of the step it is busy {format_share(inside)} of the time, "
-        f"in the rest {format_share(outside)}; {format_ns(idle / steps)} of each step of {format_ns(total / steps)} are idle there, over {steps} steps.",
+        title=f"The device is mostly idle {_place(begin, stop)} of each step",
+        text=f"It is busy {format_share(inside)} of the time between {100 * begin / CHUNKS:.0f} and {100 * stop / CHUNKS:.0f} % "
+        f"of the step, and {format_share(outside)} in the rest. It is idle there for {format_ns(idle / steps)} of a step of "
+        f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, total),
     )
@@ -192,7 +198,7 @@ def _edges(table: pl.DataFrame) -> Int64Array:
 
 
 def _profile(busy: IntervalSet, edges: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """How long the device works in each chunk, and how long the chunks are, in ns over all steps."""
+    """The busy time of the device in each chunk and the duration of each chunk, in ns over all steps."""
     covered = busy.coverage(edges[:, :-1].ravel(), edges[:, 1:].ravel())
     used: Int64Array = covered.reshape(-1, CHUNKS).sum(axis=0)
     lengths: Int64Array = np.diff(edges, axis=1).sum(axis=0)
@@ -200,7 +206,7 @@ def _profile(busy: IntervalSet, edges: Int64Array) -> tuple[Int64Array, Int64Arr
 
 
 def _longest(low: BoolArray) -> tuple[int, int]:
-    """The longest run of low chunks; an empty one when none is."""
+    """The longest run of low chunks, from its first chunk to the one after its last; (0, 0) if no chunk is low."""
     begins = np.flatnonzero(low & np.append(True, ~low[:-1]))
     stops = np.flatnonzero(low & np.append(~low[1:], True)) + 1
     if not begins.size:
@@ -219,12 +225,11 @@ LOW_PART_OF_STEP = Rule(
     evidence=low_part_of_step,
     runs="device",
     advice=Advice(
-        "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at"
-        " the beginning, an optimizer that is not fused, values read back or logging at the end are the "
-        "usual reasons.",
+        "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for data "
+        "at the beginning, and an unfused optimizer, reads of values or logging at the end.",
         plain=(
-            "See what the host does there (tracekit idle --causes, tracekit view --html): waiting for data at"
-            " the beginning, values copied back, output or logging at the end are the usual reasons."
+            "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for "
+            "data at the beginning, and copies to the host, output or logging at the end."
         ),
     ),
     restates=True,

@@ -1,1 +1,1 @@
-"""Steps that nobody marked: a range that is repeated, or a period in the sequence of launches (DEFINITIONS §1)."""
+"""Inferred steps: a repeated range, or a period in the sequence of launches (DEFINITIONS §1)."""

@@ -1,8 +1,8 @@
-"""Steps that nobody marked and no range shows: stretches of the launch sequence that come again (DEFINITIONS §1).
+"""Steps inferred from launches: repeated stretches of the launch sequence (DEFINITIONS §1).
 
-Much repeats that is no step: the layers of a network, the parts of a step that accumulates gradients. So a network's
-launches are cut only at what occurs once in a step (an optimizer, a batch, an input), and where that leaves it open, there
-are no steps: a wrong step is worse than none.
+Not every repetition is a step: layers of a network and parts of a step with gradient accumulation repeat as well. So
+the launches of a network are cut only at what occurs once in a step (an optimizer, a batch, an input). If that is not
+conclusive, there are no steps, because a wrong step is worse than none.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from tracekit.trace import Trace
 __all__ = ["launch_steps"]
 
 _FEWEST_LAYERS: Final = 4
-"""Repetitions within a step, each of at least so many activities, that show the layers of a network."""
+"""The least number of repetitions within a step, each of at least so many activities, that show the layers of a
+network.
+"""
 
 _LONGEST: Final = 4096
-"""Activities of a step in which layers are looked for."""
+"""The number of activities of a step in which layers are searched."""
 
 _SAME: Final = 0.005
-"""Share of the launches by which one cut must explain more than another whose stretches are shorter."""
+"""A cut must explain this share of the launches more than another cut with shorter stretches."""
 
 _MOST_TRIED: Final = 16
 
 
 def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> InferredSteps | None:
-    """The steps of a trace that marks none, from its launches; None when nothing that repeats is surely a step.
+    """The steps inferred from launches; None if nothing that repeats is certainly a step.
 
-    `rows` are all activities of the device, `launched` the time at which each was launched.
+    `rows` are all activities of the device, `launched` the launch time of each.
     """
     sequence = launch_sequence(trace, rows, launched)
     chosen = None if sequence is None else _chosen(sequence)
@@ -55,7 +57,7 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
 
 
 def _chosen(sequence: LaunchSequence) -> Stretches | None:
-    """The stretches that are steps, by the surest mark that there is."""
+    """The stretches that are steps, by the most reliable mark of the trace."""
     if not sequence.neural:
         return _best(sequence)
     if sequence.optimizer.any():
@@ -67,32 +69,34 @@ def _chosen(sequence: LaunchSequence) -> Stretches | None:
     return _from_input(sequence)
 
 
-def _possible(made: Stretches | None) -> Stretches | None:
-    return made if made is not None and made.possible else None
+def _possible(candidate: Stretches | None) -> Stretches | None:
+    return candidate if candidate is not None and candidate.possible else None
 
 
 def _from_optimizer(sequence: LaunchSequence) -> Stretches | None:
-    """From optimizer to optimizer, or from every second one: two networks may have one each.
+    """Stretches from optimizer to optimizer, or from every second one, because two networks may have one each.
 
-    In PyTorch the backward pass has a thread of its own, unless all is in one graph. Where no other thread is there, the
-    optimizer may be part of a backward pass, once for each layer.
+    In PyTorch the backward pass has its own thread, unless all is in one graph. Without another thread, the optimizer
+    may be part of a backward pass, once for each layer.
     """
     recorded = bool((sequence.thread >= 0).mean() >= MOST)
     plain = sequence.pytorch and recorded and sequence.activities.max() == 1
     if plain and len(sequence.threads) == 1:
         return None
     starts = group_starts(np.flatnonzero(sequence.optimizer), after=True)
-    made = _possible(stretches(sequence, starts))
-    if made is None and _alternate(sequence.symbols, starts):
-        made = _possible(stretches(sequence, starts[::2]))
-    if made is None:
+    cut = _possible(stretches(sequence, starts))
+    if cut is None and _alternate(sequence.symbols, starts):
+        cut = _possible(stretches(sequence, starts[::2]))
+    if cut is None:
         return None
-    beside = made.total((~sequence.optimizer).astype(np.int64))
-    return made if bool((beside >= FEW * (made.end - made.begin)).all()) else None
+    beside = cut.total((~sequence.optimizer).astype(np.int64))
+    return cut if bool((beside >= FEW * (cut.end - cut.begin)).all()) else None
 
 
 def _alternate(symbols: Int64Array, starts: Int64Array) -> bool:
-    """Whether a stretch in the middle and the next one are of two networks: neither is the other with something added."""
+    """Whether a stretch in the middle and the next one belong to two networks: neither is the other with added
+    launches.
+    """
     if starts.size < FEWEST:
         return False
     low, middle, high = starts[starts.size // 2 - 1 :][:3]
@@ -104,26 +108,27 @@ def _alternate(symbols: Int64Array, starts: Int64Array) -> bool:
 
 
 def _from_input(sequence: LaunchSequence) -> Stretches | None:
-    """From input to input, when there is nothing but these stretches, all the same, and each holds a network's layers.
+    """Stretches from input to input, if there are only such stretches, all alike, and each contains the layers of a
+    network.
 
-    What is different, or comes after, may be the end of a step of which they are a part.
+    A different stretch, or launches after the last, may be the end of a larger step.
     """
     fed = np.flatnonzero(sequence.fed)
-    made = _possible(stretches(sequence, group_starts(fed[~sequence.enclosed(fed)])))
-    if made is None or not made.whole:
+    cut = _possible(stretches(sequence, group_starts(fed[~sequence.enclosed(fed)])))
+    if cut is None or not cut.whole:
         return None
-    symbols, begin, end = sequence.symbols, int(made.begin[-1]), int(made.end[-1])
+    symbols, begin, end = sequence.symbols, int(cut.begin[-1]), int(cut.end[-1])
     rest = symbols[end:]
-    if rest.size >= made.length or (rest != symbols[begin : begin + rest.size]).any():
+    if rest.size >= cut.length or (rest != symbols[begin : begin + rest.size]).any():
         return None
-    middle = made.begin.size // 2
+    middle = cut.begin.size // 2
     first = np.append(sequence.first, sequence.kernels.size)
-    names = sequence.kernels[first[made.begin[middle]] : first[made.end[middle]]]
-    return made if _has_layers(names[:_LONGEST]) else None
+    names = sequence.kernels[first[cut.begin[middle]] : first[cut.end[middle]]]
+    return cut if _has_layers(names[:_LONGEST]) else None
 
 
 def _has_layers(names: Int64Array) -> bool:
-    """Whether most of it comes again after a length that fits in several times, beyond what chance gives."""
+    """Whether most of it repeats with a period that fits several times, more often than by chance."""
     counts = np.unique(names, return_counts=True)[1]
     chance = float((counts**2).sum()) / names.size**2
     least = chance + MOST * (1 - chance)
@@ -134,15 +139,18 @@ def _has_layers(names: Int64Array) -> bool:
 def _best(sequence: LaunchSequence) -> Stretches | None:
     """The shortest stretches of those that explain the most launches, but for a small share."""
     tried = [_possible(stretches(sequence, starts)) for starts in _recurrences(sequence)]
-    made = [each for each in tried if each is not None]
-    least = max((each.shared for each in made), default=0) - _SAME * sequence.symbols.size
-    return min((each for each in made if each.shared >= least), key=lambda each: each.length, default=None)
+    candidates = [each for each in tried if each is not None]
+    least = max((each.shared for each in candidates), default=0) - _SAME * sequence.symbols.size
+    return min(
+        (each for each in candidates if each.shared >= least), key=lambda each: each.length, default=None
+    )
 
 
 def _recurrences(sequence: LaunchSequence) -> Iterator[Int64Array]:
-    """Where a launch comes again right after the same one, over much of the sequence.
+    """The places where a launch always follows the same other launch, over much of the sequence.
 
-    What comes equally often belongs to the same loop. Of it the launch is taken before which the host pauses longest.
+    Launches that occur equally often belong to the same loop. Of these, the result has the launch with the longest
+    pause of the host before it.
     """
     symbols, size = sequence.symbols, sequence.symbols.size
     pairs = np.append(-1, symbols[:-1]) << 32 | symbols

@@ -1,14 +1,14 @@
-"""Steps that nobody marked as such: a range of the user's that is repeated and whose name says that it is a step.
+"""Steps inferred from ranges: a repeated user range with a name that is that of a step.
 
-The rule (DEFINITIONS §1), for ranges on one thread whose names are equal but for their digits:
+The rule (DEFINITIONS §1), for ranges on one thread whose names differ only in digits:
 
-* the name says so (`facts.step_names`), and those inside another one of the same name are left out;
-* at least three of them launch device work on their own thread (without a device: hold operators), none overlaps
-  another partly, and together they cover at least half of all that the device did, by the time of the launch;
-* between the first and the last one most of the forward and backward pass lies in them, as far as it is marked: a
-  range `step` around the optimizer alone is none.
+* the name is that of a step (`facts.step_names`), and ranges inside another one of the same name are left out;
+* at least three of them launch device work on their own thread (without a device: contain operators), none overlaps
+  another partly, and together they cover at least half of the device's work, by the time of the launch;
+* between the first and the last one, most of the forward and backward pass lies in them, as far as it is marked: a
+  range `step` around the optimizer alone is not a step.
 
-Of several such names the one that covers the most work is the step; of those that cover the same, the outermost.
+If several names qualify, the one that covers the most work is the step; among equals, the outermost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tracekit.trace import Trace
 __all__ = ["InferredSteps", "inferred_steps"]
 
 _MOST_FAMILIES: Final = 16
-"""The longest are looked at: what covers half of the work is among them."""
+"""Only so many of the longest ranges are examined, since a range that covers half of the work is among them."""
 
 _NEVER: Final = -(1 << 63)
 
@@ -37,8 +37,8 @@ _FAMILY: Final = ("process_id", "thread_id", "family")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferredSteps:
-    """What the steps are inferred from (`source`: of a range its name, runs of digits as #, where they differ), how that
-    is said (`label`), and their `spans`: `name`, `start`, `duration` in ns. `periods`: each ends where another one begins.
+    """Inferred steps: their `source` (the name of a range, with # for runs of digits if these differ), the `label` that
+    says so, and their `spans` (`name`, `start`, `duration` in ns). `periods`: each ends at the start of the next.
     """
 
     source: str
@@ -48,9 +48,8 @@ class InferredSteps:
 
 
 def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> InferredSteps | None:
-    """The steps of a trace that marks none, from its ranges; None when no range is one.
-
-    `rows` are all activities, `launched` the time at which each was launched.
+    """The steps inferred from ranges; None if no range is a step. `rows` are all activities, `launched` the launch time
+    of each.
     """
     ranges = _families(trace)
     if not ranges.height or not rows.height:
@@ -79,9 +78,9 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
 
 
 def _families(trace: Trace) -> pl.DataFrame:
-    """Ranges whose names say that they are steps, in order of time on each thread, less those inside another one.
+    """Ranges with the name of a step, in order of time on each thread, without ranges inside others.
 
-    Those that overlap partly, and those that are too few, are left out.
+    Ranges that overlap partly, and groups of too few ranges, are left out.
     """
     host = trace.host.lazy().select("kind", "name", "process_id", "thread_id", "depth", "start", "duration")
     ranges = host.filter(pl.col("kind") == "annotation").collect()
@@ -100,9 +99,8 @@ def _families(trace: Trace) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, work: pl.DataFrame, marked: Int64Array) -> int | None:
-    """The time of the work that was launched in these ranges, in ns; None when they are no steps.
-
-    `marked` says when parts of forward and backward passes start.
+    """The time of the work launched in these ranges, in ns; None if they are not steps. `marked` has the starts of
+    parts of forward and backward passes.
     """
     starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
     inside, which = _inside(starts, ends, work["at"].to_numpy())
@@ -122,7 +120,7 @@ def _covered(spans: pl.DataFrame, work: pl.DataFrame, marked: Int64Array) -> int
 
 
 def _inside(starts: Int64Array, ends: Int64Array, times: Int64Array) -> tuple[BoolArray, Int64Array]:
-    """Whether each time lies in one of the ranges, which are apart, and in which."""
+    """Whether each time lies in one of the ranges, which do not overlap, and in which."""
     which = np.searchsorted(starts, times, side="right") - 1
     inside: BoolArray = (which >= 0) & (times < ends[np.maximum(which, 0)])
     return inside, which

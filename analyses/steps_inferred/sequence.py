@@ -1,4 +1,4 @@
-"""The launches of a process in the order of the host, and what lies between them: copies to the device, data loading."""
+"""The launches of a process in the order of the host, with the copies to the device and the data loading between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracekit.trace import Trace, one_of
 __all__ = ["FEW", "LaunchSequence", "launch_sequence", "passes"]
 
 FEW: Final = 0.1
-"""A share that may be left aside, or must at least be there."""
+"""A share that may be ignored, or that must at least be there."""
 
 _NETWORK: Final = (
     "gemm",
@@ -35,7 +35,9 @@ _NETWORK: Final = (
 _DOUBLE: Final = r"(?i)\bdouble\b|float64|\bdgem|_d884|\bcudaDataType_t\)1\b"
 
 _NO_OPTIMIZER: Final = r"(?i)copy|norm|zero|fill"
-"""Kernels over many tensors that are no optimizer's: FSDP copies the weights of each layer so, and norms clip gradients."""
+"""Kernels over many tensors that do not belong to an optimizer: FSDP copies the weights of each layer with them, and
+norms clip gradients.
+"""
 
 
 _STREAM: Final = ("device_id", "stream_id")
@@ -78,7 +80,7 @@ class LaunchSequence:
         return [np.flatnonzero(self.thread == number) for number in numbers[counts >= FEW * self.thread.size]]
 
     def enclosed(self, launches: Int64Array) -> BoolArray:
-        """Which of these launches lie in an operator, module or forward or backward pass together with the launch before."""
+        """Which of these launches lie in the same operator, module, forward pass or backward pass as the launch before."""
         host = self.trace.host.select("kind", "name", "thread_id", "start", "duration")
         ranges = host.filter(pl.col("kind") == "annotation")
         wanted = one_of("kind", "op", "module") | (
@@ -100,7 +102,9 @@ class LaunchSequence:
         return inside
 
     def times(self, launches: Int64Array) -> Int64Array:
-        """When the host begins with each of these launches, in ns: with the first copy to the device since the launch before."""
+        """The start of each of these launches on the host, in ns, or of the first copy to the device since the launch
+        before.
+        """
         own = self.at[launches]
         before = np.where(launches > 0, self.at[launches - 1], np.iinfo(np.int64).min)
         copies = np.append(self.copies, np.iinfo(np.int64).max)
@@ -149,7 +153,7 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
 
 
 def passes(host: pl.DataFrame) -> Int64Array:
-    """When what belongs to a forward or backward pass starts: operators with autograd's numbers, and ranges named so."""
+    """The starts of operators with sequence numbers and of ranges named forward or backward."""
     ranges = host.filter(pl.col("kind") == "annotation")
     numbered = (pl.col("kind") == "op") & (pl.col("sequence") >= 0)
     wanted = numbered | ((pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward")))
@@ -157,7 +161,9 @@ def passes(host: pl.DataFrame) -> Int64Array:
 
 
 def _of_optimizer(rows: pl.DataFrame, launched: Int64Array, ranges: pl.DataFrame) -> BoolArray:
-    """Whether an optimizer launched each row: by the ranges around optimizers where there are any, else by category and name."""
+    """Whether an optimizer launched each row: by the ranges around optimizers if there are any, else by category and
+    name.
+    """
     ranges = ranges.filter(
         _named(ranges, (OPTIMIZER_RANGE, *_markers("optimizer"))) & ~_named(ranges, ("zero_grad",))
     ).sort("start")

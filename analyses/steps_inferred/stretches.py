@@ -1,6 +1,6 @@
-"""Stretches of a launch sequence that hold the same launches, from one start to the next.
+"""Stretches of a launch sequence with the same launches, from one start to the next.
 
-The launches of a stretch are compared as a multiset: where several threads launch side by side, no step repeats the order of
+Stretches are compared as multisets of launches, because with several launching threads no step repeats the order of
 another.
 """
 
@@ -17,17 +17,17 @@ from tracekit.spans import Int64Array
 __all__ = ["ALIKE", "FEWEST", "MOST", "Stretches", "group_starts", "stretches"]
 
 FEWEST: Final = 3
-"""Two may be one for the warm-up and one for the run."""
+"""Two stretches may be the warm-up and the run."""
 
 MOST: Final = 0.5
-"""Share of the work, and of the launches, that the steps must hold."""
+"""The share of the work, and of the launches, in the steps."""
 
 ALIKE: Final = 0.75
 """Share of a stretch's launches that another has as well; and share of all that happens between the first and last step that
 must be steps."""
 
 _LEAST_ACTIVITIES: Final = 4
-"""A kernel in a loop is no step."""
+"""A loop around a single kernel is not a step."""
 
 _NARROW: Final = 4
 """Marks less than one part in so many of the distance between steps apart are one mark."""
@@ -72,11 +72,13 @@ class Stretches:
         return total
 
     def _with(self, launches: Int64Array) -> float:
-        """Share of the stretches that hold one of these launches."""
+        """The share of stretches with one of these launches."""
         return float((np.searchsorted(launches, self.end) > np.searchsorted(launches, self.begin)).mean())
 
     def complete(self) -> tuple[Int64Array, Int64Array]:
-        """`begin` and `end` of those that begin, and are followed by what begins, as others do: the rest have no certain end."""
+        """`begin` and `end` of the stretches that begin like the others and are followed by such a beginning; the
+        others have no certain end.
+        """
         symbols, counts = np.unique(self.sequence.symbols[self.begin], return_counts=True)
         begins = np.isin(np.append(self.sequence.symbols, -1), symbols[counts > 1])
         certain = begins[self.begin] & begins[self.end]
@@ -84,7 +86,7 @@ class Stretches:
 
 
 def group_starts(places: Int64Array, *, after: bool = False) -> Int64Array:
-    """Of marks that lie close together the first; `after`: the place that follows the last."""
+    """The first of marks that lie close together; `after` is the position after the last."""
     if places.size < 2:
         return places[:0]
     gaps = np.diff(places)
@@ -95,7 +97,7 @@ def group_starts(places: Int64Array, *, after: bool = False) -> Int64Array:
 
 
 def stretches(sequence: LaunchSequence, starts: Int64Array) -> Stretches | None:
-    """The stretches from start to start that are alike, with one before the first and one after the last."""
+    """The alike stretches from start to start, with one before the first and one after the last."""
     symbols = sequence.symbols
     if starts.size < FEWEST - 1:
         return None
@@ -126,7 +128,7 @@ def _next(opening: Int64Array, starts: Int64Array, length: int) -> Int64Array:
 
 
 def _shared(symbols: Int64Array, bounds: Int64Array, reference: int) -> Int64Array:
-    """How many launches of each stretch the reference has as well, each as often, in any order."""
+    """The number of launches of each stretch that the reference has as well, each equally often and in any order."""
     count = bounds.size - 1
     stretch = np.repeat(np.arange(count), np.diff(bounds))
     pairs, counts = np.unique(stretch << 32 | symbols[bounds[0] : bounds[-1]], return_counts=True)

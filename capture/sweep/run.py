@@ -137,12 +137,14 @@ class _Index:
 
 
 def _check(plans: list[Plan]) -> None:
-    """Refuse before the first run what would fail in all of them."""
+    """Raise before the first run if all runs would fail."""
     for name in {plan.workload for plan in plans}:
         workloads.find(name)
     data = plans[0].data
     if data is not None and not Path(data).exists():
-        raise UsageError("there are no data there", path=data, remedy="give a file or folder that exists")
+        raise UsageError(
+            "there is no such file or folder", path=data, remedy="give a file or folder that exists"
+        )
     if importlib.util.find_spec("torch") is None:
         raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
 

@@ -46,7 +46,7 @@ def test_a_program_without_python_waits_for_host_code_and_libraries(tmp_path: Pa
     assert causes(result) == {"host_code": 7_700, "library_call": 2_000, "launch_latency": 300}
     assert result.answer.startswith(
         "The device was idle for 10.0 µs: host code outside recorded calls 77.0 %, "
-        "calls of libraries 20.0 % (most in MPI_Send)"
+        "library calls 20.0 % (most in MPI_Send)"
     )
     assert "Python" not in result.answer
 
@@ -94,7 +94,7 @@ def test_calls_of_the_os_by_hand(tmp_path: Path) -> None:
     ]
     assert result.by_os_call["share"].sum() == pytest.approx(1)
     assert result.answer.endswith(
-        " Outside recorded calls the host spent 20.6 % of the time in calls of the operating system, most in read."
+        " Outside recorded calls, the host spent 20.6 % of the time in calls of the operating system, most of it in read."
     )
 
 
@@ -115,9 +115,9 @@ def test_samples_by_the_function_that_ran(tmp_path: Path) -> None:
         ("work()", 1),
     ]
     assert result.by_function["share"].to_list() == pytest.approx([0.76, 0.2, 0.04])
-    assert result.answer.endswith(" Outside recorded calls 76.0 % of 25 samples found the host in format.")
+    assert result.answer.endswith(" Outside recorded calls, 76.0 % of 25 samples show format.")
     headline = build_report(tracekit.read(tmp_path / "t.sqlite")).verdict.headline
-    assert headline.endswith(" for host code outside recorded calls in format, as samples show.")
+    assert headline.endswith(" for host code outside recorded calls in format according to samples.")
 
 
 def test_what_was_not_recorded_is_no_table(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_the_public_exports() -> None:
     assert all(program(trace).pytorch for trace in tracekit.read_all(files["fsdp_2gpu"]))
     # The script turns numbers into text and writes them to a file between its steps.
     answer = idle(cupy).answer
-    assert "in calls of the operating system, most in write" in answer
-    assert answer.endswith(" samples found it in _Py_dg_dtoa.")
-    assert build_report(cupy).verdict.headline.endswith(" for Python in range IO #.")
+    assert "in calls of the operating system, most of it in write" in answer
+    assert answer.endswith(" samples show _Py_dg_dtoa.")
+    assert build_report(cupy).verdict.headline.endswith(" for Python code in range IO #.")
     for trace in (cupy, mpi):
         said = str(build_report(trace))
         for word in ("torch", "DataLoader", ".item()"):

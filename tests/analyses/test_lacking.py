@@ -70,11 +70,11 @@ def test_launches_that_were_recorded_but_lost_their_numbers(format_: str) -> Non
     trace = of_format(planted(calls=True, linked=False).trace(captured=frozenset({"device"})), format_)
     assert trace.device["launch_id"].null_count() == 3
     for text in texts(trace):
-        assert text.startswith("launch calls were recorded, but no activity could be linked")
+        assert text.startswith("no activity could be linked to its launch call")
         assert "use the file as the profiler wrote it" in text
         assert not any(word in text for word in (*TORCH, *NSYS_ALONE))
     notes = build_report(trace).verdict.notes
-    assert any(note.startswith("No launch call could be linked") for note in notes)
+    assert any(note.startswith("No activity could be linked to its launch call") for note in notes)
     found = finding(of_format(trace, "kineto"), "breakdown", "incomplete_capture")
     assert found is not None
     assert "launch calls" not in found.title

@@ -91,7 +91,7 @@ def test_everybody_says_how_they_are_inferred() -> None:
     trace = training(4).done()
     result = steps(trace)
     assert result.answer.startswith(
-        "3 steps (inferred: a period of 71 launches in the launch sequence), median"
+        "The median of 3 steps (inferred: a period of 71 launches in the launch sequence) is"
     )
     assert result.not_captured is None
     assert result.inferred_from == "period of 71 launches in the launch sequence"

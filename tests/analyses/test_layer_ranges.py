@@ -107,7 +107,7 @@ def test_captured_layers_and_modules_are_not_touched() -> None:
     trace = choose_ranges(made.trace(captured=BARE), RangeFilter(include=("^model$",), depth=1))
     assert places(trace) == dict(zip(WORK, ["model", "model", "enc", "Head_0"], strict=True))
     # A capture's own ranges are none that a person named.
-    with pytest.raises(UsageError, match="no range is left"):
+    with pytest.raises(UsageError, match="leaves no range"):
         choose_ranges(made.trace(captured=BARE), RangeFilter(include=("tracekit",)))
 
 
@@ -125,9 +125,9 @@ def test_levels_of_ranges_without_work_are_not_counted() -> None:
     [
         (
             RangeFilter(include=("nothing",)),
-            "no range is left by --nvtx-include 'nothing'; the ranges are 'block'",
+            "--nvtx-include 'nothing' leaves no range; the ranges are 'block'",
         ),
-        (RangeFilter(exclude=(".",)), "no range is left by --nvtx-exclude '.'"),
+        (RangeFilter(exclude=(".",)), "--nvtx-exclude '.' leaves no range"),
         (RangeFilter(domains=("gpu",)), "the domains with ranges are 'app', 'default', 'tool'"),
         (RangeFilter(include=("model",), domains=("app",)), "--nvtx-include 'model' --nvtx-domain 'app'"),
         (RangeFilter(include=("(?<=a)b",)), "--nvtx-include '(?<=a)b' is not a regular expression"),
@@ -144,7 +144,7 @@ def test_a_choice_that_leaves_nothing_says_so(chosen: RangeFilter, fault: str) -
 def test_a_trace_without_ranges_says_so() -> None:
     made = Planted()
     made.span("op", "aten::mm", 0, 20 * US)
-    with pytest.raises(UsageError, match="there are no ranges that somebody named"):
+    with pytest.raises(UsageError, match="there are no user ranges"):
         choose_ranges(made.trace(captured=BARE), RangeFilter(depth=1))
 
 

@@ -215,7 +215,7 @@ def test_groups_count_nested_layers_once() -> None:
     assert by_pattern["outer.*"]["layers"] == 2
     assert by_pattern["outer.*"]["device_ns"] == 60 * US
     assert by_pattern["outer"]["device_ns"] == 70 * US
-    assert found.answer.endswith("most of it is in: 2 × outer.* 85.7 %, outer 14.3 %.")
+    assert found.answer.endswith("The largest: 2 × outer.* 85.7 %, outer 14.3 %.")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_without_layers_phases_still_answer() -> None:
     found = layers(made.trace())
     assert (
         found.answer
-        == "No layer is known for 40.0 µs of device time; by phase: forward 75.0 %, optimizer 25.0 %."
+        == "The layers of 40.0 µs of device time are unknown. By phase: forward 75.0 %, optimizer 25.0 %."
     )
     assert found.not_captured is not None
     assert "with_stack=True" in str(found.not_captured)

@@ -343,7 +343,7 @@ def test_the_counters_are_those_of_the_activities_and_no_replay(report) -> None:
     names = joined.device.filter(pl.col("activity_id").is_in(joined.counters["activity_id"].implode()))[
         "name"
     ].n_unique()
-    assert f"on kernels of {names} name" in told.answer  # not "1 measured kernels" beside "6 kernels"
+    assert f"for kernels of {names} name" in told.answer  # not "1 measured kernels" beside "6 kernels"
     assert told.by_name is not None
     assert "counters" in joined.meta.captured
 

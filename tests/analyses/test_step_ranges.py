@@ -90,7 +90,7 @@ def test_everybody_who_names_steps_says_that_they_are_inferred() -> None:
     trace = loop("train_step").trace(captured=BARE)
     result = steps(trace)
     assert (result.table.height, result.inferred_from) == (5, "train_step")
-    assert result.answer.startswith('5 steps (inferred from the range "train_step"), median 1')
+    assert result.answer.startswith('The median of 5 steps (inferred from the range "train_step") is 1')
     report = build_report(trace)
     assert report.window.steps_inferred_from == "train_step"
     assert '"steps_inferred_from": "train_step"' in json_.render(report)

@@ -22,7 +22,7 @@ FAULTS = {
     "sleeping loader": "Data loading",
     "slow augmentation": "Data loading",
     "item": ".item()",
-    "tiny operators": "tiny operators",
+    "tiny operators": "iny operators and the Python code",
 }
 """Fault → what the verdict must say about it."""
 LINES = {"sleeping loader": "): __getitem__", "slow augmentation": "): slow_augmentation"}

@@ -151,7 +151,7 @@ def test_a_failure_of_nsys_is_told_as_its_own(
     (out / "profile.nsys-rep").write_text("an older one")
     assert capture("cnn", "--nsys", "-o", str(out), *SHORT) == 1
     text = capfd.readouterr().err
-    assert text.splitlines()[-1] == f"tracekit: error: {message}; see what it wrote above"
+    assert text.splitlines()[-1] == f"tracekit: error: {message}; see its messages above"
     if how != "fails":
         named = read_manifest(out / "manifest.json").nsys
         assert named == ("profile.nsys-rep" if how == "fails at the end" else None)

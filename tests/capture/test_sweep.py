@@ -203,7 +203,7 @@ def test_interruption_leaves_a_whole_index_and_says_how_to_go_on(
     _, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert err.splitlines() == [
-        f"{tmp_path / 'index.parquet'} holds 0 runs; the same command continues from there",
+        f"{tmp_path / 'index.parquet'} holds 0 runs; the same command continues the sweep",
         f"tracekit: error: {said}",
     ]
     assert read_index(tmp_path).height == 0
@@ -267,7 +267,9 @@ def test_command_says_when_nothing_succeeded(
     assert run("sweep", "cnn", "--batch", "1", "--levels", "M", "-o", tmp_path) == 1
     out, err = capsys.readouterr()
     assert "out of memory" in out
-    assert err.splitlines()[-1] == "tracekit: error: no run succeeded; the first says: a step does not fit"
+    assert (
+        err.splitlines()[-1] == "tracekit: error: no run succeeded; the first error is: a step does not fit"
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_command_says_when_nothing_succeeded(
         (["--precision", "fp8"], "--precision has the value 'fp8'; choose from fp32"),
         (["--compile", "maybe"], "--compile has the value 'maybe'; use no, yes"),
         (["--levels", "L"], "there is no level 'L'"),
-        (["--data", "missing"], "there are no data there"),
+        (["--data", "missing"], "there is no such file or folder"),
     ],
 )
 def test_wrong_words_are_one_line(

@@ -110,7 +110,7 @@ def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(out)["trace"]["rank"] == 1
     code, _, err = run(capsys, "report", gpu_trace, other, "--rank", "7")
     assert code == 2
-    assert "no trace is of rank 7" in err
+    assert "no trace has rank 7" in err
 
 
 @pytest.mark.quick(1)
@@ -176,7 +176,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["report", "--frob", "x"], 2, "No such option"),
         (["report", "missing.json"], 3, "missing.json: no such file"),
         (["report", str(ROOT)], 3, "directory"),
-        (["report", str(SAMPLE), "-o", "x.docx"], 2, "tells no format"),
+        (["report", str(SAMPLE), "-o", "x.docx"], 2, "no format has the suffix"),
         (["report", str(SAMPLE), "--only", "nope"], 2, "nope"),
         (["report", str(SAMPLE), "-f", "csv"], 2, "-o FOLDER"),
         (["idle", str(SAMPLE), "-f", "html"], 2, "not html; use tracekit report --only idle"),

@@ -144,7 +144,7 @@ def test_of_many_processes_one_report_in_full(
     assert first.split("·")[1].strip() == "process 104"
     assert text.count("Where did the device's time go?") == 1
     said = " ".join(text.split())
-    assert "full report below the table is that of process 104" in said
+    assert "report below the table is about process 104" in said
     assert "--process PID" in said.replace("\\", "")
     lines = [
         line
@@ -173,7 +173,7 @@ def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err
     assert left.value.code == 2
     assert "--process 100, 101" in said
-    assert "9 in all" in said
+    assert "lists all 9" in said
     assert len(said.splitlines()) == 1
 
 
@@ -183,8 +183,8 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
     for path in paths:
         path.write_bytes(sample.read_bytes())
     said = " ".join(ok(capsys, "report", *paths).split())
-    assert "Operators ran in" in said
-    assert "The full report below the table is that of t-rank0, which has the most operator time" in said
+    assert "Operators ran for" in said
+    assert "The report below the table is about t-rank0, which has the most operator time" in said
     assert "device time" not in said[: said.index("══")]
 
 
@@ -255,4 +255,4 @@ def test_ranges_alone_are_not_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     made.push_pop("net", 10, 900, tid=1)
     out = ok(capsys, "report", write_sqlite(made, tmp_path / "t.sqlite"))
     assert out.startswith("RANGES ONLY")
-    assert "Only named ranges were recorded" in out
+    assert "The trace holds only user ranges" in out

@@ -91,7 +91,7 @@ def test_info_tells_what_takes_the_place_of_marks(export: Path, capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["info", str(export)])
     out = capsys.readouterr().out
-    assert "steps        none is marked; 4 inferred from: iteration #\n" in out
+    assert "steps        none marked; 4 inferred from iteration #\n" in out
     lacking = out.partition("not captured\n")[2]
     assert "  steps " not in lacking
-    assert "no layer is marked; 6 named ranges may count as layers" in lacking
+    assert "not marked, but 6 user ranges may count as layers" in lacking

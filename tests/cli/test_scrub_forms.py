@@ -204,6 +204,6 @@ def test_a_dry_run_tells_all_and_writes_nothing(
         main([*words, str(tmp_path / "out")])
     wet = capsys.readouterr().out
     assert dry.out.splitlines()[:-1] == wet.splitlines()[:-1]
-    assert dry.out.splitlines()[-1].startswith("dry run, nothing was written: ")
+    assert dry.out.splitlines()[-1].startswith("dry run, no file was written: ")
     assert not [word for word in (*WORDS, PLANTED) if word in dry.out]
     assert rehearse(source, replace=["forward"]).path is None

@@ -413,7 +413,7 @@ def test_rows_that_name_no_kernel_are_counted(tmp_path: Path) -> None:
         (b"==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM\n", "it holds no table"),
         (b"\x1f\x8b\x08\0", "it is compressed"),
         (b"\xff\xfeI\0D\0", "it is UTF-16"),
-        (b"SQLite format 3\0", "it is no text"),
+        (b"SQLite format 3\0", "it is not a text file"),
         (b"NVR\0\1\2", "ncu --import"),
         (ncu.raw([]).encode(), "holds no kernel"),
         (ncu.details([]).encode(), "holds no kernel"),

@@ -165,7 +165,7 @@ def test_what_went_wrong_is_one_line(
     monkeypatch.setenv("FAKE_NSYS", how)
     assert run("report", str(report)) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tracekit: error: {report}: it could not be exported: {told}; run the nsys")
+    assert line.startswith(f"tracekit: error: {report}: it could not be exported: {told}; use the nsys")
     assert not Path(calls()[0][1]).exists()
 
 
@@ -176,7 +176,7 @@ def test_without_nsys_the_line_says_how_to_export(
     assert run("report", str(report)) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "nsys is not on the PATH" in line
-    assert line.endswith("run where it is: nsys export --type sqlite profile_rank3.nsys-rep")
+    assert line.endswith("export it on a machine with nsys: nsys export --type sqlite profile_rank3.nsys-rep")
 
 
 @pytest.mark.parametrize(("content", "fault"), [(None, "no such file"), (b"", "the file is empty")])

@@ -101,5 +101,5 @@ def test_two_traces_in_one_file(tmp_path: Path) -> None:
     ]
     for form in (Format.table, Format.md):
         text = formats.render_reports(form, pairs, Page())
-        assert text.count("How long is a step") == 2
+        assert text.count("How long are the steps") == 2
         assert text.startswith(formats.render_reports(form, pairs[:1], Page())) is False

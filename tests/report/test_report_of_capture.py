@@ -54,7 +54,7 @@ def test_layers_alone_are_not_nothing(tmp_path: Path, known: bool) -> None:
     assert report.verdict.bound == "ranges only"
     level = " (level ML)" if known else ""
     assert report.verdict.headline.startswith(
-        f"Only ranges of steps, phases and layers were recorded{level}: "
+        f"The trace holds only ranges of steps, phases and layers{level}. "
     )
     assert "--levels M,MLG" in report.verdict.advice[0].advice
     assert report.window.label == "no device activity and no operator was recorded"

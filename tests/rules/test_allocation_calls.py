@@ -13,10 +13,10 @@ def test_fires_on_allocations_that_keep_the_device_idle() -> None:
     assert found is not None
     assert found.ns_at_stake == 400 * US
     assert found.severity == "critical"
-    assert found.title == "2 driver allocations keep the device idle 20.0 % of the time"
+    assert found.title == "2 calls that allocate or free memory keep the device idle for 20.0 % of the time"
     assert (
         found.evidence
-        == "cudaMalloc 1 × (300 µs), cudaFree 1 × (200 µs); the device was idle for 400 µs of it."
+        == "The calls: 1 × cudaMalloc (300 µs), 1 × cudaFree (200 µs). They cause 400 µs of idle time."
     )
 
 

@@ -23,15 +23,15 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     # The wait ends at 410 µs, exactly when the device falls idle until 510 µs. The window is 10 to 910 µs.
     assert found.ns_at_stake == 100 * US
     assert found.severity == "warning"
-    assert found.title == "The host waits once for the device in mid-step, 40.0 % of the time"
-    assert "aten::item: once, 360 µs (cudaStreamSynchronize)" in found.evidence
+    assert found.title == "The host waits once for the device in the middle of a step, for 40.0 % of the time"
+    assert "aten::item waits longest (cudaStreamSynchronize): once, 360 µs." in found.evidence
     assert ".item()" in found.advice
 
 
 def test_outside_operators_the_call_is_named() -> None:
     found = finding(step_with_wait(None).trace(), "launches", "blocking_synchronisation")
     assert found is not None
-    assert "cudaStreamSynchronize outside any operator" in found.evidence
+    assert "Code outside any operator waits longest (cudaStreamSynchronize)" in found.evidence
     assert "torch.cuda.synchronize()" in found.advice
 
 
@@ -56,11 +56,11 @@ def test_a_slow_copy_to_the_host_is_a_wait() -> None:
     assert found is not None
     # The device falls idle at 415 µs, while the call still waits.
     assert found.ns_at_stake == 100 * US
-    assert "5.00 µs of it in the waits" in found.evidence
+    assert "Synchronisation caused 5.00 µs of idle time" in found.evidence
     assert (
-        "for the device before it launches more, " in found.title
+        "for the device and then launches more, " in found.title
     )  # there are no steps to be in the middle of
-    assert "aten::to: once, 390 µs (cudaMemcpyAsync)" in found.evidence
+    assert "aten::to waits longest (cudaMemcpyAsync): once, 390 µs." in found.evidence
 
 
 def test_idle_time_long_after_a_wait_has_another_cause() -> None:

@@ -15,8 +15,8 @@ def test_a_truncated_file_is_a_warning() -> None:
     made.log.count("truncated_file", 1, "at byte 100")
     found = finding(made.trace(), "breakdown", "damaged_capture")
     assert found is not None
-    assert found.title == "The trace has 1 kind of damage that can falsify times"
-    assert found.evidence == "1 × the file ends in the middle; everything up to there was read."
+    assert found.title == "The trace has 1 kind of damage that may make times wrong"
+    assert found.evidence == "1 × the file is truncated; everything before its end was read."
     assert (found.severity, found.ns_at_stake) == ("warning", None)
 
 

@@ -19,7 +19,7 @@ def two_steps(name: str, loading: int) -> Planted:
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [(SINGLE, "set num_workers > 0"), (MULTI, "Raise num_workers"), ("tracekit.phase/data", "Raise")],
+    [(SINGLE, "Set num_workers > 0"), (MULTI, "Raise num_workers"), ("tracekit.phase/data", "Raise")],
 )
 def test_fires_on_loading_that_nothing_hides(name: str, advice: str) -> None:
     found = finding(two_steps(name, 3 * MS).trace(), "steps", "data_loading")
@@ -27,7 +27,7 @@ def test_fires_on_loading_that_nothing_hides(name: str, advice: str) -> None:
     assert found.title == "Data loading takes 30.0 % of the steps"
     assert (
         found.evidence
-        == "6.00 ms of 20.0 ms in 2 steps, 3.00 ms a step, went to the data loader while no device worked."
+        == "The data loader took 6.00 ms of 20.0 ms in 2 steps, 3.00 ms a step, while no device worked."
     )
     assert advice in found.advice
     assert "pin_memory=True" in found.advice

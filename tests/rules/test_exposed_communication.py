@@ -19,7 +19,7 @@ def test_fires_and_fits_the_advice_to_the_collective(name: str, word: str) -> No
     planted.activity(name, 5 * MS, 5 * MS, stream=20)
     found = finding(planted.trace(), "breakdown", "exposed_communication")
     assert found is not None
-    assert found.title == "Communication that nothing hides takes 40.0 % of the time"
+    assert found.title == "Exposed communication takes 40.0 % of the time"
     assert "4.00 ms of 5.00 ms" in found.evidence
     assert name.partition("(")[0] in found.evidence
     assert word in found.advice

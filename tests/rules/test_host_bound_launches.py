@@ -18,9 +18,9 @@ def test_fires_on_many_short_gaps_with_an_empty_queue() -> None:
     # 29 gaps of 90 µs in a window of 2,910 µs; each activity waited 5 µs of some 100.
     assert found.ns_at_stake == 29 * 90 * US
     assert found.severity == "critical"
-    assert found.title == "The device waits 89.7 % of the time for the host's launches"
-    assert "29 gaps in all" in found.evidence
-    assert "0.05 activities queued" in found.evidence
+    assert found.title == "The device waits for launches of the host 89.7 % of the time"
+    assert "had 29 gaps" in found.evidence
+    assert "0.05 activities were queued" in found.evidence
     assert "Python stacks" in found.evidence
 
 

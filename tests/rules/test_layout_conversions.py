@@ -18,7 +18,7 @@ def test_fires_on_conversion_kernels() -> None:
     assert found.ns_at_stake == 600 * US
     assert found.severity == "warning"
     assert found.title == "Layout conversions take 6.0 % of the device time"
-    assert found.evidence == "600 µs in 1 launch of kernels that turn NCHW into NHWC or back."
+    assert found.evidence == "Kernels that convert NCHW to NHWC or back take 600 µs in 1 launch."
     assert "channels_last" in found.advice
 
 

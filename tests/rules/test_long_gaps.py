@@ -19,13 +19,16 @@ def test_fires_on_few_long_gaps() -> None:
     planted = with_gaps(20, 0, 30, 0)
     found = finding(planted.trace(), "idle", "long_gaps")
     assert found is not None
-    assert found.title == "2 long gaps of the device take 12.5 % of the time"
+    assert found.title == "The device is idle in 2 long gaps for 12.5 % of the time"
     assert (found.ns_at_stake, found.severity) == (50 * MS, "warning")
     assert (
-        "Device 0 idles 50.0 ms in gaps of 5.00 ms or more, 100.0 % of its idle time, mostly Python."
+        "Device 0 is idle for 50.0 ms in gaps of 5.00 ms or more, which is 100.0 % of its idle time; "
+        "the main cause is Python." in found.evidence
+    )
+    assert (
+        "The longest gap takes 30.0 ms and begins 235 ms into the trace, during ProfilerStep#2."
         in found.evidence
     )
-    assert "The longest, 30.0 ms, begins 235 ms into the trace, during ProfilerStep#2." in found.evidence
 
 
 def test_fires_without_steps_relative_to_the_window() -> None:
@@ -34,7 +37,7 @@ def test_fires_without_steps_relative_to_the_window() -> None:
     planted.activity("k", 60 * MS, 40 * MS, launch=59 * MS)
     found = finding(planted.trace(), "idle", "long_gaps")
     assert found is not None
-    assert found.title == "One long gap of the device takes 20.0 % of the time"
+    assert found.title == "The device is idle in one long gap for 20.0 % of the time"
     assert found.severity == "critical"
 
 
@@ -44,7 +47,7 @@ def test_names_the_device_with_the_longest_gaps() -> None:
     planted.activity("k", 120 * MS, 60 * MS, device=1)
     found = finding(planted.trace(), "idle", "long_gaps")
     assert found is not None
-    assert "Device 1 idles 60.0 ms" in found.evidence
+    assert "Device 1 is idle for 60.0 ms" in found.evidence
     # its idle time after its last activity is no gap
     assert found.ns_at_stake == 60 * MS
 

@@ -22,9 +22,11 @@ def folded(steps: int, *parts: tuple[int, float]) -> Planted:
 def test_fires_on_the_end_of_the_step() -> None:
     found = finding(folded(4, (80, 0.95), (20, 0.1)).trace(), "steps", "low_part_of_step")
     assert found is not None
-    assert found.title == "The device is little used at the end of each step"
-    assert "From 80 to 100 % of the step it is busy 10.0 % of the time, in the rest 95.0 %" in found.evidence
-    assert "18.0 ms of each step of 100 ms are idle there, over 4 steps." in found.evidence
+    assert found.title == "The device is mostly idle at the end of each step"
+    assert (
+        "busy 10.0 % of the time between 80 and 100 % of the step, and 95.0 % in the rest" in found.evidence
+    )
+    assert "It is idle there for 18.0 ms of a step of 100 ms (mean of 4 steps)." in found.evidence
     assert found.ns_at_stake is not None
     assert abs(found.ns_at_stake - 72 * MS) < MS
     assert found.severity == "warning"
@@ -34,12 +36,12 @@ def test_fires_on_the_end_of_the_step() -> None:
 def test_says_where() -> None:
     at_begin = finding(folded(3, (30, 0.2), (70, 1.0)).trace(), "steps", "low_part_of_step")
     assert at_begin is not None
-    assert at_begin.title == "The device is little used at the beginning of each step"
+    assert at_begin.title == "The device is mostly idle at the beginning of each step"
     assert at_begin.severity == "critical"
     inside = finding(folded(3, (30, 0.9), (30, 0.2), (40, 0.9)).trace(), "steps", "low_part_of_step")
     assert inside is not None
-    assert inside.title == "The device is little used in one part of each step"
-    assert "From 30 to 60 %" in inside.evidence
+    assert inside.title == "The device is mostly idle in one part of each step"
+    assert "between 30 and 60 %" in inside.evidence
 
 
 def test_silent_when_it_is_not_the_same_part() -> None:

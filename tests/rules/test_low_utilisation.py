@@ -11,7 +11,9 @@ def test_fires_on_the_busiest_device() -> None:
     found = finding(planted.trace(), "breakdown", "low_utilisation")
     assert found is not None
     assert found.title == "Device 0 is busy only 40.0 % of the time"
-    assert found.evidence == "6.00 ms idle of 10.0 ms; 4.00 ms busy, the most of 2 devices."
+    assert found.evidence == (
+        "It is idle for 6.00 ms of 10.0 ms and busy for 4.00 ms. It is the busiest of 2 devices."
+    )
     assert (found.ns_at_stake, found.severity) == (6 * MS, "critical")
 
 

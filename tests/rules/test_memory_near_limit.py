@@ -19,8 +19,8 @@ def planted(allocated: int, reserved: int | None, device: int = 0) -> Planted:
 def test_fires_on_reserved_memory() -> None:
     found = finding(planted(35 * GB, 38 * GB).trace(), "memory", "memory_near_limit")
     assert found is not None
-    assert found.title == "Device 0 holds 95.0 % of its memory"
-    assert found.evidence == "Peak 35.0 GB in use, 38.0 GB reserved, of 40.0 GB."
+    assert found.title == "The memory of device 0 was up to 95.0 % full"
+    assert found.evidence == "Of 40.0 GB, at most 35.0 GB were in use and 38.0 GB reserved."
     assert "expandable_segments" not in found.advice
     assert (found.severity, found.ns_at_stake) == ("warning", None)
 
@@ -34,7 +34,7 @@ def test_much_reserved_and_little_used_is_fragmentation() -> None:
 def test_old_files_without_reserved() -> None:
     found = finding(planted(39 * GB, None).trace(), "memory", "memory_near_limit")
     assert found is not None
-    assert found.evidence == "Peak 39.0 GB in use, – reserved, of 40.0 GB."
+    assert found.evidence == "Of 40.0 GB, at most 39.0 GB were in use."
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_a_table_of_another_program_is_a_warning(joined) -> None:
     found = finding(joined(Launch("other", counted(1))), "counters", "ncu_coverage")
     assert found is not None
     assert found.severity == "warning"
-    assert found.title == "Nsight Compute measured 1 launch that fits no kernel of the trace"
+    assert found.title == "Nsight Compute measured 1 launch that matches no kernel of the trace"
     assert "such as other" in found.evidence
     assert "0 of 3 kernels of the trace have metrics" in found.evidence
     assert found.ns_at_stake is None
@@ -42,14 +42,14 @@ def test_a_part_that_does_not_fit_is_a_remark(joined) -> None:
     )
     assert found is not None
     assert found.severity == "info"
-    assert found.title == "Nsight Compute measured 2 launches that fit no kernel of the trace"
+    assert found.title == "Nsight Compute measured 2 launches that match no kernel of the trace"
     assert "3 of 3 kernels" in found.evidence
 
 
 def test_launches_that_cannot_be_told_apart(joined) -> None:
     found = finding(joined(Launch("k", counted(1)), Launch("k", counted(9))), "counters", "ncu_coverage")
     assert found is not None
-    assert "2 of kernels that ran another number of times" in found.evidence
+    assert "2 belong to kernels whose launches differ in their work" in found.evidence
 
 
 def test_silent_where_all_fits_and_without_any(joined) -> None:

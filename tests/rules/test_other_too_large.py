@@ -10,8 +10,10 @@ def test_fires_and_names_the_largest() -> None:
     made.activity("my_second", 9800 * US, 200 * US)
     found = finding(made.trace(), "kernels", "other_too_large")
     assert found is not None
-    assert found.title == "10.0 % of the device time is in no known category"
-    assert found.evidence == "1.00 ms of 10.0 ms in 2 names; the largest: my_kernel 800 µs; my_second 200 µs."
+    assert found.title == "10.0 % of the device time has no category"
+    assert (
+        found.evidence == "2 names take 1.00 ms of 10.0 ms. The largest: my_kernel 800 µs; my_second 200 µs."
+    )
     assert (found.severity, found.ns_at_stake) == ("info", None)
 
 

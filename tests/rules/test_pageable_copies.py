@@ -20,7 +20,7 @@ def test_compared_with_pinned_copies_of_the_same_direction() -> None:
     assert found.ns_at_stake == 8 * MS
     assert found.severity == "warning"
     assert found.title == "Copies from or to pageable memory take 10.0 % of the time"
-    assert found.evidence == "HtoD: 1 copy, 50.0 MB in 10.0 ms (5.0 GB/s)."
+    assert found.evidence == "HtoD: 1 copy moves 50.0 MB in 10.0 ms (5.0 GB/s)."
 
 
 def test_without_a_pinned_copy_to_compare_with_nothing_is_claimed() -> None:

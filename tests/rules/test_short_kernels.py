@@ -16,8 +16,8 @@ def test_fires_with_the_launch_time_that_nothing_hides() -> None:
     assert found.severity == "critical"
     assert found.title == "100.0 % of the kernels take less than 10.0 µs"
     assert "30 kernels take less" in found.evidence
-    assert "add (30 times)" in found.evidence
-    assert "174 µs of launching was not hidden" in found.evidence
+    assert "add is the most frequent, with 30 launches." in found.evidence
+    assert "The device was idle for 174 µs of their launches." in found.evidence
 
 
 def test_silent_when_launches_hide_behind_running_kernels() -> None:

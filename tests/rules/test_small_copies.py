@@ -18,8 +18,8 @@ def planted(copies: int, size: int = 1_000) -> Planted:
 def test_fires_from_twenty_copies_a_step() -> None:
     found = finding(planted(20).trace(), "memory", "small_copies")
     assert found is not None
-    assert found.title == "40 small copies between host and device, 20 a step"
-    assert found.evidence == "40.0 kB in 200 µs, 1.00 kB a copy on average."
+    assert found.title == "There are 40 small copies between host and device, 20 a step"
+    assert found.evidence == "They move 40.0 kB in 200 µs, 1.00 kB a copy on average."
     assert found.ns_at_stake == 200 * US
     assert found.severity == "info"
 

@@ -17,9 +17,9 @@ def test_fires_on_a_slow_outlier() -> None:
     assert found is not None
     assert found.ns_at_stake == 20 * MS
     assert found.severity == "critical"
-    assert found.title.endswith("1 of 5 steps are slow")
-    assert "Median 10.0 ms" in found.evidence
-    assert "slowest: ProfilerStep#2 30.0 ms" in found.evidence
+    assert found.title.endswith("1 of 5 steps is slow")
+    assert "The median step takes 10.0 ms" in found.evidence
+    assert "The slowest steps: ProfilerStep#2 30.0 ms" in found.evidence
 
 
 def test_without_outliers_all_steps_above_the_median_count() -> None:

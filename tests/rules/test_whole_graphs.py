@@ -11,7 +11,8 @@ def test_fires_and_is_no_unknown_category() -> None:
     assert found is not None
     assert found.title == "10.0 % of the device time is in CUDA graphs recorded as a whole"
     assert (
-        found.evidence == "1.00 ms of 10.0 ms in replays of graphs, 1 in all, whose kernels are not captured."
+        found.evidence
+        == "1 replay of a graph takes 1.00 ms of 10.0 ms, and the trace does not hold its kernels."
     )
     assert "--cuda-graph-trace=node" in found.advice
     assert finding(made.trace(), "kernels", "other_too_large") is None

@@ -29,9 +29,10 @@ MOST_ANSWERS: Final = 64
 
 
 class Question:
-    """What was asked: `digests` of the files' contents, None for one that cannot be kept, and all that matters.
+    """A question: `digests` of the files' contents (None for one that cannot be kept), and everything that matters for
+    the answer.
 
-    `subject` must tell any two questions apart whose answers differ.
+    `subject` must differ between any two questions with different answers.
     """
 
     def __init__(self, digests: Sequence[str | None], *subject: object) -> None:
@@ -45,7 +46,7 @@ class Question:
             self._place = cache_root() / str(digests[0]) / f"answer-{key}.txt"
 
     def answer(self) -> str | None:
-        """The text that `keep` was given; None when there is none, or it is damaged."""
+        """The text that `keep` stored; None if there is none, or it is damaged."""
         if self._place is None:
             return None
         try:
@@ -83,7 +84,7 @@ def _sum_of(data: bytes) -> bytes:
 
 
 def code_state() -> Iterator[object]:
-    """What tells one state of the program from another: its version, its files, and what is installed beside it."""
+    """The identity of this state of the program: its version, its files, and the other installed packages."""
     yield tracekit.__version__
     for module in (tracekit, tracekit.analyses):
         for folder, _, names in sorted(os.walk(Path(module.__file__ or "").parent)):

@@ -41,7 +41,7 @@ def _flag(text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a capture and all captures of a sweep set once."""
+    """The settings of a capture that all captures of a sweep share."""
 
     data: Annotated[
         Path | None,
@@ -107,7 +107,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """At which levels a training is recorded, and for how many steps."""
+    """The levels of a recording, and the number of steps."""
 
     levels: Annotated[
         str,
@@ -126,7 +126,7 @@ class Extent:
 
         levels: list[Level] = []
         for part in self.levels.split(","):
-            level = next((known for known in LEVELS if known == part.strip()), None)
+            level = next((name for name in LEVELS if name == part.strip()), None)
             if level is None:
                 raise UsageError(
                     f"there is no level {part.strip()!r}", remedy=f"choose from {','.join(LEVELS)}"
@@ -144,7 +144,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What of a training is recorded."""
+    """The data that a recording holds."""
 
     extent: Extent = field(default_factory=Extent)
     shapes: Annotated[bool, _flag("Record the input shapes of operators.")] = True
@@ -236,8 +236,8 @@ def _flags_of(flag: str, text: str) -> list[bool]:
 
 def _precisions_of(flag: str, text: str) -> list[Precision]:
     """The precisions in a list with commas. Raises UsageError for one that is none."""
-    known: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
-    return _parsed(flag, text, known.get, f"choose from {','.join(known)}")
+    precisions: dict[str, Precision] = {name.value: name.value for name in PrecisionName}
+    return _parsed(flag, text, precisions.get, f"choose from {','.join(precisions)}")
 
 
 def _parsed(flag: str, text: str, parse: Callable[[str], _T | None], remedy: str) -> list[_T]:

@@ -1,4 +1,4 @@
-"""What the commands share that show several tables of a catalogue: `xsp` and `nsys-stats`."""
+"""Functions for the commands that show several tables of a catalogue: `xsp` and `nsys-stats`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["format_for", "keys_of", "section_of", "write_tables"]
 
 _ROWS: Final = 10
-"""Rows of each table when several are shown to a reader."""
+"""The number of rows of each table if several are shown on a page."""
 
 
 def keys_of(
@@ -46,12 +46,12 @@ def keys_of(
     return list(dict.fromkeys(keys))
 
 
-def format_for(command: str, tables: int, given: Format | None, output: Path | None, *, one: str) -> Format:
+def format_for(command: str, tables: int, format_: Format | None, output: Path | None, *, one: str) -> Format:
     """The format in which so many tables are written; `one` is the flag that asks for a single one.
 
     Raises UsageError for a format that has no such tables, and for several files without a folder for them.
     """
-    chosen = choose_format(Can.TABLES, given, output, command=command)
+    chosen = choose_format(Can.TABLES, format_, output, command=command)
     if Can.FILES in chosen.can and tables > 1 and (output is None or output.suffix):
         raise UsageError(f"these are {tables} {chosen.value} tables", remedy=f"give {one}, or -o FOLDER")
     return chosen

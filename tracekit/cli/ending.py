@@ -1,4 +1,4 @@
-"""What a scheduler or a closing terminal sends before it kills: it ends a command as Ctrl-C does, children included."""
+"""The signals of a scheduler or a closing terminal: they end a command as Ctrl-C does, children included."""
 
 from __future__ import annotations
 

@@ -64,9 +64,9 @@ class Listing:
         return Section(self.name, self.question, clean(self.answer), tables=(table,))
 
 
-def format_of(given: Format | None, output: Path | None, *, command: str) -> Format:
+def format_of(format_: Format | None, output: Path | None, *, command: str) -> Format:
     """The format of a listing. Raises UsageError for one that it does not have, or that would go to a terminal."""
-    chosen = choose_format(Can.TABLES, given, output, command=command)
+    chosen = choose_format(Can.TABLES, format_, output, command=command)
     check_binary(chosen, output, piped=True)
     return chosen
 

@@ -39,7 +39,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 app = typer.Typer(
     name="tracekit",
-    help="Where the time of a training or inference run went, why, and what would change it.",
+    help="Show where the time of a training or inference run went, why, and what would change it.",
     epilog="Exit codes: 0 fine, 1 a gate failed, 2 wrong usage, 3 unreadable input, 4 inconclusive.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -82,13 +82,13 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit; every failure is one line on stderr, a traceback only with `--debug`."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
     _make_streams_usable()
     # Accepted anywhere, since it is added when a command has already failed.
-    given = [argument for argument in given if argument != "--debug"]
+    words = [argument for argument in words if argument != "--debug"]
     try:
-        code = _run(given)
+        code = _run(words)
     except TracekitError as error:
         if debug:
             raise

@@ -50,7 +50,7 @@ __all__ = [
 
 
 class WindowKind(str, Enum):
-    """Which part of the trace is analysed."""
+    """The part of the trace that is analysed."""
 
     steps = "steps"
     trace = "trace"
@@ -60,11 +60,11 @@ BY_SUFFIX: Final = "The format. The default follows from the suffix of -o; witho
 _T = TypeVar("_T", bound=str)
 
 
-def choice(values: Sequence[_T], *flags: str, text: str, known: Iterable[_T] = ()) -> Any:
-    """An option that takes one of these values, and lets the command refuse others that are `known`."""
+def choice(values: Sequence[_T], *flags: str, text: str, others: Iterable[_T] = ()) -> Any:
+    """An option with one of these values. It also accepts the `others`, which the command refuses."""
 
     def value_of(word: str) -> _T:
-        for value in (*values, *known):
+        for value in (*values, *others):
             if value == word:
                 return value
         message = f"{word!r} is not one of {', '.join(names)}."
@@ -77,7 +77,7 @@ def choice(values: Sequence[_T], *flags: str, text: str, known: Iterable[_T] = (
 
 def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
     """The option `--format` of a command that writes this content."""
-    return choice(formats.formats_of(content), "--format", "-f", text=text, known=Format)
+    return choice(formats.formats_of(content), "--format", "-f", text=text, others=Format)
 
 
 def _names(flag: str, metavar: str, text: str) -> Any:
@@ -100,7 +100,7 @@ Step = Annotated[
     str | None,
     typer.Option(
         metavar="REGEX",
-        help="Take the ranges whose name matches as steps, instead of ProfilerStep# or inferred steps.",
+        help="Use the ranges whose name matches as steps, instead of ProfilerStep# or inferred steps.",
     ),
 ]
 WindowFlag = Annotated[
@@ -143,7 +143,7 @@ NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Neither read nor write the cache of parsed traces.")
 ]
 NoSizeLimit = Annotated[
-    bool, typer.Option("--no-size-limit", help="Read a compressed file however large it becomes.")
+    bool, typer.Option("--no-size-limit", help="Read a compressed file of any decompressed size.")
 ]
 
 
@@ -152,7 +152,7 @@ NoSizeLimit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NamedRanges:
-    """Which named ranges count as layers."""
+    """The user ranges that count as layers."""
 
     nvtx_depth: Annotated[
         int | None,
@@ -186,7 +186,7 @@ class NamedRanges:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of the traces in the files, and which part of each."""
+    """The selection among the traces in the files, and the part of each."""
 
     rank: Rank = None
     process: Process = None
@@ -215,7 +215,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a command line asks of an analysis."""
+    """The flags of an analysis."""
 
     traces: TraceFiles
     selection: Selection = field(default_factory=Selection)

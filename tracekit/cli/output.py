@@ -1,4 +1,4 @@
-"""Where results go: stdout or a file, in the format that was asked for."""
+"""The output of results: stdout or a file, in the requested format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PAGE_WIDTH", "check_binary", "emit", "emit_frame", "labelled", "page_for", "terminal_width"]
 
 PAGE_WIDTH: Final = 80
-"""Of what `info` and `doctor` write."""
+"""The width of the lines of `info` and `doctor`."""
 
 _WIDEST: Final = 160
 _PIPED_WIDTH: Final = 100
@@ -74,14 +74,14 @@ def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, pipe
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:
-    """Raise UsageError when a format would go to stdout that is not for a terminal."""
+    """Raise UsageError if a binary format would go to a terminal."""
     if output is None and Can.BINARY in chosen.can and (not piped or sys.stdout.isatty()):
         remedy = "send it to a file with >" if piped else f"give -o FILE.{chosen.value}"
-        raise UsageError(f"{chosen.value} is not for a terminal", remedy=remedy)
+        raise UsageError(f"{chosen.value} cannot be shown on a terminal", remedy=remedy)
 
 
 def labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list[str]:
-    """A name and what there is to say of it, in lines of at most 80 characters."""
+    """Names with their texts, in lines of at most 80 characters."""
     room = max(0, width - len(indent))
     lines = []
     for name, text in rows.items():

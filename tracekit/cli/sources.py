@@ -1,4 +1,4 @@
-"""The files that a command was given, read as it asks for them, with progress on a terminal's stderr."""
+"""The files of a command, read as it needs them, with progress on a terminal's stderr."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROGRESS_EVERY_S: Final = 0.1
 
 
 class Sources:
-    """Trace files, which of their traces are asked about, and tables of Nsight Compute that belong to them."""
+    """Trace files, the selection among their traces, and tables of Nsight Compute that belong to them."""
 
     def __init__(
         self, paths: Sequence[Path], selection: Selection, reading: Reading, ncu: Sequence[Path] | None = None
@@ -187,31 +187,31 @@ def _give_memory_back(paths: Sequence[Path]) -> None:
 
 
 def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
-    """The traces of this process, all when none is named. Raises UsageError when there is no such process."""
+    """The traces of this process; all if `process` is None. Raises UsageError if there is no such process."""
     if process is None:
         return traces
     chosen = [trace for trace in traces if process in trace.meta.process_ids]
     if not chosen:
-        raise UsageError(f"no trace is of process {process}", remedy=f"choose from {_listed(traces)}")
+        raise UsageError(f"no trace belongs to process {process}", remedy=f"choose from {_listed(traces)}")
     return chosen
 
 
 def _of_rank(traces: list[Trace], rank: int) -> Trace:
-    """The one trace of this rank. Raises UsageError when there is none, or more than one."""
+    """The one trace of this rank. Raises UsageError if there is none, or more than one."""
     chosen = [trace for trace in traces if trace.meta.rank == rank]
     if len(chosen) == 1:
         return chosen[0]
     ranks = ", ".join(f"{t.meta.name}: {'unknown' if t.meta.rank is None else t.meta.rank}" for t in traces)
-    fault = f"{'several traces are' if chosen else 'no trace is'} of rank {rank}"
+    fault = f"{'several traces have' if chosen else 'no trace has'} rank {rank}"
     raise UsageError(fault, remedy=f"the ranks are {ranks}")
 
 
 def _listed(traces: list[Trace]) -> str:
-    return ", ".join(str(each) for trace in traces for each in trace.meta.process_ids) or "not known"
+    return ", ".join(str(each) for trace in traces for each in trace.meta.process_ids) or "unknown"
 
 
 def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
-    """The same trace, of whose named ranges these count as layers."""
+    """The same trace, in which only these user ranges count as layers."""
     if ranges is None:
         return trace
     from tracekit.analyses.attribution.layer_ranges import choose_ranges
@@ -220,7 +220,7 @@ def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
 
 
 def _printable(name: str) -> str:
-    """The name without what would move a terminal's cursor."""
+    """The name without characters that would move a terminal's cursor."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 

@@ -21,7 +21,7 @@ RECORDABLE: Final[Mapping[str, str]] = {
     "device": "work of a device",
     "kernels": "single kernels, also those of CUDA graphs",
     "ops": "operators",
-    "launches": "calls that launch work, beside that work",
+    "launches": "launch calls, together with the work that they launch",
     "calls": "calls of the CUDA API",
     "everything": "host and device",
     "steps": "steps of the program",
@@ -30,18 +30,18 @@ RECORDABLE: Final[Mapping[str, str]] = {
     "stacks": "Python frames",
     "modules": "calls of modules",
     "layers": "layers, by ranges or modules",
-    "ranges": "ranges of the program that nest",
-    "start_end_ranges": "ranges that begin and end anywhere",
+    "ranges": "nested ranges of the program",
+    "start_end_ranges": "ranges that need not nest",
     "os_calls": "calls of the operating system",
-    "sync": "waits of streams and events",
+    "sync": "waits for streams and events",
     "collectives": "collectives with their sizes and groups",
     "counters": "hardware counters",
     "occupancy": "achieved occupancy",
     "names": "names of Python code",
-    "warm-up": "the steps after the first ones only",
-    "less": "less, so that recording costs less",
+    "warm-up": "only the steps after the first ones",
+    "less": "less data, so that recording takes less time",
 }
-"""What a profiler can be made to record; most are words of `Meta.captured`."""
+"""The data that a profiler can record; most keys are words of `Meta.captured`."""
 
 _UNKNOWN: Final = "another profiler, since this one does not record it"
 

@@ -47,7 +47,7 @@ def build_report(
     Raises UsageError for an unknown analysis, a step pattern that matches nothing, or a `top` below 1.
     """
     if top is not None and top < 1:
-        raise UsageError(f"--top {top} leaves nothing to show", remedy="use a number from 1 on")
+        raise UsageError(f"--top {top} leaves nothing to show", remedy="use 1 or more")
     registered, broken = _registered()
     names = {analysis.name for analysis in registered}
     unknown = [name for name in only or () if name not in names]
@@ -86,7 +86,11 @@ def _broken_laws(scope: Scope) -> Iterator[HealthItem]:
     for law in conservation(scope):
         if not law.holds:
             yield HealthItem(
-                "broken_law", "error", 1, "parts do not sum to the whole, a fault of tracekit", law.law
+                "broken_law",
+                "error",
+                1,
+                "the parts do not sum to the whole, which is a fault of tracekit",
+                law.law,
             )
 
 

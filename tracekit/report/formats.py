@@ -173,7 +173,7 @@ def _format_of_suffix(output: Path, content: Can) -> Format:
         return max(ends)[-1]
     suffixes = ", ".join(suffix for each in formats_of(content) for suffix in each.suffixes)
     raise UsageError(
-        f"the suffix {output.suffix!r} tells no format",
+        f"no format has the suffix {output.suffix!r}",
         path=output,
         remedy=f"use {suffixes}, or give --format",
     )

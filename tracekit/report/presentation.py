@@ -105,14 +105,14 @@ def _clean_finding(finding: Finding) -> Finding:
 
 
 def present_verdict(verdict: Verdict, trace: Trace) -> Verdict:
-    """The verdict with its texts cleaned, and with notes on what of the trace was read."""
+    """The verdict with cleaned texts, and with notes about the part of the trace that was read."""
     costs, layers = (
         tuple(dataclasses.replace(cost, label=clean(cost.label)) for cost in each)
         for each in (verdict.costs, verdict.layers)
     )
     notes = [] if trace.meta.excerpt is None else [format_excerpt(trace.meta.excerpt)]
     if trace.layer_ranges is not None:
-        notes.append(clean(f"Only the named ranges that {trace.layer_ranges.label} leaves count as layers."))
+        notes.append(clean(f"Only the ranges that {trace.layer_ranges.label} selects count as layers."))
     return dataclasses.replace(
         verdict, headline=clean(verdict.headline), costs=costs, layers=layers, notes=(*notes, *verdict.notes)
     )

@@ -80,9 +80,9 @@ def busiest(table: Table) -> int:
 
 
 def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
-    """An `overview_table` as a section that says which trace is shown in full, and with `remedy` how to see others.
+    """An `overview_table` as a section, which says whose report follows; `remedy` says how to see other reports.
 
-    `on_cpu`: no device was captured, and operators on the host take its place.
+    `on_cpu`: no device was captured, and the figures are those of operators on the host.
     """
     row = table.frame.row(busiest(table), named=True)
     alone = [
@@ -96,11 +96,9 @@ def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
     if shares.len():
         least, most, middle = (format_share(float(v)) for v in (shares.min(), shares.max(), shares.median()))  # type: ignore[arg-type]
         ran = "Operators ran" if on_cpu else "Their busiest devices were busy"
-        spread = (
-            f"{ran} in {least} to {most} of the window, and in {middle} or more of it in half of the traces. "
-        )
+        spread = f"{ran} for {least} to {most} of the window (median {middle}). "
     time = "operator time" if on_cpu else "device time"
-    answer = f"{spread}The full report below the table is that of {who}, which has the most {time}; {remedy}."
+    answer = f"{spread}The report below the table is about {who}, which has the most {time}; {remedy}."
     return Section("traces", f"What did each of the {table.total_rows} traces do?", answer, tables=(table,))
 
 

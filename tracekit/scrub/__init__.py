@@ -1,8 +1,8 @@
-"""A copy of an Nsight Systems export that tells nothing of the machine and the person it was recorded by.
+"""A copy of an Nsight Systems export without information about the machine and the person that recorded it.
 
-It holds what tracekit itself reads and nothing else: the tables and columns that `tracekit.readers.nsys.columns` lists, read
-by the reader and written anew. Frames are the same before and after, but for the names in which a private word or a home
-folder stood.
+The copy holds only what tracekit reads: the tables and columns that `tracekit.readers.nsys.columns` lists, read by the
+reader and written anew. The frames of the copy are those of the original, except for names with a private word or a
+home folder.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tracekit.scrub.write import FolderWriter, SqliteWriter
 __all__ = ["Kept", "Scrubbed", "rehearse", "scrub"]
 
 _SHORTEST: Final = 3
-"""Characters of a text that may be named for replacement."""
+"""The least number of characters of a text that a user may name for replacement."""
 
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """What `scrub` did.
+    """The result of `scrub`.
 
-    `path` is the copy, None after `rehearse`. `kept` lists the tables of the copy, `left_out` those that are not in it. `words`
-    is the number of private words that were looked for in the texts.
+    `path` is the copy, None after `rehearse`. `kept` lists the tables of the copy, `left_out` those that are not in it.
+    `words` is the number of private words that were searched for in the texts.
     """
 
     path: Path | None
@@ -58,28 +58,28 @@ def scrub(
     keep: Iterable[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Scrubbed:
-    """Write a copy of an export without what tells of its machine and user; an existing file `target` is replaced.
+    """Write a copy of an export without information about its machine and user; an existing file `target` is replaced.
 
-    Of a database (`.sqlite`) the copy is one, in UTF-8, of a folder of Parquet files a folder. `replace` are further words
-    to be replaced wherever they stand, `keep` words that are left. `progress` is called with the name of each table. The
-    target is written whole or not at all.
+    The copy of a database (`.sqlite`) is a database in UTF-8, and that of a folder of Parquet files is a folder.
+    `replace` are further words to replace in all texts, `keep` are words that stay. `progress` is called with the name
+    of each table. The target is written completely or not at all.
 
-    Raises UnreadableTraceError when the source is no such export or is damaged, and UsageError when the target cannot be
+    Raises UnreadableTraceError if the source is no such export or is damaged, and UsageError if the target cannot be
     written or is the source.
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target, replace)
-    made = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         with closing(open_tables(source)) as tables:
             if not COLUMNS.keys() & set(tables.names()):
                 fault, remedy = "it is not an Nsight Systems export", "give a file that nsys export wrote"
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
-            found = private_words(tables, keep)
-            with closing((FolderWriter if source.is_dir() else SqliteWriter)(made)) as writer:
-                kept = copied(tables, writer, Cleaner(replace, found), progress or (lambda _table: None))
+            words = private_words(tables, keep)
+            with closing((FolderWriter if source.is_dir() else SqliteWriter)(draft)) as writer:
+                kept = copied(tables, writer, Cleaner(replace, words), progress or (lambda _table: None))
             left_out = sorted(set(tables.names()) - {one.table for one in kept})
-        _put(made, target)
+        _put(draft, target)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).split("\n", maxsplit=1)[0][
             :120
@@ -87,11 +87,11 @@ def scrub(
         fault, remedy = f"cannot write the copy ({reason})", "choose another place, or make room"
         raise UsageError(fault, path=target, remedy=remedy) from error
     finally:
-        if made.is_dir():
-            shutil.rmtree(made, ignore_errors=True)
-        made.unlink(missing_ok=True)
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        draft.unlink(missing_ok=True)
     return Scrubbed(
-        target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(found)
+        target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(words)
     )
 
 
@@ -102,7 +102,7 @@ def rehearse(
     keep: Iterable[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Scrubbed:
-    """What `scrub` would do: the copy is made and deleted. Arguments and errors are those of `scrub`."""
+    """The result that `scrub` would have: the copy is written and deleted. Arguments and errors are those of `scrub`."""
     with tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place()) as folder:
         done = scrub(source, Path(folder) / "copy", replace=replace, keep=keep, progress=progress)
     return dataclasses.replace(done, path=None)
@@ -111,7 +111,7 @@ def rehearse(
 def _check(source: Path, target: Path, replace: tuple[str, ...]) -> None:
     for text in replace:
         if len(text) < _SHORTEST or text.lower() in MARKER:
-            remedy = f"name {_SHORTEST} characters or more, and no part of {MARKER}"
+            remedy = f"name {_SHORTEST} characters or more that are not part of {MARKER}"
             raise UsageError(f"{text!r} cannot be replaced", remedy=remedy)
     if not source.exists():
         raise UnreadableTraceError("no such file", path=source, remedy="check the path")
@@ -121,7 +121,7 @@ def _check(source: Path, target: Path, replace: tuple[str, ...]) -> None:
         if target.samefile(source):
             raise UsageError("the copy would replace its source", path=source, remedy="name another file")
         if not target.is_file():
-            raise UsageError("it is no file", path=target, remedy="name a file to write to")
+            raise UsageError("it is not a file", path=target, remedy="name a file to write to")
 
 
 def _check_folder(source: Path, target: Path) -> None:
@@ -133,18 +133,18 @@ def _check_folder(source: Path, target: Path) -> None:
     if Path(os.path.realpath(source)) in (target, *target.parents):
         raise UsageError("the copy would lie in its source", path=source, remedy="name another folder")
     if target.exists() and (not target.is_dir() or next(target.iterdir(), None) is not None):
-        raise UsageError("it is there already", path=target, remedy="name a new folder")
+        raise UsageError("it exists already", path=target, remedy="name a new folder")
 
 
-def _put(made: Path, target: Path) -> None:
-    for path in made.iterdir() if made.is_dir() else (made,):
+def _put(draft: Path, target: Path) -> None:
+    for path in draft.iterdir() if draft.is_dir() else (draft,):
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     if target.is_dir():
         target.rmdir()  # it is empty
     elif target.exists():
-        made.chmod(target.stat().st_mode & 0o7777)
-    made.replace(target)
+        draft.chmod(target.stat().st_mode & 0o7777)
+    draft.replace(target)
 
 
 def _size(path: Path) -> int:

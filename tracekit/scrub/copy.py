@@ -1,4 +1,6 @@
-"""What of an export is copied: the tables and columns that tracekit reads, of the programs that worked on a device."""
+"""The part of an export that is copied: the tables and columns that tracekit reads, of programs that worked on a
+device.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _METADATA_ROWS: Final = (
     rf"^(?:EXPORT_PRODUCT_NAME=NVIDIA Nsight Systems|EXPORT_PRODUCT_VERSION={_VERSION}|EXPORT_SCHEMA_VERSION={_VERSION}"
     rf"|{facts.NORMALISED_TIMES}=(?:true|false))$"
 )
-"""Rows of metadata that are kept, as NAME=VALUE."""
+"""The rows of metadata in the copy, as NAME=VALUE."""
 
 _THREAD: Final = "thread"
 _THREAD_ID: Final = -1
@@ -47,7 +49,7 @@ _THREAD_NAMES: Final = (
 
 @dataclass(frozen=True)
 class Kept:
-    """What of a table is in the copy: rows and columns of those that there were, and in how many texts something is replaced."""
+    """The rows and columns of a table in the copy and in the original, and the number of replaced texts."""
 
     table: str
     rows: int
@@ -58,7 +60,7 @@ class Kept:
 
 
 def copied(tables: Tables, writer: Writer, cleaner: Cleaner, progress: Callable[[str], None]) -> list[Kept]:
-    """Write what is kept, and say what it is. Raises UnreadableTraceError where the export is damaged."""
+    """Write the copy and return its tables. Raises UnreadableTraceError if the export is damaged."""
     copy, kept = _Copy(tables, cleaner), []
     for table in COLUMNS:
         if wanted := copy.wanted(table):
@@ -83,14 +85,14 @@ class _Copy:
         self._payloads = Payloads(tables)
         self._processes = _on_devices(tables)
         self._ids: dict[str, list[pl.Series]] = {_CHAINS: [], _STRINGS: [pl.Series([_THREAD_ID])]}
-        """The ids of what is kept, of the tables of which only what others name is kept."""
+        """The ids in the copy, for tables of which only referenced rows are copied."""
 
     def wanted(self, table: str) -> dict[str, ColumnKind]:
-        """The columns that a table has in the copy; none of one that is left out."""
+        """The columns of a table in the copy; empty if the table is left out."""
         there = self._tables.columns(table)
-        found = {name: kind for name, kind in COLUMNS.get(table, {}).items() if name in there}
+        columns = {name: kind for name, kind in COLUMNS.get(table, {}).items() if name in there}
         # What payloads and the names of threads become stands in columns that an old version may lack.
-        return dict(COLUMNS[table]) if found and table in facts.NVTX_TABLES else found
+        return dict(COLUMNS[table]) if columns and table in facts.NVTX_TABLES else columns
 
     def pages(self, table: str) -> Iterator[pl.DataFrame]:
         """The rows of a table that are kept, with all columns that the reader reads."""
@@ -143,25 +145,25 @@ class _Copy:
                 pl.when(other).then(pl.lit(_THREAD)).when(threads).then(names).otherwise("text").alias("text")
             )
             rows = rows.with_columns(name, pl.when(~threads).then("textId").alias("textId"))
-        told = self._payloads.of(rows).cast(pl.String)
-        return rows.with_columns(pl.coalesce("jsonText", told).alias("jsonText"))
+        payload_texts = self._payloads.of(rows).cast(pl.String)
+        return rows.with_columns(pl.coalesce("jsonText", payload_texts).alias("jsonText"))
 
     def _is_other(self, names: pl.Series) -> pl.Series:
-        """Which of the names of threads are none that runtimes give."""
+        """Which names of threads do not come from a runtime."""
         other = ~names.str.contains(_THREAD_NAMES).fill_null(value=True)
         self._cleaner.replaced += int(other.sum())
         return other
 
 
 def _on_devices(tables: Tables) -> list[int]:
-    """The processes that worked on a device; none where the file does not tell."""
-    found = [pl.Series(dtype=pl.Int64)]
+    """The processes that worked on a device; empty if the file does not name them."""
+    processes = [pl.Series(dtype=pl.Int64)]
     for table in _DEVICE_TABLES:
-        found += [
+        processes += [
             page.select(process_of("globalPid").unique()).to_series()
             for page in tables.pages(table, _PROCESS)
         ]
-    return _sorted(found).to_list()
+    return _sorted(processes).to_list()
 
 
 def _sorted(ids: list[pl.Series]) -> pl.Series:
@@ -170,9 +172,11 @@ def _sorted(ids: list[pl.Series]) -> pl.Series:
     )
 
 
-def _standing_in(ids: pl.Series, known: pl.Series) -> pl.Series:
-    """Which ids are among the known ones, which are sorted: a search for each, where a join would hash all that are known."""
-    if not known.len():
+def _standing_in(ids: pl.Series, values: pl.Series) -> pl.Series:
+    """Which ids are among `values`, which are sorted: a binary search for each id, because a join would hash all
+    values.
+    """
+    if not values.len():
         return pl.Series([False]).new_from_index(0, ids.len())
-    at = known.search_sorted(ids.fill_null(0)).clip(0, known.len() - 1)
-    return (known.gather(at) == ids).fill_null(value=False)
+    at = values.search_sorted(ids.fill_null(0)).clip(0, values.len() - 1)
+    return (values.gather(at) == ids).fill_null(value=False)

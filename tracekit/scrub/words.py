@@ -1,4 +1,4 @@
-"""The words that tell of a machine or its user, and what becomes of them in the texts that are kept."""
+"""The words that identify a machine or its user, and their replacement in the texts of a copy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tracekit.readers.nsys.tables import Tables, whole
 __all__ = ["MARKER", "Cleaner", "private_words"]
 
 MARKER: Final = "[scrubbed]"
-"""Stands where a word was."""
+"""The replacement of a word."""
 
 _SHORTEST: Final = 4
-"""Characters of a word that is looked for: a shorter one stands in other words by chance."""
+"""The least number of characters of a private word: a shorter one occurs in other words by chance."""
 _LONG: Final = 8
-"""Characters of a word that need not have a letter."""
+"""The least number of characters of a word without a letter."""
 _LONGEST, _MOST_WORDS = 256, 100
-"""Of characters in a word, and of words, that are looked for: beyond, a file was made to keep the search busy."""
+"""The most characters in a word, and the most words: a file with more was made to slow the search down."""
 _MOST_ROWS: Final = 1 << 16
 _TABLES: Final = (*facts.METADATA_TABLES, "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV")
 _TELLING: Final = re.compile(r"EXPORT_HOST|EXPORT_USER|Hostname|(?:.*:)?(?:USER_NAME|WORKING_DIR)")
@@ -34,18 +34,18 @@ _COMMON: Final = re.compile(
     "admin|cuda|data|default|docker|false|guest|home|host|local|localhost|main|model|node|none|nvidia|python|root|runner"
     "|test|torch|train|true|ubuntu|unknown|user|users|work"
 )
-"""Names of users and hosts that tell nothing, and would tear the names of operators apart."""
+"""Names of users and hosts that identify nobody, and that occur in the names of operators."""
 
 
 def private_words(tables: Tables, keep: Iterable[str]) -> list[str]:
-    """The names of host and user, the working folder and the secrets of the environment, but for those to `keep`."""
+    """The names of host and user, the working folder and the secrets of the environment, without those to `keep`."""
     kept = {word.lower() for word in keep}
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for value in _values(tables):
         for word in (value, value.split(".", maxsplit=1)[0]):  # a host is also called without its domain
             if _is_telling(word) and word.lower() not in kept:
-                found[word.lower()] = None
-    return list(found)[:_MOST_WORDS]
+                words[word.lower()] = None
+    return list(words)[:_MOST_WORDS]
 
 
 def _values(tables: Tables) -> Iterator[str]:
@@ -68,22 +68,22 @@ def _is_telling(word: str) -> bool:
 
 
 class Cleaner:
-    """Puts the marker in place of words, in any case of letters, and `~` in place of home folders; `replaced` counts the texts.
+    """Replaces words by the marker, in any case of letters, and home folders by `~`; `replaced` counts the texts.
 
-    `asked` are words to replace in every text, `found` in those that people write.
+    `requested` words are replaced in every text, `private` words in texts that people write.
     """
 
-    def __init__(self, asked: Iterable[str], found: Iterable[str]) -> None:
-        self._asked, self._all = _pattern(asked), _pattern([*asked, *found])
+    def __init__(self, requested: Iterable[str], private: Iterable[str]) -> None:
+        self._requested, self._all = _pattern(requested), _pattern([*requested, *private])
         self.replaced = 0
 
     def cleaned(self, texts: pl.Series, *, by_people: bool) -> pl.Series:
         """The texts (String) without these words and folders."""
-        pattern = self._all if by_people else self._asked
-        made = texts.str.replace_all(pattern, MARKER) if pattern else texts
-        made = made.str.replace_all(HOME_FOLDER, "~")
-        self.replaced += int((made != texts).sum())
-        return made
+        pattern = self._all if by_people else self._requested
+        result = texts.str.replace_all(pattern, MARKER) if pattern else texts
+        result = result.str.replace_all(HOME_FOLDER, "~")
+        self.replaced += int((result != texts).sum())
+        return result
 
 
 def _pattern(words: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What to try: what the findings say, by the time at stake, and general advice where no finding explains the loss."""
+"""The advice of a verdict: that of the findings, by the time at stake, and general advice if no finding explains the loss."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = [
 
 ADVICE: Final = 3
 LEAST_SHARE: Final = 0.01
-"""What could save less than this share of the basis stays in its section."""
+"""Advice that could save less than this share of the basis stays in its section."""
 ANSWERS: Final = 0.5
-"""A finding answers a loss when it explains half of it; else the general advice is needed as well."""
+"""A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
 
 GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
-        "Keep the device fed",
+        "Keep the device busy",
         Words(
-            "remove synchronisations and .item() from the loop; then torch.compile or CUDA graphs, and larger batches",
+            "Remove synchronisations and .item() from the loop. Then use torch.compile or CUDA graphs, and larger batches.",
             plain=(
-                "let the host work while the device computes (launch what comes next first, or use another thread) and "
-                "remove waits for the device; where many short launches keep the host, replay them as a CUDA graph"
+                "Let the host work while the device computes (launch the next work first, or use another thread) and "
+                "remove waits for the device. If the host is busy with many short launches, replay them as a CUDA graph."
             ),
             flags=("--compile", "--batch"),
         ),
@@ -52,82 +52,83 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "input-bound": (
         "Load data faster",
         Words(
-            "more DataLoader workers, pin_memory=True, non_blocking copies, and decode ahead of time",
-            plain="load and decode in other threads, ahead of time, into pinned memory, and copy asynchronously",
+            "Use more DataLoader workers, pin_memory=True and non_blocking copies, and decode ahead of time.",
+            plain="Load and decode in other threads, ahead of time and into pinned memory, and copy asynchronously.",
             flags=("--workers", "--pin-memory"),
         ),
     ),
     "communication-bound": (
         "Hide or shrink communication",
         Words(
-            "larger buckets, overlap with the backward pass, lower precision of gradients; compare the ranks for a straggler",
+            "Use larger buckets, overlap with the backward pass, and gradients of lower precision. Compare the ranks, since "
+            "one may be slower than the others.",
             plain=(
-                "start it earlier, on a stream of its own beside the computation, and send fewer bytes; compare the ranks "
-                "for a straggler"
+                "Start it earlier, on a separate stream beside the computation, and send fewer bytes. Compare the ranks, "
+                "since one may be slower than the others."
             ),
         ),
     ),
     "memory-copy-bound": (
         "Copy less",
         Words(
-            "keep data on the device; pin host memory and copy on a stream of its own beside the computation",
+            "Keep data on the device. Pin host memory and copy on a separate stream beside the computation.",
             flags=("--pin-memory",),
         ),
     ),
     "compute-bound": (
         "Make the kernels cheaper",
         Words(
-            "lower precision (bf16, TF32), fused kernels (torch.compile, scaled_dot_product_attention), better shapes",
-            plain="lower precision where the result allows it (TF32, 16-bit types), fused kernels, better shapes",
+            "Use lower precision (bf16, TF32), fused kernels (torch.compile, scaled_dot_product_attention) and better shapes.",
+            plain="Use lower precision where the result allows it (TF32, 16-bit types), fused kernels and better shapes.",
             flags=("--precision", "--compile"),
         ),
     ),
     "launch/short-kernel-bound": (
         "Launch fewer, longer kernels",
         Words(
-            "torch.compile or CUDA graphs, fused optimizers (fused=True), and larger batches",
-            plain="fuse kernels, give each more work, or replay what repeats as a CUDA graph",
+            "Use torch.compile or CUDA graphs, fused optimizers (fused=True), and larger batches.",
+            plain="Fuse kernels, give each kernel more work, or replay repeated work as a CUDA graph.",
             flags=("--compile", "--batch"),
         ),
     ),
     "idle": (
         "Find out what the device waits for",
         Words(
-            "look at the longest gaps in the timeline: events between streams, or launches that were not recorded"
+            "Look at the longest gaps in the timeline. Events between streams and unrecorded launches are possible causes."
         ),
     ),
     "cpu": (
         "See the top operators",
         Words(
-            "fewer and larger operators, more threads (torch.set_num_threads), or a device",
-            plain="fewer and larger operations, more threads, or a device",
+            "Use fewer and larger operators, more threads (torch.set_num_threads), or a device.",
+            plain="Use fewer and larger operations, more threads, or a device.",
             flags=("--threads",),
         ),
     ),
     "counters": (
         "Measure times in a second run",
-        Words("profile without {counters}; read only the counters here"),
+        Words("Profile without {counters} for times, and use only the counters of this profile."),
     ),
     "ranges only": (
-        "Record what the layers run",
+        "Record operators and kernels",
         Words(
-            "tracekit capture --levels M,MLG records operators and kernels as well; "
-            "a profiler of your own needs {everything}",
-            plain="ranges alone tell no cause; record with {everything}",
+            "tracekit capture --levels M,MLG records operators and kernels as well. If you run the profiler yourself, use "
+            "{everything}.",
+            plain="Ranges alone show no cause. Record with {everything}.",
         ),
     ),
     "nothing ran": (
         "Capture some work",
         Words(
-            "call the model while the profiler records, with {everything}",
-            plain="let the program work while the profiler records, with {everything}",
+            "Call the model while the profiler records, with {everything}.",
+            plain="Let the program work while the profiler records, with {everything}.",
         ),
     ),
 }
-"""For every bound a title, and the advice that always fits."""
+"""For every bound a title and general advice."""
 
 FUSIBLE_SHARE: Final = 0.2
-"""Where fusible kernels take less of the computation, the matrix and attention kernels are what is left to look at."""
+"""If fusible kernels take less of the computation, only matrix and attention kernels are worth a look."""
 _FUSIBLE: Final = ("elementwise", "copy")
 """Categories of kernels that compilers fuse."""
 
@@ -154,16 +155,16 @@ def owned(results: Mapping[str, Result]) -> list[Owned]:
 
 
 def general(bound: Bound, stake: int, scope: Scope) -> Advice:
-    """The one advice that always fits this bound; `stake` is the time of the cost behind it, in ns."""
+    """The general advice for this bound; `stake` is the time of the cost behind it, in ns."""
     title, words = GENERAL[bound]
     return Advice(title, words_for(words, scope), stake if stake > 0 else None)
 
 
 def lead_in_advice(ns: int, scope: Scope) -> Advice:
-    """What to do when the host works long before the device does anything."""
+    """What to do when the host works for a long time before the device starts."""
     words = Words(
-        f"it worked alone for {format_ns(ns)}: preprocessing, data loading or first-time initialisation; "
-        "{names} name it",
+        f"It worked alone for {format_ns(ns)}, for example on preprocessing, data loading or initialisation. "
+        "To see where, record {names}.",
         flags=("--stack",),
     )
     return Advice("See what the host does before the device's first activity", words_for(words, scope), ns)
@@ -172,17 +173,17 @@ def lead_in_advice(ns: int, scope: Scope) -> Advice:
 def python_advice(ns: int, scope: Scope) -> Advice:
     """What to do when most time passes outside any operator."""
     words = Words(
-        "{names} name it; larger tensors and fewer operations in Python leave less of it "
-        "(vectorised loops, torch.compile)",
+        "Record {names} to see which code it is. Larger tensors and fewer operations in Python reduce this time "
+        "(vectorised loops, torch.compile).",
         flags=("--compile", "--stack"),
     )
     return Advice("Look at the Python code between the operators", words_for(words, scope), ns)
 
 
 def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice:
-    """What to do about a busy device; not what the names of its kernels show to be done already.
+    """What to do about a busy device, without advice that the program already follows according to its kernel names.
 
-    `kernels` are the computing rows of the table by name, largest first; `compute` their time in all, in ns.
+    `kernels` are the computing rows of the table by name, largest first; `compute` is their total time in ns.
     """
     names, times = kernels["name"].to_list(), kernels["total_ns"].to_list()
     total = max(sum(times), 1)
@@ -192,11 +193,11 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Adv
     fusible = sum(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].to_list())
     if fusible >= FUSIBLE_SHARE * total and program(scope.trace).pytorch:
         words = Words(
-            "torch.compile makes one kernel of a chain of them; keep one type and one layout throughout",
+            "torch.compile fuses chains of them into one kernel. Use one data type and one memory layout throughout.",
             flags=("--compile",),
         )
         return Advice(
-            f"Elementwise kernels, casts and changes of layout take {format_share(fusible / total)} of {format_ns(compute)} of computation",
+            f"Elementwise kernels, casts and layout changes take {format_share(fusible / total)} of {format_ns(compute)} of computation",
             words_for(words, scope),
         )
     top = ", ".join(
@@ -204,8 +205,8 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Adv
         for name, ns in zip(names[:2], times[:2], strict=True)
     )
     return Advice(
-        "The device is busy, with fused or low-precision kernels already",
-        f"what is left is in their shapes and the batch size; the largest of {format_ns(compute)} of computation: {top}",
+        "Most of the computation already uses fused or low-precision kernels",
+        f"Try other shapes and batch sizes. The largest kernels in {format_ns(compute)} of computation: {top}.",
     )
 
 
@@ -220,7 +221,7 @@ def of_finding(owned: Owned) -> Advice:
 def choose(
     findings: Sequence[Owned], bound: Bound, basis: int, *, fallback: Advice, first: Iterable[Advice] = ()
 ) -> tuple[Advice, ...]:
-    """`first`, then what to try by the time at stake, largest first; `fallback` where no finding explains the loss."""
+    """`first`, then the findings' advice with the most time at stake; `fallback` if no finding explains the loss."""
     lead = tuple(first)
     loss = bound not in ("compute-bound", "cpu")
     useful = [
@@ -253,11 +254,11 @@ def _matters(finding: Finding, basis: int) -> bool:
 
 
 def _answered(useful: list[Advice], bound: Bound, fallback: Advice) -> bool:
-    """Whether a finding explains much of the loss: one that speaks about this bound, or any where none does."""
+    """Whether a finding explains much of the loss: one of a rule about this bound, or any if no rule is about it."""
     of_bound = [advice for advice in useful if _answers(advice.finding, bound)]
-    explained = any(bound in rule.answers for rule in RULES.values())
-    telling = of_bound if explained else [advice for advice in useful if not _restates(advice.finding)]
-    return any((advice.ns_at_stake or 0) >= ANSWERS * (fallback.ns_at_stake or 0) for advice in telling)
+    has_rule = any(bound in rule.answers for rule in RULES.values())
+    candidates = of_bound if has_rule else [advice for advice in useful if not _restates(advice.finding)]
+    return any((advice.ns_at_stake or 0) >= ANSWERS * (fallback.ns_at_stake or 0) for advice in candidates)
 
 
 def _answers(finding_id: str, bound: Bound) -> bool:

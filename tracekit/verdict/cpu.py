@@ -1,4 +1,4 @@
-"""The verdict on a run for which no device was captured: operators, by category, and what passed outside them."""
+"""The verdict on a run without a captured device: the time of operators by category, and the time outside them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
 FELT: Final = 1.2
-"""Recording that makes a step longer by a fifth is told."""
+"""A note says so if recording makes a step longer by a fifth."""
 
 PATTERN_SHARE: Final = 0.3
-"""A finding from this share of the window on is what the run is about."""
+"""From this share of the window on, a finding can be the headline,"""
 
 PATTERN_PART: Final = 0.9
-"""And when it is about as large as the largest cost, of which it tells the reason."""
+"""if it is also about as large as the largest cost, since it then gives the reason for that cost."""
 
 _CODE: Final = {"python": "Python", "host_code": "host code"}
-"""What ran outside the operators, by the cause that `idle` gives to that time."""
+"""The code that ran outside operators, by the cause of that time in `idle`."""
 
 
 def on_processors(
@@ -70,16 +70,16 @@ def on_processors(
 
 
 def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
-    """What ran in most of the time outside operators, so far as the trace tells; else nothing."""
+    """The code that ran in most of the time outside operators; empty if the trace does not show it."""
     causes = results["idle"].tables()["by_cause"]
-    found = causes.filter(pl.col("cause").is_in(list(_CODE)) & (pl.col("total_ns") >= MOSTLY * outside))
-    return _CODE[found["cause"][0]] if found.height else ""
+    main = causes.filter(pl.col("cause").is_in(list(_CODE)) & (pl.col("total_ns") >= MOSTLY * outside))
+    return _CODE[main["cause"][0]] if main.height else ""
 
 
 def _pattern(
     findings: Sequence[Owned], results: Mapping[str, Result], largest: int, basis: int
 ) -> str | None:
-    """The headline when one finding explains much of the time better than the operators' categories do."""
+    """The headline if one finding explains the time better than the categories of operators; else None."""
     patterns = {rule.id: rule.pattern for rule in RULES.values() if rule.pattern}
     explaining = [owned.finding for owned in findings if owned.finding.id in patterns]
     worst = max(explaining, key=lambda finding: finding.ns_at_stake or 0, default=None)
@@ -87,8 +87,8 @@ def _pattern(
         return None
     place = where(results, "data_loading") if worst.id == "data_loading" else ""
     return (
-        f"No device was captured. Of {format_ns(basis)} (the window) on the processors, "
-        f"{format_share((worst.ns_at_stake or 0) / basis)} went to {patterns[worst.id]}{place}."
+        f"No device was captured. In the window of {format_ns(basis)}, the processors spent "
+        f"{format_share((worst.ns_at_stake or 0) / basis)} of the time on {patterns[worst.id]}{place}."
     )
 
 
@@ -100,24 +100,27 @@ def _headline(costs: list[Cost], label: str, basis: int) -> str:
     """`label` is the cost of the time outside operators."""
     outside = next(cost for cost in costs if cost.label == label)
     largest = next((cost for cost in costs if cost.label not in (label, LOADING, OTHERS)), None)
-    start = f"No device was captured. Of {format_ns(basis)} (the window) on the processors"
-    own = f"{largest.label} {format_share(largest.share)}" if largest else ""
-    passed = f"{format_share(outside.share)} passed {'' if label == OUTSIDE else 'in '}{label}"
+    start = f"No device was captured. In the window of {format_ns(basis)}, the processors spent"
+    place = f"{format_share(outside.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
     if costs[0] is outside:
-        text = f"{start}, {passed}"
-        return f"{text}; the largest part of the operators: {own}." if own else f"{text}."
-    text = f"{start}, the largest part went to: {own}"
-    return f"{text}; {passed}." if outside.ns else f"{text}."
+        text = f"{start} {place}."
+        if largest:
+            text += (
+                f" The largest category of operators is {largest.label}, with {format_share(largest.share)}."
+            )
+        return text
+    text = f"{start} the most time on {costs[0].label} ({format_share(costs[0].share)})"
+    return f"{text}, and {place}." if outside.ns else f"{text}."
 
 
 def _recording(parts: ProcessorParts) -> Iterator[str]:
-    """What the profiler itself costs is between the operators, and no operator's."""
+    """A note on the profiler's own time, which lies between the operators."""
     if parts.overhead is not None and parts.overhead >= FELT and parts.idle:
         yield f"Recording makes a step {parts.overhead:.2f} times as long, mostly outside operators."
 
 
 def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if total > parts.operators:
-        yield "Operators ran on several threads at once; the costs share the time in which any ran."
+        yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."
     if parts.other_operators:
-        yield f"Of the window, {format_ns(parts.other_operators)} went to operators outside the selected steps."
+        yield f"Operators outside the selected steps took {format_ns(parts.other_operators)} of the window."

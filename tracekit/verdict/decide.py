@@ -1,9 +1,9 @@
 """The verdict: what bounds the run, its largest costs, and what to try first, decided from figures.
 
-The device's time is cut into parts that sum to the basis exactly: the categories of computation, exposed
-communication, exposed copies, and idle time by what ended it. The largest loss bounds the run when it takes three
-tenths of the basis or more than the computation does; else the computation bounds it. What was not captured is never
-blamed.
+The device's time is split into parts that sum to the basis exactly: the categories of computation, exposed
+communication, exposed copies, and idle time by its cause. The largest loss bounds the run if it takes three tenths of
+the basis, or more than computation; otherwise computation bounds the run. A verdict never blames a cause that the
+profile did not capture.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ __all__ = ["VERDICT_NEEDS", "decide"]
 VERDICT_NEEDS: Final = frozenset(
     {"breakdown", "idle", "steps", "layers", "kernels", "launches", "memory", "counters"}
 )
-"""The analyses without which there is no verdict, or which may find what to try."""
+"""The analyses that a verdict needs for its figures or its advice."""
 
 LOSS_SHARE: Final = 0.3
 """A loss from this share on bounds the run, even if computation takes more."""
 
 SHORT_SHARE: Final = 0.5
-"""From this share of short kernels, or of kernels shorter than their launch, the launches are the trouble."""
+"""From this share of short kernels, or of kernels shorter than their launch, launches are the problem."""
 
 LEAD_IN_PART: Final = 0.5
-"""When this part of the wait for the host lies before the first activity, that is what to look at."""
+"""If this part of the wait for the host lies before the first activity, the advice is about that time."""
 
 WARM_UP_SHARE: Final = 0.3
 """From this share of the basis on, first-time work makes the figures those of a warm-up."""
 
 SPLIT_SHARE: Final = 0.05
-"""Communication and copies are named beside the computation from this share on."""
+"""From this share on, the headline names communication and copies beside computation."""
 
 COSTS: Final = 3
 SHOWN_SHARE: Final = 0.0005
-"""A cost below this would be listed with 0.0 %."""
+"""A lower cost would be listed with 0.0 %."""
 
 Tables = Mapping[str, Result]
 
@@ -82,7 +82,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
 
 
 def _layer_costs(results: Tables) -> tuple[Cost, ...]:
-    """The layers with the most time of their own; none when no layer is known."""
+    """The layers with the most own time; empty if no layer is known."""
     tables = results["layers"].tables()
     if not has_layers(tables["tree"]):
         return ()
@@ -93,9 +93,9 @@ def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:
     if not parts.ranges:
         text = "The trace holds no device activity and no operator."
         return Verdict("nothing ran", text, advice=(general("nothing ran", 0, scope),))
-    what = "ranges of steps, phases and layers" if parts.modules else "named ranges"
+    what = "ranges of steps, phases and layers" if parts.modules else "user ranges"
     level = f" (level {parts.level})" if parts.level else ""
-    text = f"Only {what} were recorded{level}: times of the host, with no operator and no device activity."
+    text = f"The trace holds only {what}{level}. These are times of the host, without operators and device activity."
     return Verdict("ranges only", text, advice=(general("ranges only", 0, scope),))
 
 
@@ -105,8 +105,8 @@ def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verd
     return Verdict(
         bound="counters",
         headline=(
-            f"A counter run: {what} measured one at a time; times include the replay of kernels "
-            "and are not meaningful."
+            f"In this counter run, {what} measured one at a time. Times include the replay of kernels, so they mean "
+            "nothing."
         ),
         advice=replay or (general("counters", 0, scope),),
         basis_ns=parts.basis,
@@ -118,12 +118,15 @@ def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verd
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """Time lost: its name among the costs, and how the headline says it (None: the split says it)."""
+    """A loss of time in ns: its label among the costs, and its clause in the headline.
+
+    The clause has `{share}` where the share of the basis stands. None: the headline names the loss already.
+    """
 
     bound: Bound
     label: str
     ns: int
-    phrase: str | None = None
+    clause: str | None = None
 
 
 def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
@@ -150,21 +153,25 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     yield _Loss("communication-bound", "exposed communication", parts.communication)
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
     loading = "waiting for the data loader"
-    yield _Loss("input-bound", loading, parts.data_loading, loading + where(results, "data_loading"))
-    # Where most kernels are shorter than the call that launches them, the host cannot but be late, a little each time.
+    waited = "it waited {share} of the time for the "
+    place = where(results, "data_loading")
+    yield _Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{place}")
+    # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
         _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
     )
-    label = "waiting for the host between short kernels" if launch_bound else "waiting for the host"
+    host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    yield _Loss(bound, label, parts.host_wait, label + main_cause(results, parts.device_id, parts.basis))
+    cause = main_cause(results, parts.device_id, parts.basis)
+    yield _Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
-    queued = "queued, reason unknown" if several else "gaps between queued kernels"
-    phrase = "idle with work queued, reason unknown" if several else "in gaps between queued kernels"
+    queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
+    idle = "it was idle {share} of the time"
+    clause = f"{idle} with queued work, for an unknown cause" if several else f"{idle} between queued kernels"
     short = not several and _short(results)
-    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, phrase)
-    unknown = "idle, cause not captured"
-    yield _Loss("idle", unknown, parts.unknown_wait, unknown)
+    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, clause)
+    unknown = f"{idle}, and the profile does not show the cause"
+    yield _Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
 
 
 def _leads_in(parts: DeviceParts) -> bool:
@@ -193,8 +200,8 @@ def _computing(results: Tables, table: str) -> pl.DataFrame:
 
 
 def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
-    """Computation by category. Where kernels overlap, each category gets its part of the union by its sum."""
-    # Kernels without an end last no time: they cost nothing.
+    """The computation by category. If kernels overlap, the categories share the union in proportion to their sums."""
+    # Kernels without an end have no duration and cost nothing.
     table = _computing(results, "by_category").filter(pl.col("total_ns") > 0)
     total = int(table["total_ns"].sum())
     costs = []
@@ -214,53 +221,57 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
     busy = format_share(parts.busy / parts.basis)
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     share = format_share(worst.ns / parts.basis)
+    clause = None if worst.clause is None else worst.clause.replace("{share}", share)
     if bound == "compute-bound":
-        text = (
-            f"{start}; the largest part: {computing[0].label} {format_share(computing[0].share)}"
-            if computing
-            else start
-        )
-        return text + (f"; {share} {worst.phrase or worst.label}." if worst.ns >= 0.1 * parts.basis else ".")
+        text = start
+        if computing:
+            text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
+        if worst.ns >= 0.1 * parts.basis:
+            text += f"; {clause or f'{worst.label} took {share}'}"
+        return f"{text}."
     if bound == "host-bound" and _leads_in(parts):
         alone = format_share(parts.lead_in_host / parts.basis)
-        return f"{start}; for {alone} the host worked alone, before the device's first activity."
-    return f"{start}; {share} {worst.phrase}." if worst.phrase else f"{start}."
+        return f"{start}; the host worked alone for {alone}, before the device's first activity."
+    return f"{start}; {clause}." if clause else f"{start}."
 
 
 def _split(parts: DeviceParts) -> str:
-    """What the device was busy with, when not only computation."""
-    other = ((parts.communication, "communication"), (parts.memory, "copies"))
+    """The parts of the busy time; empty if almost all of it is computation."""
+    other = ((parts.communication, "communicating"), (parts.memory, "copying"))
     named = [
-        f"{format_share(ns / parts.basis)} in {what} alone"
+        f"{format_share(ns / parts.basis)} only {what}"
         for ns, what in other
         if ns >= SPLIT_SHARE * parts.basis
     ]
-    return (
-        f": {', '.join([f'{format_share(parts.compute / parts.basis)} computing', *named])}" if named else ""
-    )
+    computing = f"{format_share(parts.compute / parts.basis)} computing"
+    return f": {', '.join([computing, *named])}" if named else ""
 
 
 def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
     if warm_up:
         share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
         yield (
-            f"Warm-up was recorded: first-time work takes {share} of {format_ns(parts.basis)}, so the figures say "
-            "little about the steady state."
+            f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
+            "say little about the steady state."
         )
     if parts.lead_in:
         yield (
-            f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity; "
-            f"the sections below are about the {format_ns(parts.window)} from there on."
+            f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity. "
+            f"The sections below cover the {format_ns(parts.window)} after that."
         )
     second = losses[1]
     if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
         share = format_share(second.ns / parts.basis)
-        yield f"The second largest loss is close: {second.label}, {share} of {format_ns(parts.basis)}."
+        yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
-        what = "No launch call could be linked" if parts.launch_calls else "No launch calls were captured"
-        yield f"{what}, so the trace cannot tell what the device waited for."
+        what = (
+            "No activity could be linked to its launch call"
+            if parts.launch_calls
+            else "No launch calls were captured"
+        )
+        yield f"{what}, so the trace does not show what the device waited for."
     if bound == "compute-bound" and not parts.has_steps:
-        yield "The trace marks no steps, so work of the host before the first activity is not counted."
+        yield "The trace marks no steps, so host work before the first activity does not count."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
 
@@ -269,7 +280,7 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
 
 
 def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
-    """The finding of first-time work, when it is large or larger than all others."""
+    """The finding about first-time work, if it is large or larger than all others; else None."""
     first = next((each for each in findings if each.finding.id == "cold_start"), None)
     if first is None:
         return None
@@ -292,7 +303,7 @@ def _advice(
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
         first = [lead_in_advice(parts.lead_in_host, scope)]
-    if bound == "compute-bound":  # nobody can say what part of a computation could be saved
+    if bound == "compute-bound":  # the part of a computation that could be saved is unknown
         fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
     else:
         fallback = general(bound, worst.ns, scope)

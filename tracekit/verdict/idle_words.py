@@ -1,4 +1,4 @@
-"""What the verdict says about the cause of idle time, from the tables of the analysis `idle`."""
+"""The cause of idle time in the sentences of the verdict, from the tables of the analysis `idle`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from tracekit.names import shorten_name
 __all__ = ["MOSTLY", "in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
-"""A line, layer or operator is named when half of the cause's time lies there."""
+"""The headline names a line, layer or operator if half of the cause's time lies there."""
 
 LONG_GAP_NS: Final = 500 * NS_PER_US
-"""A launch costs the host some 10 µs, with all that an operator does around it: where gaps are longer than this on average,
-something else keeps it.
-"""
+"""A launch with its operator costs the host some 10 µs. If gaps are longer than this on average, they have another cause."""
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
@@ -28,29 +26,32 @@ LONGEST: Final = 72
 _PHRASES: Final = {
     "synchronisation": "in calls that wait for the device",
     "data_loading": "for data",
-    "allocation": "for memory to be allocated",
+    "allocation": "for memory allocation",
     "launch_api": "in launch calls",
     "compilation": "for compilation",
-    "operator_dispatch": "for operators to be dispatched",
-    "library_call": "in calls of libraries",
-    "python": "for Python",
+    "operator_dispatch": "for operator dispatch",
+    "library_call": "in library calls",
+    "python": "for Python code",
     "host_code": "for host code outside recorded calls",
     "profiler_overhead": "for the profiler",
-    "collective_bookkeeping": "for collectives to be started",
-    "launch_latency": "between launch and start",
+    "collective_bookkeeping": "for the start of collectives",
+    "launch_latency": "between a launch and its start on the device",
 }
-"""What the host did while it was late."""
+"""The host's activity while the device waited for it."""
 
 
 def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str:
-    """`, 31.0 % for Python in train.py(42): step`; nothing where no cause of the host's is known. Of the basis, in ns."""
+    """`, including 31.0 % for Python code in train.py(42): step`; empty if no cause on the host is known.
+
+    The share is that of the basis (ns).
+    """
     causes = _host_causes(results, device_id)
     if not causes or not basis:
         return ""
     cause, ns, _ = causes[0]
-    if cause == "data_loading":  # the loss itself is called that
+    if cause == "data_loading":  # the name of the loss already says so
         return where(results, cause)
-    return f", {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
+    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
@@ -60,23 +61,25 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
 
 
 def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:
-    """The causes of the host's, the largest first: each with its time in ns and its number of gaps."""
+    """The causes on the host, largest first, each with its time in ns and its number of gaps."""
     mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
     causes = results["idle"].tables()["by_cause"].filter(mine).select("cause", "total_ns", "gaps")
     return causes.sort("total_ns", descending=True, maintain_order=True).rows()
 
 
 def where(results: Mapping[str, Result], cause: str) -> str:
-    """` in train.py(42): step (aten::item)`: the line of code or the range, else the layer, and the operator, of most of a
-    cause; and the function that samples found, where no line is known.
+    """` in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
+
+    The place is the line of code or the range, else the layer. The operator follows in parentheses, and if no line is
+    known, so does the function that most samples show.
     """
     frame, range_, layer, operator = (
         _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
     )
-    known = f"layer {layer}" if layer and not layer.startswith("<") else None
-    # A range that is a layer is named by the layer's path.
-    marked = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
-    place = frame or marked or known
+    in_layer = f"layer {layer}" if layer and not layer.startswith("<") else None
+    # If the range is a layer, the path of the layer names it.
+    in_range = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
+    place = frame or in_range or in_layer
     sampled = _sampled(results) if cause in HOST_CODE and not frame else None
     inner = ", ".join(part for part in (operator, sampled) if part)
     if place and inner:
@@ -85,11 +88,11 @@ def where(results: Mapping[str, Result], cause: str) -> str:
 
 
 def _sampled(results: Mapping[str, Result]) -> str | None:
-    """The function in which half of the samples found the host outside recorded calls."""
+    """The function of at least half of the samples that were taken outside recorded calls; None if there is none."""
     sampled = sampled_most(results["idle"].tables().get("by_function"))
     if sampled is None or sampled[1] < MOSTLY:
         return None
-    return f"{shorten_name(sampled[0], LONGEST)}, as samples show"
+    return f"{shorten_name(sampled[0], LONGEST)} according to samples"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a verdict is made of."""
+"""The parts of a verdict."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Verdict:
     costs: tuple[Cost, ...] = ()
     advice: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
-    """What limits the verdict."""
+    """Sentences about the limits of the verdict."""
     basis_ns: int = 0
-    """What the shares are of."""
+    """The time of which `share` is a part, in ns."""
     basis: str = "the window"
     """The name of the basis."""
     layers: tuple[Cost, ...] = ()
-    """The layers with the most time of their own, by share of the device time; empty when no layer is known."""
+    """The layers with the most own time, by share of the device time; empty if no layer is known."""

@@ -34,7 +34,7 @@ _SLACK = 1e-3  # how far a share may lie beyond the image by rounding
 _BOX_VALUES = 4
 _LEAST_POLYGON_VALUES = 6
 _Record = TypeVar("_Record")
-_LAYOUTS = "it takes images/ beside labels/*.txt, or images and an instances_*.json"
+_LAYOUTS = "give a folder with images/ beside labels/*.txt, or with images and an instances_*.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def _class_numbers(path: Path, categories: list[Any], classes: int) -> dict[int,
         raise UsageError(
             f"has {len(numbers)} categories",
             path=path,
-            remedy=f"the model tells 1 to {classes} classes apart",
+            remedy=f"the model can have 1 to {classes} classes",
         )
     return {key: number for number, key in enumerate(numbers)}
 

@@ -137,7 +137,7 @@ class CriteoFile(Dataset[ClickRow]):
         self.skipped = SkipCounter()
         if self.path.suffix == ".gz":
             raise UsageError(
-                "rows cannot be read here and there in a compressed file",
+                "a compressed file does not allow access to single rows",
                 path=path,
                 remedy=f"gunzip {path.name}",
             )

@@ -144,7 +144,7 @@ class ImageFolder(Dataset[LabelledImage]):
             raise UsageError(
                 f"{len(folders)} folders, but the model has {classes} classes",
                 path=root,
-                remedy=f"leave at most {classes} folders",
+                remedy=f"keep at most {classes} folders",
             )
 
     def __len__(self) -> int:

@@ -176,7 +176,7 @@ def find_tokenizer(data: Path, first: int, vocabulary: int) -> Tokenizer:
     try:
         loaded = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
-        raise UsageError(f"it is no tokenizer: {error}", path=path, remedy="move it away") from error
+        raise UsageError(f"it is not a tokenizer: {error}", path=path, remedy="move it away") from error
     return FileTokenizer(path, loaded, vocabulary)
 
 
@@ -228,7 +228,7 @@ class TextLines:
                     yield line
                 if barren > _LONGEST_SEARCH:
                     raise UsageError(
-                        "64 MiB on end are no text", path=self.files[number], remedy="name a text"
+                        "64 MiB of it hold no text", path=self.files[number], remedy="name a text file"
                     )
 
     def _lines(self, path: Path, begin: int, end: int | None) -> Iterator[tuple[int, str]]:

@@ -111,7 +111,7 @@ class Training:
     def __call__(self, model: nn.Module, updates: int) -> None:
         """Average the weights of `model` and set the optimizer for the update after `updates`."""
         if self._optimizer is None:
-            raise RuntimeError("an update came before the optimizer was made")
+            raise RuntimeError("the weights cannot be averaged before the optimizer exists")
         self.average.update(model, updates)
         self._set_rates(self._optimizer, updates)
 

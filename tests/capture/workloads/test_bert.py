@@ -206,7 +206,7 @@ def test_a_tokenizer_beside_the_text_is_used(tmp_path: Path) -> None:
 def test_without_the_package_tokenizers_words_are_hashed(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "text.txt").write_text("red green blue\n")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"tokenizer\.json: it is no tokenizer"):
+    with pytest.raises(UsageError, match=r"tokenizer\.json: it is not a tokenizer"):
         build(data=tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     tokenizer = token_data.find_tokenizer(tmp_path, 104, 512)

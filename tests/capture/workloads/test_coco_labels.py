@@ -288,7 +288,7 @@ def test_a_json_file_that_is_no_instances_file(tmp_path: Path, text: str, expect
 def test_more_categories_than_classes(tmp_path: Path) -> None:
     many = [{"id": number} for number in range(81)]
     path = instances(tmp_path / "instances_a.json", [image(1, "a.jpg")], [], many)
-    assert "has 81 categories; the model tells 1 to 80 classes apart" in fault(path)
+    assert "has 81 categories; the model can have 1 to 80 classes" in fault(path)
 
 
 def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def test_unusable_files(tmp_path, monkeypatch):
     assert message(tmp_path / "empty") == "the file is empty; name a Criteo train.txt"
     packed = tmp_path / "train.txt.gz"
     packed.touch()
-    assert message(packed) == "rows cannot be read here and there in a compressed file; gunzip train.txt.gz"
+    assert message(packed) == "a compressed file does not allow access to single rows; gunzip train.txt.gz"
     prose = criteo(tmp_path / "prose", ["no rows here"] * 3)
     assert message(prose).startswith("no row of 40 tab-separated fields from row 1 on; ")
     monkeypatch.setattr(criteo_data, "LONGEST_BLOCK", 100)

@@ -151,4 +151,4 @@ def test_unusable_folders(folder, monkeypatch):
     assert message(folder / "stray.png").startswith("cannot be read: Not a directory; ")
     assert message(folder / "bee") == "no images in folders; lay them out as CLASS/IMAGE.jpg"
     monkeypatch.setattr(resnet50, "CLASSES", 1)
-    assert message(folder) == "2 folders, but the model has 1 classes; leave at most 1 folders"
+    assert message(folder) == "2 folders, but the model has 1 classes; keep at most 1 folders"

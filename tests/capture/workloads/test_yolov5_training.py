@@ -90,7 +90,7 @@ def test_each_update_sets_the_rates_of_the_groups() -> None:
 
 
 def test_an_update_before_there_is_an_optimizer() -> None:
-    with pytest.raises(RuntimeError, match="before the optimizer was made"):
+    with pytest.raises(RuntimeError, match="before the optimizer exists"):
         training()(nn.Conv2d(3, 4, 1), 1)
 
 

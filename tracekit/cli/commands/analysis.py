@@ -28,7 +28,7 @@ __all__ = ["Part", "analysis", "command_of", "counters", "idle", "kernels", "ops
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a section a command shows.
+    """The part of a section that a command shows.
 
     `tables`: only these (None: all); `needs` is the key of `facts.capture_flags` for what they need. `depth`: the number of
     levels of a tree. `phase`: rows with time in this phase, the most first. `in_order`: a tree in the order of its table.
@@ -90,7 +90,7 @@ def analysis(
 
 
 def command_of(name: str) -> Callable[..., None]:
-    """The command of an analysis that has no flags of its own."""
+    """The command of an analysis without its own flags."""
 
     def command(*, request: Request) -> None:
         run_analysis(name, request)
@@ -143,7 +143,7 @@ def _section(name: str, request: Request, part: Part | None, trace: Trace) -> Se
 
 
 def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Report:
-    """The report with the one section, and with the verdict, which other analyses have a part in."""
+    """The report with this one section and the verdict."""
     from tracekit.report.build import build_report
 
     selection = request.selection
@@ -160,7 +160,7 @@ def _write_table(section: Section, chosen: Format, request: Request) -> None:
 
 
 def _narrow(section: Section, trace: Trace, part: Part | None, request: Request) -> Section:
-    """The section with only what is asked for, sorted as asked for."""
+    """The section with only the requested tables and rows, in the requested order."""
     section = section if part is None else part.of(section, trace.meta.format)
     tables, sort = section.tables, request.sort
     if request.table is not None:
@@ -209,7 +209,7 @@ def idle(
 
 
 class KernelsBy(str, Enum):
-    """What a row of `tracekit kernels` is."""
+    """The meaning of a row of `tracekit kernels`."""
 
     name = "name"
     category = "category"

@@ -59,7 +59,7 @@ def capture(
         _print_list()
         return
     if not workload:
-        raise UsageError("no workload is given", remedy="see tracekit capture --list")
+        raise UsageError("the workload is missing", remedy="see tracekit capture --list")
     folder = output or _default_folder(workload)
     if nsys:
         with ended_by_signals():
@@ -124,7 +124,7 @@ def _say_what_is_left(folder: Path) -> None:
 
 
 def _written_at(path: Path) -> int | None:
-    """When a file was written, so that what an earlier capture left is not taken for this one's."""
+    """The time at which a file was written, which tells it from a file of an earlier capture."""
     return path.stat().st_mtime_ns if path.exists() else None
 
 
@@ -159,7 +159,7 @@ def _capture_under_nsys(context: typer.Context, folder: Path, levels: tuple[Leve
 
 
 def _words_of(context: typer.Context, *, without: Iterable[str] = ()) -> list[str]:
-    """The arguments that this command was given, as it would take them again, those of some names left out."""
+    """The arguments of this command in a form that it accepts again, without those of some names."""
     left_out = set(without)
     words: list[str] = []
     for parameter in context.command.params:

@@ -72,8 +72,11 @@ def _answer(rows: pl.DataFrame) -> str:
     count = f"{rows.height} series of runs"
     still = rows.filter(rows["open"].fill_null(value=False)).height
     if not still:
-        return f"{count}. Convolution, GPU and bound are those of the optimal batch."
-    return f"{count}. In {still}, doubling the batch still gained throughput at the end, so the optimal batch is open and the largest one is shown."
+        return f"{count}. Convolution, GPU and bound are figures of the optimal batch."
+    return (
+        f"{count}. In {still} of them, throughput still rises at the largest batch, so the optimal batch is open and the "
+        "table shows the largest batch."
+    )
 
 
 def _sorted_by(rows: pl.DataFrame, column: str) -> pl.DataFrame:

@@ -29,7 +29,7 @@ def doctor(
     *,
     reading: Reading,
 ) -> None:
-    """How healthy this file is.
+    """Show the defects of a file.
 
     What was damaged, repaired or left out, and whether the figures add up.
     """
@@ -59,10 +59,10 @@ def _health_of(trace: Trace) -> dict[str, Any]:
 
 
 def _lines_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]:
-    """What all processes share is said once, then what each has of its own."""
+    """The defects that all processes share, then those of each process."""
     first, *others = [one["health"] for one in by_process.values()]
     shared = [row for row in first if all(row in rows for rows in others)]
-    yield f"all {len(by_process)} processes" + ("" if shared else ": they share nothing")
+    yield f"all {len(by_process)} processes" + ("" if shared else ": no defect in common")
     yield from _health_lines(shared)
     alike: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
     for process, one in by_process.items():
@@ -70,7 +70,7 @@ def _lines_of_several(by_process: Mapping[str, dict[str, Any]]) -> Iterator[str]
         alike.setdefault(repr(own), ([], own))[0].append(process)
     for processes, own in alike.values():
         who = f"process{'es' if len(processes) > 1 else ''} {', '.join(processes)}"
-        yield from out.labelled({"": who + ("" if own else ": nothing else")}, width=0)
+        yield from out.labelled({"": who + ("" if own else ": no other defect")}, width=0)
         yield from _health_lines(own)
     yield from _law_lines({process: one["conservation"] for process, one in by_process.items()})
 
@@ -86,7 +86,7 @@ def _health_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _law_lines(laws: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:
-    """Every law once, with the processes in which it does not hold."""
+    """One line for each law, with the processes in which it does not hold."""
     for each in zip(*laws.values(), strict=True):
         broken = [process for process, law in zip(laws, each, strict=True) if not law["holds"]]
         where = f" (process {', '.join(broken)})" if any(broken) else ""

@@ -35,7 +35,7 @@ def info(
     *,
     reading: Reading,
 ) -> None:
-    """What is in this file.
+    """Show what a file holds.
 
     The producer, the devices, the steps, the number of rows by kind, and what was captured.
     """
@@ -50,7 +50,7 @@ def info(
 
 
 def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The facts of the one trace; of several those of the file, and those of each process."""
+    """The facts of one trace; for several traces, the facts of the file and of each process."""
     if len(traces) == 1:
         return facts[0]
     origin = min(trace.meta.origin_ns for trace in traces)
@@ -64,7 +64,7 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def facts_of(trace: Trace) -> dict[str, Any]:
-    """What a trace holds, as plain data; times are ns, sizes bytes."""
+    """The facts of a trace as plain data; times are ns, sizes bytes."""
     import polars as pl
 
     from tracekit.analyses.attribution.layer_ranges import user_ranges
@@ -141,28 +141,28 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
 
 
 def _steps(facts: dict[str, Any]) -> str:
-    """The steps that are marked, else those that the report infers."""
+    """The marked steps, else the steps that the report infers."""
     steps: list[str] = facts["steps"]
     if steps:
         return steps[0] if len(steps) == 1 else f"{len(steps)}, {steps[0]} to {steps[-1]}"
     if facts["steps_inferred"]:
-        return f"none is marked; {facts['steps_inferred']} inferred from: {facts['steps_inferred_from']}"
+        return f"none marked; {facts['steps_inferred']} inferred from {facts['steps_inferred_from']}"
     return "none"
 
 
 def _not_captured(facts: dict[str, Any]) -> dict[str, str]:
-    """What the trace lacks, but for what something else takes the place of."""
+    """What the trace lacks, without data for which there is a substitute."""
     lacking: dict[str, str] = dict(facts["not_captured"])
     if facts["steps_inferred"]:
         lacking.pop("steps", None)
     if facts["named_ranges"] and "layers" in lacking:
-        count = _several(facts["named_ranges"], "named range")
-        lacking["layers"] = f"no layer is marked; {count} may count as layers (tracekit layers)"
+        count = _several(facts["named_ranges"], "user range")
+        lacking["layers"] = f"not marked, but {count} may count as layers (tracekit layers)"
     return lacking
 
 
 def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> str:
-    """What all processes of a file have in common, and a line for each."""
+    """The data that all processes of a file share, and a line for each process."""
     from tracekit.facts.units import format_bytes, format_count, format_ns
     from tracekit.report.format import shown_columns
     from tracekit.report.several import processes_table
@@ -179,23 +179,27 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     excerpts = sum(one["excerpt"] is not None for one in facts)
     rows = {
         "file": f"{facts[0]['file']} ({format_bytes(facts[0]['size_bytes'])}, {format_count(events)} events)",
-        **({"read": f"a part of {excerpts} processes; --max-events 0 reads all"} if excerpts else {}),
+        **(
+            {"read": f"only parts of {excerpts} processes; --max-events 0 reads all of them"}
+            if excerpts
+            else {}
+        ),
         "length": format_ns(table.frame["last"].max()),  # type: ignore[arg-type]
         "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
         "captured": ", ".join(captured) + some or "nothing",
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]
-    lines += ["", f"{len(traces)} processes with work on a device; `--process PID` says more about one"]
+    lines += ["", f"{len(traces)} processes with work on a device; `--process PID` shows the details of one"]
     lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)
     return "\n".join(lines)
 
 
 def _lacking(flags_of: dict[str, str]) -> list[str]:
-    head = "not captured" + ("" if flags_of else " nothing is missing")
+    head = "not captured" + ("" if flags_of else " nothing")
     return [head, *out.labelled(flags_of, indent="  ", width=14)]
 
 
 def _problems(count: int) -> str:
     if not count:
         return "no problems"
-    return f"{_several(count, 'problem')}, see `tracekit doctor`"
+    return f"{_several(count, 'problem')}, which `tracekit doctor` lists"

@@ -23,7 +23,7 @@ _PROSE_TABLES: Final = ("tree", "by_phase", "coverage")
 
 
 class LayersBy(str, Enum):
-    """What a row of `tracekit layers` is."""
+    """The meaning of a row of `tracekit layers`."""
 
     tree = "tree"
     type = "type"

@@ -32,7 +32,7 @@ _NUMBERS: Final = frozenset(
 
 
 class TimeUnit(str, Enum):
-    """In which unit times are given."""
+    """The unit of times."""
 
     ns = "ns"
     us = "us"
@@ -67,22 +67,22 @@ def nsys_stats(
     *,
     reading: Reading,
 ) -> None:
-    """The reports of `nsys stats` and rules of `nsys analyze`, for Nsight Systems exports and PyTorch traces."""
+    """Show reports of `nsys stats` and rules of `nsys analyze`, for Nsight Systems exports and PyTorch traces."""
     from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, ELSEWHERE, RULES
     from tracekit.analyses.nsys_stats.tables import in_unit, table
 
     groups = {"all": tuple(CATALOGUE), "rules": RULES, "default": DEFAULT_REPORTS}
     names = keys_of(report or ["default"], list(CATALOGUE), "report", groups, ELSEWHERE)
     chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
-    given, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
-    _tell_excerpts(given)
+    read, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
+    _tell_excerpts(read)
     unit = timeunit.value
-    tables = [(CATALOGUE[name], in_unit(table(given, name, rows), unit)) for name in names]
+    tables = [(CATALOGUE[name], in_unit(table(read, name, rows), unit)) for name in names]
     write_tables("nsys_stats", tables, partial(_section, unit), chosen, output, top=top)
 
 
 def _tell_excerpts(traces: Sequence[Trace]) -> None:
-    """A line on stderr for each trace of which only a part was read: its sums are of that part."""
+    """Print a line on stderr for each trace of which only a part was read, since its sums cover only that part."""
     from tracekit.report.format import format_excerpt
 
     for trace in traces:
@@ -97,7 +97,7 @@ def _section(unit: str, entry: Entry, table: StatedTable) -> Section:
 
 
 def _column(name: str, kind: pl.DataType) -> Column:
-    """The column under NVIDIA's heading, which holds the unit."""
+    """The heading of a column as NVIDIA writes it, with the unit."""
     from tracekit.report.model import Column
 
     if not kind.is_numeric():

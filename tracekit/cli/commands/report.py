@@ -46,7 +46,7 @@ def report(
     *,
     reading: Reading,
 ) -> None:
-    """What bounds this run, what costs most, and what to try."""
+    """Report what bounds a run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     paths = expanded(traces)
     if selection.rank is None and selection.process is None:
@@ -86,35 +86,35 @@ def report(
 
 
 def _processes(traces: Sequence[Trace]) -> dict[str, str]:
-    """The path and the remedy of an error about several traces that are the processes of one file."""
+    """The `path` and `remedy` of an error about the processes of one file; empty for other traces."""
     if len(traces) == 1 or traces[0].meta.parts != len(traces):
         return {}
     names = ", ".join(str(trace.meta.process_ids[0]) for trace in traces[:_NAMED])
-    more = f", … ({len(traces)} in all, `tracekit info` lists them)" if len(traces) > _NAMED else ""
+    more = f", … (`tracekit info` lists all {len(traces)})" if len(traces) > _NAMED else ""
     return {"path": traces[0].meta.path, "remedy": f"name a process: --process {names}{more}"}
 
 
 def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section | None]:
-    """The traces to report in full, and what all did; without that where they are few enough for a report each."""
+    """The traces to report in full, and an overview of all; no overview if there are few enough for a report each."""
     from tracekit.report import several
 
     if len(read) <= several.MOST_IN_FULL:
         return read, None
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
-        other = "--rank N shows that of another"
+        other = "--rank N shows another report"
     elif read[0].meta.parts == len(read):
-        other = "--process PID shows that of another"
+        other = "--process PID shows another report"
     else:
-        other = "naming one file alone shows that of another"
+        other = "a single file as argument shows another report"
     table = several.overview_table(read, window=selection.window.value, step=selection.step)
     on_cpu = not any(trace.has_device for trace in read)
-    overview = several.overview(table, f"{other}, --all shows all of them", on_cpu=on_cpu)
+    overview = several.overview(table, f"{other}, and --all shows all reports", on_cpu=on_cpu)
     return [read[several.busiest(table)]], overview
 
 
 def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
-    """Each report with the folder for its files: this one, or one a trace below it."""
+    """Each report with its folder: `folder` for one report, else a folder below it for each trace."""
     if len(reports) == 1:
         return [(reports[0][0], folder)]
     return [(report, folder / trace.meta.name) for report, trace in reports]

@@ -47,7 +47,7 @@ def scrub(
 
     if target is None and not dry_run:
         raise UsageError(
-            "no file to write to was given", remedy="name one: tracekit scrub IN OUT, or use --dry-run"
+            "the output file is missing", remedy="name one: tracekit scrub IN OUT, or use --dry-run"
         )
     progress = _progress()
     try:
@@ -64,7 +64,7 @@ def _summary(done: Scrubbed) -> str:
     from tracekit.facts.units import format_bytes, format_count
     from tracekit.names import clean
 
-    rows: list[tuple[str, ...]] = [("table", "rows", "columns", "texts replaced")]
+    rows: list[tuple[str, ...]] = [("table", "rows", "columns", "replaced texts")]
     for one in done.kept:
         counts = ((one.rows, one.rows_before), (one.columns, one.columns_before))
         of = (f"{format_count(now)} of {format_count(before)}" for now, before in counts)
@@ -72,9 +72,9 @@ def _summary(done: Scrubbed) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if done.left_out:
-        lines.append(f"left out ({len(done.left_out)} tables): {clean(', '.join(done.left_out))}")
-    lines.append(f"{format_count(done.words)} private words looked for in the texts")
-    where = "dry run, nothing was written" if done.path is None else clean(str(done.path))
+        lines.append(f"{len(done.left_out)} tables left out: {clean(', '.join(done.left_out))}")
+    lines.append(f"{format_count(done.words)} private words searched for in the texts")
+    where = "dry run, no file was written" if done.path is None else clean(str(done.path))
     lines.append(f"{where}: {format_bytes(done.bytes_after)} of {format_bytes(done.bytes_before)}")
     return "\n".join(lines)
 

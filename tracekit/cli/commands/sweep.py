@@ -90,7 +90,7 @@ def sweep(
 
 
 def _teller() -> Callable[[Progress], None]:
-    """One line a run on stderr; on a terminal also one that stands there while a run is going."""
+    """Print a line for each run on stderr; on a terminal also a line that stays while the run lasts."""
     live = sys.stderr.isatty()
 
     def tell(progress: Progress) -> None:
@@ -126,7 +126,7 @@ def _result(row: dict[str, Any] | None) -> str:
 
 
 def _time_left(seconds: float) -> str:
-    """A time that is only a guess, in few digits.
+    """An estimated time in few digits.
 
     >>> _time_left(12.3), _time_left(130), _time_left(3900)
     ('12 s', '2 min', '1 h 5 min')
@@ -145,7 +145,7 @@ def _say_how_to_go_on(folder: Path) -> None:
     if (folder / INDEX_FILE).exists():
         runs = read_index(folder).height
         typer.echo(
-            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command continues from there",
+            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command continues the sweep",
             err=True,
         )
 
@@ -157,7 +157,7 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
     listed = ", ".join(f"{count} {status}" for status, count in counts if count)
     return Listing(
         "runs",
-        "What did each run give?",
+        "What is the result of each run?",
         f"{rows.height} run{'' if rows.height == 1 else 's'}: {listed}. All columns are in {folder / INDEX_FILE}.",
         rows,
         [
@@ -171,7 +171,7 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
 
 def _say_what_failed(rows: pl.DataFrame) -> None:
     if not rows.filter(rows["status"] == "done").height:
-        raise TracekitError(f"no run succeeded; the first says: {rows['error'][0]}")
+        raise TracekitError(f"no run succeeded; the first error is: {rows['error'][0]}")
     failed = rows.filter(rows["status"] == "failed").height
     if failed:
         typer.echo(

@@ -83,18 +83,18 @@ def _serve(server: Server, *, browser: bool, once: bool) -> None:
 
 
 def _for_perfetto(path: Path) -> None:
-    """Raises UsageError for what Perfetto cannot load, before anything waits for it."""
+    """Raise UsageError for a file that Perfetto cannot load, before the server starts."""
     from tracekit.readers import format_of
 
     wrote = format_of(path)
     if not wrote.is_chrome:
         raise UsageError(
-            f"Perfetto reads no files of {wrote.title}", path=path, remedy="see its report with --html"
+            f"Perfetto cannot read files of {wrote.title}", path=path, remedy="see its report with --html"
         )
 
 
 def _wait(server: Server, *, once: bool) -> None:
-    """Until Ctrl-C, which is how this ends, or with `once` until the document was sent."""
+    """Serve until Ctrl-C, or with `once` until the document was sent."""
     try:
         while True:  # a wait without an end cannot be interrupted on every system
             if server.served.wait(0.2):

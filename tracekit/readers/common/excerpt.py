@@ -1,4 +1,4 @@
-"""What is read of a trace that is too large: the steps around its middle that fit, whole, with all they launched."""
+"""The part of a large trace that is read: the steps around its middle that fit, complete, with all that they launched."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _correlations(store: FrameStore, wanted: pl.Expr) -> pl.Series:
 
 @dataclass(frozen=True, slots=True)
 class _Captures:
-    """Graph nodes that are replayed, and when, in order, and on which threads they were made."""
+    """Replayed graph nodes, the times at which they were created, in order, and the threads that created them."""
 
     nodes: pl.Series
     times: Times
@@ -139,11 +139,11 @@ class _Captures:
             return pl.lit(value=False)
         start = part["start"].fill_null(0).to_numpy()
         end = start + part["duration"].fill_null(0).to_numpy()
-        made = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
+        has_node = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
         kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
         telling = ~kind.is_in(["step", "runtime"]) | name.str.contains(GRAPH_COPY)
         return (
-            pl.lit(pl.Series(made))
+            pl.lit(pl.Series(has_node))
             & pl.col("start").is_not_null()
             & telling
             & _is_in("thread_id", self.threads)
@@ -158,7 +158,7 @@ _NONE: Final = _Captures(
 
 
 def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: int) -> _Captures:
-    """Where the nodes were made whose replays are kept; of none where that would add half of the allowed rows."""
+    """The creation of the nodes whose replays are kept; of no nodes if that would add half of the allowed rows."""
     columns = ["start", "duration", "correlation", "graph_node"]
     used = [
         part.filter(replayed).select("graph_node").drop_nulls().unique()
@@ -166,8 +166,8 @@ def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: in
         if "graph_node" in part.columns
     ]
     nodes = pl.concat(used)["graph_node"].unique() if used else pl.Series("graph_node", [], dtype=pl.Int64)
-    made = [part.filter(_is_in("graph_node", nodes)) for part in store.parts("graph_nodes")] if used else []
-    rows = pl.concat(made).drop_nulls(["start", "thread_id"]) if made else pl.DataFrame()
+    parts = [part.filter(_is_in("graph_node", nodes)) for part in store.parts("graph_nodes")] if used else []
+    rows = pl.concat(parts).drop_nulls(["start", "thread_id"]) if parts else pl.DataFrame()
     if not rows.height:
         return _NONE
     captures = _Captures(nodes, rows["start"].sort().to_numpy(), rows["thread_id"].unique())

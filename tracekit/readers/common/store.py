@@ -1,4 +1,4 @@
-"""Where raw frames are collected: in memory, and beyond a number of rows in files of a temporary folder."""
+"""The store of raw frames: in memory, and beyond a number of rows in files of a temporary folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAMPLES: Final = 1 << 20
 
 
 class TimeSample:
-    """Every so-and-so-many-th start of all rows, fewer the more rows there are."""
+    """A sample of the starts of all rows: every n-th one, with a larger n for more rows."""
 
     def __init__(self) -> None:
         self._every = 1
@@ -79,12 +79,12 @@ class FrameStore:
 
     def packed(self) -> dict[str, bytes]:
         """The frames in memory as Arrow files."""
-        made = {}
+        buffers = {}
         for name, frames in self._held.items():
             buffer = io.BytesIO()
             _joined(frames).rechunk().write_ipc(buffer, compression="uncompressed")
-            made[name] = buffer.getvalue()
-        return made
+            buffers[name] = buffer.getvalue()
+        return buffers
 
     def take(self, name: str) -> pl.DataFrame | None:
         """All rows of this name that are in memory, None when there are none; they are handed over, not kept."""
@@ -156,7 +156,7 @@ def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def roomy_place() -> str | None:
-    """A folder for large temporary files: the user's own choice, else one that is not kept in memory, as /tmp may be."""
+    """A folder for large temporary files: the user's own choice, else one on disk, since /tmp may be in memory."""
     if os.environ.get("TMPDIR"):
         return None
     return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - with a folder of our own in it

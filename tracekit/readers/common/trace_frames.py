@@ -1,4 +1,4 @@
-"""What all readers do with the raw frames of a file: one origin for all times, the schemas, a few checks."""
+"""The steps that all readers take with the raw frames of a file: one origin for all times, the schemas, a few checks."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
     origin = min((start for start in starts if isinstance(start, int)), default=0)
     both = [_whole(raw, name, origin) for name in ("host", "device")]
-    made = assemble(both, health)
-    _count_partial_overlaps(made.host, health)
-    others = {"collectives": _collectives(raw.pop("collectives", None), made.host, origin)}
+    assembled = assemble(both, health)
+    _count_partial_overlaps(assembled.host, health)
+    others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
         others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
-    return TraceFrames(made.host, made.device, others, origin)
+    return TraceFrames(assembled.host, assembled.device, others, origin)
 
 
 def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.DataFrame:
@@ -57,7 +57,7 @@ def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.Da
 
 
 def side_frame(frame: pl.DataFrame | None, schema: Schema, origin: int) -> pl.DataFrame | None:
-    """A frame beside host and device, by its schema and in order of time; None where there is none."""
+    """A frame other than host and device, with its schema and in order of time; None if there is none."""
     if frame is None:
         return None
     rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
@@ -94,9 +94,9 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
         health.count("overlapping_spans", int(crossing.sum()), f"{first['name']} at {first['start']} ns")
 
 
-def captured_kinds(made: TraceFrames) -> dict[str, bool]:
+def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     """What the profile recorded, by the names of `Meta.captured`."""
-    host, device, frames = made.host, made.device, made.others
+    host, device, frames = parts.host, parts.device, parts.others
     kinds = set(host["kind"].cast(pl.String).unique().to_list())
     return {
         "steps": "step" in kinds,
@@ -116,9 +116,8 @@ def captured_kinds(made: TraceFrames) -> dict[str, bool]:
 
 
 def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:
-    """The rank that the file holds, else the one that its name tells if it is the file of one process.
-
-    One that is not known is counted; it is not 0.
+    """The rank in the file, else the rank in its name if it is the file of one process; an unknown rank is counted, and
+    is not 0.
     """
     matches = (pattern.search(path.name) for pattern in _RANK_IN_NAME)
     named = next((int(match.group(1)) for match in matches if match), None) if alone else None

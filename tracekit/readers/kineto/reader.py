@@ -75,18 +75,18 @@ def _build(
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
     rows["host"] = _host_kinds(raw.frame("host"))
-    made = trace_frames(rows, health)
+    frames = trace_frames(rows, health)
     rank = rank_of(source.path, _rank(stream.header), health)
-    meta = _meta(source, stream.header, raw.event_count, made)
-    since = None if excerpt is None else excerpt.since(made.origin)
+    meta = _meta(source, stream.header, raw.event_count, frames)
+    since = None if excerpt is None else excerpt.since(frames.origin)
     return Trace(
         meta=replace(meta, rank=rank, excerpt=since),
-        host=made.host,
-        device=made.device,
+        host=frames.host,
+        device=frames.device,
         threads=_threads(raw),
         health=health.frame(),
-        flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), made.origin),
-        **made.others,  # type: ignore[arg-type]  # one of the fields is no frame
+        flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin),
+        **frames.others,  # type: ignore[arg-type]  # one of the fields is no frame
     )
 
 
@@ -138,14 +138,14 @@ def _threads(raw: RawFrames) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=THREAD_SCHEMA, orient="row")
 
 
-def _meta(source: Source, header: dict[str, Any], events: int, made: TraceFrames) -> Meta:
-    info, origin = _distributed(header), made.origin
+def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFrames) -> Meta:
+    info, origin = _distributed(header), frames.origin
     base_ns = _int(header.get("baseTimeNanoseconds"))
     if base_ns is None and origin >= _UTC_FROM_US * 1000:
         base_ns = 0
     producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = made.host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
+    processes = frames.host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
     return Meta(
         path=str(source.path),
         format=words.FORMAT_NAME,
@@ -156,16 +156,16 @@ def _meta(source: Source, header: dict[str, Any], events: int, made: TraceFrames
         world_size=_int(info.get("world_size")),
         backend=_text(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
-        devices=_devices(header.get("deviceProperties"), made.device),
+        devices=_devices(header.get("deviceProperties"), frames.device),
         origin_ns=origin,
         origin_utc_ns=None if base_ns is None else base_ns + origin,
-        captured=_captured(header, made),
+        captured=_captured(header, frames),
         layers=None if layers is None else _text(layers),
     )
 
 
-def _captured(header: dict[str, Any], made: TraceFrames) -> frozenset[str]:
-    present = captured_kinds(made)
+def _captured(header: dict[str, Any], frames: TraceFrames) -> frozenset[str]:
+    present = captured_kinds(frames)
     present["shapes"] |= bool(header.get("record_shapes"))
     present["layers"] |= header.get(LAYER_METADATA_KEY) is not None
     return frozenset(name for name, is_there in present.items() if is_there)

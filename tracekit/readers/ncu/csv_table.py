@@ -38,7 +38,7 @@ _IMPORT: Final = "write its table with ncu --import FILE --csv --page raw"
 _FOREIGN: Final = (
     ((b"\x1f\x8b",), "it is compressed", "unpack it first"),
     ((b"\xff\xfe", b"\xfe\xff"), "it is UTF-16", "save it as UTF-8"),
-    ((b"SQLite format 3", b"PK\x03\x04", b"\x7fELF", b"\x89PNG"), "it is no text", _REMEDY),
+    ((b"SQLite format 3", b"PK\x03\x04", b"\x7fELF", b"\x89PNG"), "it is not a text file", _REMEDY),
 )
 
 

@@ -90,7 +90,7 @@ def read_ncu(path: str | os.PathLike[str]) -> NcuReport:
         metrics.append(what.with_columns(pl.col("profile_id") + launches))
         launches += who.height
     if not launches:
-        raise UnreadableTraceError("its table holds no kernel", path=file, remedy="see what ncu printed")
+        raise UnreadableTraceError("its table holds no kernel", path=file, remedy="see the messages of ncu")
     long = pl.concat(metrics).select(pl.col(name).cast(kind) for name, kind in METRIC_SCHEMA.items())
     return NcuReport(
         path=os.fspath(path),

@@ -35,11 +35,11 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
     if collectives is None or host is None:
         return collectives
     payloads = host.select("payload").unique().drop_nulls()
-    made = payloads.select(
+    sizes = payloads.select(
         _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"), _number(words.RANKS).alias("ranks")
     )
-    made = made.drop_nulls().unique().filter(pl.col("group").is_unique())
-    joined = collectives.join(made, on="group", how="left", maintain_order="left")
+    sizes = sizes.drop_nulls().unique().filter(pl.col("group").is_unique())
+    joined = collectives.join(sizes, on="group", how="left", maintain_order="left")
     return joined.with_columns(pl.coalesce("group_size", "ranks").alias("group_size")).drop("ranks")
 
 

@@ -45,13 +45,13 @@ def graph_nodes(tables: Tables, health: HealthLog) -> Pages:
         pl.when(pl.col("originalGraphNodeId") != 0).then("originalGraphNodeId").alias("original"),
     )
     rows = rows.filter(pl.col("process_id").is_not_null() & (pl.col("graph_node") != 0))
-    made = rows.filter(pl.col("original").is_null()).sort("start", maintain_order=True)
-    made = made.unique(["process_id", "graph_node"], keep="first", maintain_order=True)
+    originals = rows.filter(pl.col("original").is_null()).sort("start", maintain_order=True)
+    originals = originals.unique(["process_id", "graph_node"], keep="first", maintain_order=True)
     first = _first_of_copies(rows)
     yield (
         "graph_nodes",
         first.join(
-            made.rename({"graph_node": "first"}).drop("original"),
+            originals.rename({"graph_node": "first"}).drop("original"),
             on=["process_id", "first"],
             maintain_order="left",
         ).drop("first"),

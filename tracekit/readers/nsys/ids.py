@@ -50,7 +50,7 @@ class Texts:
     def __init__(self, tables: Tables, table: str, column: str, *, without: str | None = None) -> None:
         self._tables, self._table, self._column = tables, table, column
         self._without = without
-        self._known: pl.DataFrame | None = None
+        self._strings: pl.DataFrame | None = None
 
     def of(self, ids: pl.Series) -> pl.Series:
         """The strings with these ids as a categorical column, null where there is none."""
@@ -63,9 +63,9 @@ class Texts:
     def _of(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
         if ids.null_count() == ids.len():
             return pl.Series([None], dtype=dtype).new_from_index(0, ids.len())
-        strings = self._of_page(ids) if self._known is None else self._known
+        strings = self._of_page(ids) if self._strings is None else self._strings
         if strings is None:
-            self._known = strings = self._all()
+            self._strings = strings = self._all()
         joined = ids.alias("id").to_frame().join(strings, on="id", how="left", maintain_order="left")
         return joined["text"].cast(dtype)
 

@@ -74,7 +74,7 @@ class ParquetTables:
         rows = int(self._collected(table, lambda scan: scan.select(pl.len())).item())
         if rows > max(_FREE_ROWS, file.stat().st_size):
             fault = (
-                f"its table {table} has {rows:,} rows in {file.stat().st_size:,} bytes, as no recording has"
+                f"its table {table} has {rows:,} rows in {file.stat().st_size:,} bytes, which is impossible"
             )
             raise UnreadableTraceError(fault, path=self.path, remedy="export it again")
         return rows

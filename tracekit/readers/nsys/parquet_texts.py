@@ -52,7 +52,7 @@ def with_texts_as_bytes(source: Path, target: Path) -> None:
         file.seek(max(0, size - _TAIL))
         tail = file.read(_TAIL)
         if len(tail) < _TAIL or tail[4:] != _MAGIC:
-            raise ValueError("it has no footer of Parquet")
+            raise ValueError("it has no Parquet footer")
         length = struct.unpack("<I", tail[:4])[0]
         begin = size - _TAIL - length
         if begin < len(_MAGIC) or length > _MOST_FOOTER:
@@ -82,7 +82,7 @@ def _with_bytes(schema: bytes) -> bytes:
     reader = _Reader(schema)
     kind, count = reader.list_head()
     if kind != _STRUCT:
-        raise ValueError("its schema is no list of columns")
+        raise ValueError("its schema is not a list of columns")
     head = schema[: reader.at]
     return head + b"".join(_written(_without_text_types(list(reader.fields()))) for _ in range(count))
 
@@ -97,23 +97,23 @@ def _without_text_types(column: list[_Field]) -> list[_Field]:
 
 def _written(fields: list[_Field]) -> bytes:
     """A struct of these fields. Numbers rise, so that a step to the next one fits into half a byte, or stands behind."""
-    made, before = bytearray(), 0
+    encoded, before = bytearray(), 0
     for field in fields:
         step = field.number - before
-        made += (
+        encoded += (
             bytes([step << 4 | field.kind]) if 0 < step <= 15 else bytes([field.kind]) + _zigzag(field.number)
         )
-        made += field.value
+        encoded += field.value
         before = field.number
-    return bytes(made) + b"\x00"
+    return bytes(encoded) + b"\x00"
 
 
 def _zigzag(number: int) -> bytes:
-    value, made = number << 1 ^ number >> 63, bytearray()
+    value, encoded = number << 1 ^ number >> 63, bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes(made) + bytes([value])
+    return bytes(encoded) + bytes([value])
 
 
 class _Reader:
@@ -141,7 +141,7 @@ class _Reader:
 
     def _skip(self, kind: int, depth: int) -> None:
         if depth > _DEEPEST:
-            raise ValueError("its footer is too deep")
+            raise ValueError("its footer is nested too deeply")
         if kind in _FIXED:
             self._forward(_FIXED[kind])
         elif kind in _VARINTS:

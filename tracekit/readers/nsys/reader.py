@@ -121,19 +121,19 @@ def _build(
     total = store.rows
     excerpt = take_excerpt(store, part.path, health)
     rows = _process_rows(store, machine, part, health)
-    made = trace_frames(rows, health)
-    made.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, made.origin)
+    frames = trace_frames(rows, health)
+    frames.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, frames.origin)
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
-    since = None if excerpt is None else excerpt.since(made.origin)
-    meta = replace(_meta(part, machine, made), rank=rank, event_count=total, excerpt=since)
+    since = None if excerpt is None else excerpt.since(frames.origin)
+    meta = replace(_meta(part, machine, frames), rank=rank, event_count=total, excerpt=since)
     return Trace(
         meta=meta,
-        host=made.host,
-        device=made.device,
+        host=frames.host,
+        device=frames.device,
         threads=threads.filter(pl.col("process_id").is_in(list(meta.process_ids))),
         health=health.frame(),
-        **made.others,  # type: ignore[arg-type]  # one of the fields is no frame
+        **frames.others,  # type: ignore[arg-type]  # one of the fields is no frame
     )
 
 
@@ -155,9 +155,9 @@ def _process_rows(
     return rows
 
 
-def _meta(part: _Part, machine: Machine, made: TraceFrames) -> Meta:
-    processes = made.host["process_id"].unique().sort().to_list()
-    present = captured_kinds(made)
+def _meta(part: _Part, machine: Machine, frames: TraceFrames) -> Meta:
+    processes = frames.host["process_id"].unique().sort().to_list()
+    present = captured_kinds(frames)
     return Meta(
         path=str(part.path),
         format=words.FORMAT_NAME,
@@ -165,9 +165,9 @@ def _meta(part: _Part, machine: Machine, made: TraceFrames) -> Meta:
         size_bytes=part.size,
         producer=machine.producer,
         process_ids=tuple(processes) if part.process is None else (part.process,),
-        devices=_devices(machine, made.device),
-        origin_ns=made.origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + made.origin,
+        devices=_devices(machine, frames.device),
+        origin_ns=frames.origin,
+        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + frames.origin,
         captured=frozenset(name for name, is_there in present.items() if is_there),
         part=part.number,
         parts=part.of,
@@ -246,7 +246,7 @@ def _refuse_foreign(tables: Tables) -> None:
         return
     shown = ", ".join(sorted(names)[:3]) or "no table"
     raise UnreadableTraceError(
-        f"it is no Nsight Systems export (it holds {shown[:100]})",
+        f"it is not an Nsight Systems export (it holds {shown[:100]})",
         path=tables.path,
         remedy="export one: nsys export --type sqlite FILE.nsys-rep",
     )
@@ -256,7 +256,7 @@ def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
     if stores.rows:
         return
     if unread := tables.without_row_ids():
-        fault = f"none of its events can be read: tables without row ids ({', '.join(unread)[:200]})"
+        fault = f"none of its events can be read, because tables have no row ids ({', '.join(unread)[:200]})"
         remedy = "export it again: nsys export --type sqlite"
         raise UnreadableTraceError(fault, path=tables.path, remedy=remedy)
     raise UnreadableTraceError(

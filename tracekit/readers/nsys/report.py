@@ -57,22 +57,22 @@ def read_report(path: Path, limits: Limits, progress: Progress | None = None) ->
 def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path]:
     """Have nsys export a report, and give the SQLite file it wrote, which is removed afterwards.
 
-    `progress` is called with (bytes of the export so far, bytes of the report). There is no limit of time; Ctrl-C ends
-    nsys. Raises UnreadableTraceError when the report is missing, nsys is not on the PATH, or it wrote no export.
+    `progress` is called with (bytes of the export so far, bytes of the report). There is no time limit; Ctrl-C ends nsys.
+    Raises UnreadableTraceError if the report is missing, nsys is not on the PATH, or it wrote no export.
     """
     size = _size(path)
     nsys = shutil.which("nsys")
     if nsys is None:
         raise UnreadableTraceError(
-            "it is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH",
+            "only nsys can read this report of Nsight Systems, and nsys is not on the PATH",
             path=path,
-            remedy=f"run where it is: nsys export --type sqlite {path.name}",
+            remedy=f"export it on a machine with nsys: nsys export --type sqlite {path.name}",
         )
     with tempfile.TemporaryDirectory(prefix="tracekit-nsys-") as folder:
         place = Path(folder)
-        # Named after the report, whose name may tell the rank. nsys takes % for a variable.
+        # The name of the report may contain the rank, so the export keeps it. nsys would take % for a variable.
         export = place / f"{path.stem[:_LONGEST_STEM].replace('%', '_')}.sqlite"
-        # Whole paths: a name that begins with a dash is no flag then, wherever nsys runs.
+        # Absolute paths, so that nsys does not take a name that begins with a dash for a flag.
         words = [
             *(os.path.abspath(nsys), "export", "--type=sqlite"),  # noqa: PTH100 - a link keeps its name
             *(f"--output={export}", "--force-overwrite=true", os.path.abspath(path)),  # noqa: PTH100
@@ -85,7 +85,7 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
             raise UnreadableTraceError(
                 f"it could not be exported: {outcome}" + (f" ({reason})" if reason else ""),
                 path=path,
-                remedy=f"run the nsys that recorded it: nsys export --type sqlite {path.name}",
+                remedy=f"use the nsys that recorded it: nsys export --type sqlite {path.name}",
             )
         yield export
 

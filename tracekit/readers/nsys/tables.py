@@ -75,7 +75,7 @@ def open_tables(path: Path) -> Tables:
     if path.is_dir():
         return ParquetTables(path)
     if not path.is_file():  # a pipe cannot be read in any order
-        raise UnreadableTraceError("it is no file", path=path, remedy=EXPORT_AGAIN)
+        raise UnreadableTraceError("it is not a file", path=path, remedy=EXPORT_AGAIN)
     try:
         with path.open("rb") as file:
             header, size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
@@ -86,19 +86,19 @@ def open_tables(path: Path) -> Tables:
 
 
 def _refuse_broken(path: Path, header: bytes, size: int) -> None:
-    """Raises UnreadableTraceError for a database that is not whole."""
+    """Raise UnreadableTraceError for an incomplete database."""
     if not header:
         raise UnreadableTraceError("the file is empty", path=path, remedy=EXPORT_AGAIN)
     if len(header) < _HEADER_BYTES or not header.startswith(words.SQLITE_MAGIC):
-        raise UnreadableTraceError("it is no whole SQLite database", path=path, remedy=EXPORT_AGAIN)
+        raise UnreadableTraceError("it is not a complete SQLite database", path=path, remedy=EXPORT_AGAIN)
     page_bytes, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
     expected = pages * (65536 if page_bytes == 1 else page_bytes)
     if size < expected:
-        fault = f"the file ends in the middle: {size / 1e6:.1f} of {expected / 1e6:.1f} MB are there"
-        raise UnreadableTraceError(fault, path=path, remedy="copy it again, or let the export end")
+        fault = f"the file is truncated: it has {size / 1e6:.1f} of {expected / 1e6:.1f} MB"
+        raise UnreadableTraceError(fault, path=path, remedy="copy it again, or wait until the export ends")
     if beside := changes_beside(path):
-        fault = f"it is being written: {beside.name} lies beside it"
-        raise UnreadableTraceError(fault, path=path, remedy="let the export end, or export it again")
+        fault = f"another program is writing it, since {beside.name} lies beside it"
+        raise UnreadableTraceError(fault, path=path, remedy="wait until the export ends, or export it again")
 
 
 def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: int) -> pl.DataFrame:

@@ -36,7 +36,9 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
     """
     source, target = Path(trace.meta.path), Path(output)
     if not target.name.endswith((".json", ".json.gz")):
-        raise UsageError("a Chrome trace is a .json or .json.gz file", path=target, remedy="name it so")
+        raise UsageError(
+            "a Chrome trace is a .json or .json.gz file", path=target, remedy="choose such a name"
+        )
     writer = format_named(trace.meta.format)
     if not writer.is_chrome:
         raise UsageError(

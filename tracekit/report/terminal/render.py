@@ -332,8 +332,8 @@ def _health(report: Report, width: int) -> Lines:
         yield from _wrapped(f"! {format_count(item.count)} × {item.kind}: {item.meaning}", width, "yellow")
     rest = len(report.health) - len(serious[:6])
     if rest:
-        word = "remark" if rest == 1 else "remarks"
-        yield Text(f"{rest} {word} of no consequence; see `tracekit doctor`.", style="dim")
+        word = f"{'other ' if serious else ''}remark{'' if rest == 1 else 's'}"
+        yield Text(f"{rest} {word}; see `tracekit doctor`.", style="dim")
 
 
 def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
