@@ -20,7 +20,7 @@ from tracekit.analyses.kernels import kernels
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.steps import DATA_LOADER, steps
-from tracekit.facts.units import format_count
+from tracekit.facts.units import count_of
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
 
@@ -246,7 +246,7 @@ def _loading_before(scope: Scope, lead_in: int) -> int:
 def _basis_name(count: int, lead_in: int) -> str:
     if not count:
         return "the window"
-    what = "1 step" if count == 1 else f"{format_count(count)} steps"
+    what = count_of(count, "step")
     return what if lead_in else f"the window of {what}"
 
 

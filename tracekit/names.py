@@ -9,9 +9,15 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.facts.home_folders import HOME_FOLDER
-
-__all__ = ["category_name", "clean", "clean_frame", "fused_operators", "shorten_name", "unbroken"]
+__all__ = [
+    "HOME_FOLDER",
+    "category_name",
+    "clean",
+    "clean_frame",
+    "fused_operators",
+    "shorten_name",
+    "unbroken",
+]
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -194,6 +200,9 @@ def _first(words: list[str], at: int) -> tuple[str, int]:
         return f"_{words[at + 1]}", 2
     return words[at], 1
 
+
+HOME_FOLDER: Final = r"(?:/home|/Users|[A-Za-z]:[/\\]+(?i:users))[/\\]+[^/\\\s\"':]+"
+"""The home folder of a user, wherever in a text it stands: a regular expression for Python and for Polars. In texts of JSON separators stand twice or behind a backslash."""
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"

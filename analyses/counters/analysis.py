@@ -11,7 +11,7 @@ from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.facts.units import format_count
+from tracekit.facts.units import count_of
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
@@ -77,18 +77,14 @@ def _counters(scope: Scope) -> Counters:
     series = text.group_by("series").agg(*_summary()).sort("series")
     of_range = text["duration"].is_not_null()
     where = " and ".join(
-        f"{before}{format_count(count)} {what}{'' if count == 1 else 's'}"
+        f"{before}{count_of(count, what)}"
         for before, what, chosen in (("", "track", ~of_range), ("kernels of ", "name", of_range))
         if (count := text.filter(chosen)["name"].n_unique())
     )
     measured = rows["activity_id"].drop_nulls().n_unique()
-    ncu = (
-        f" Nsight Compute measured {format_count(measured)} {'kernel' if measured == 1 else 'kernels'} of the trace."
-        if measured
-        else ""
-    )
+    ncu = f" Nsight Compute measured {count_of(measured, 'kernel')} of the trace." if measured else ""
     return Counters(
-        answer=f"The trace has {format_count(series.height)} {'counter' if series.height == 1 else 'counters'} for {where}.{ncu}",
+        answer=f"The trace has {count_of(series.height, 'counter')} for {where}.{ncu}",
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )

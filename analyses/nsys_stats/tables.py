@@ -18,7 +18,7 @@ from tracekit.analyses.nsys_stats.ranges import is_range
 from tracekit.analyses.nsys_stats.rows import summed
 from tracekit.analyses.result import StatedTable, in_order, in_schema
 from tracekit.errors import InconclusiveError, UsageError
-from tracekit.facts.units import format_count
+from tracekit.facts.units import count_of, format_count
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
@@ -126,5 +126,5 @@ def _table(entry: NsysEntry, traces: Sequence[Trace], most: int) -> StatedTable:
     frame = in_schema(rows, entry.schema)
     answer = "Nothing found" if entry.key in RULES else "None occurred"
     if frame.height:
-        answer = f"{format_count(frame.height)} row{'s' if frame.height != 1 else ''}"
+        answer = count_of(frame.height, "row")
     return StatedTable(entry.key, frame, f"{'; '.join(filter(None, (answer, *notes)))}.")

@@ -12,7 +12,7 @@ from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
@@ -252,7 +252,7 @@ def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     )
     apart = f" ({format_share(early / trace.device.height)} of the activities)" if late_clocks else ""
     return Evidence(
-        title=f"The trace has {rows.height} kind{'s' if rows.height != 1 else ''} of damage that may make times wrong",
+        title=f"The trace has {count_of(rows.height, 'kind')} of damage that may make times wrong",
         text=f"{listed}{apart}.",
         severity="warning" if broken or late_clocks else "info",
     )

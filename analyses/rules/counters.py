@@ -8,7 +8,7 @@ from tracekit.analyses.counters import Counters
 from tracekit.analyses.counters.analysis import linked, replayed
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_count
+from tracekit.facts.units import count_of, format_count
 
 __all__ = ["COUNTER_REPLAY", "NCU_COVERAGE"]
 
@@ -63,12 +63,12 @@ def ncu_coverage(scope: Scope, _result: Counters) -> Evidence | None:
     reasons = []
     if absent:
         reasons.append(
-            f"{format_count(absent)} {'has' if absent == 1 else 'have'} a name, grid and block that the trace does not "
+            f"{count_of(absent, 'has', 'have')} a name, grid and block that the trace does not "
             f"have (such as {examples['ncu_unmatched']})"
         )
     if unclear:
         reasons.append(
-            f"{format_count(unclear)} {'belongs' if unclear == 1 else 'belong'} to kernels whose launches differ in their "
+            f"{count_of(unclear, 'belongs', 'belong')} to kernels whose launches differ in their "
             f"work and are not as many as in the trace (such as {examples['ncu_ambiguous']})"
         )
     launches = (

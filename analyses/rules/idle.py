@@ -16,7 +16,7 @@ from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array, take
 from tracekit.trace import Trace
@@ -201,14 +201,10 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     return Evidence(
         title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time",
         text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
-        f"in all. {name} takes the most of it, in {_calls(count)}. The Python code between operators takes "
+        f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
         f"{format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
     )
-
-
-def _calls(count: int) -> str:
-    return f"{format_count(count)} call{'s' if count != 1 else ''}"
 
 
 def _outermost(scope: Scope) -> pl.DataFrame:
@@ -268,17 +264,13 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
     a_step = reads.size / steps
     return Evidence(
-        title=f"Python reads values of tensors (.item()) {_times(round(a_step))} a step",
+        title=f"Python reads values of tensors (.item()) {times(round(a_step))} a step",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
         f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
     )
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def _reads(scope: Scope, model: StackModel) -> Int64Array:
@@ -363,7 +355,7 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
     longest = mine.row(0, named=True)
     at_stake = bounded(total, scope)
     return Evidence(
-        title=f"The device is idle in {_count(mine.height)} for {format_share(total / scope.duration)} of the time",
+        title=f"The device is idle in {count_of(mine.height, 'long gap')} for {format_share(total / scope.duration)} of the time",
         text=f"Device {device} is idle for {format_ns(total)} in gaps of {format_ns(least)} or more, which is "
         f"{format_share(total / idle)} of its idle time{_cause(scope, mine)}. The longest gap takes "
         f"{format_ns(longest['ns'])} and begins {format_ns(longest['start'])} into the "
@@ -400,10 +392,6 @@ def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
 def _step_at(scope: Scope, time: int) -> str:
     inside = scope.steps.filter((pl.col("start") <= time) & (pl.col("end") > time))
     return f", during {inside['name'][0]}" if inside.height else ""
-
-
-def _count(gaps: int) -> str:
-    return "one long gap" if gaps == 1 else f"{format_count(gaps)} long gaps"
 
 
 LONG_GAPS = Rule(

@@ -10,7 +10,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.trace import Trace
 
 __all__ = [
@@ -154,7 +154,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
-        text=f"{format_count(calls)} softmax call{'s' if calls != 1 else ''} take{'' if calls != 1 else 's'} {format_ns(total)} beside "
+        text=f"{count_of(calls, 'softmax call takes', 'softmax calls take')} {format_ns(total)} beside "
         f"{format_count(products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=at_stake,
     )
@@ -193,13 +193,9 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"Layout conversions take {format_share(total / result.total_ns)} of the device time",
-        text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {_launches(int(rows['count'].sum()))}.",
+        text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {count_of(int(rows['count'].sum()), 'launch', 'launches')}.",
         ns_at_stake=at_stake,
     )
-
-
-def _launches(count: int) -> str:
-    return f"{format_count(count)} launch{'es' if count != 1 else ''}"
 
 
 LAYOUT_CONVERSIONS = Rule(
@@ -305,7 +301,7 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
     )
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the {what} has no category",
-        text=f"{rows.height} {'name takes' if rows.height == 1 else 'names take'} {format_ns(total)} of "
+        text=f"{count_of(rows.height, 'name takes', 'names take')} {format_ns(total)} of "
         f"{format_ns(result.total_ns)}. The largest: {top}.",
     )
 
@@ -341,7 +337,7 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is in CUDA graphs recorded as a whole",
-        text=f"{rows.height} {'replay of a graph takes' if rows.height == 1 else 'replays of graphs take'} {format_ns(total)} of "
+        text=f"{count_of(rows.height, 'replay of a graph takes', 'replays of graphs take')} {format_ns(total)} of "
         f"{format_ns(result.total_ns)}, and the trace does not hold {'its' if rows.height == 1 else 'their'} kernels.",
         severity="warning",
     )

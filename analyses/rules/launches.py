@@ -21,7 +21,7 @@ from tracekit.analyses.rules.idle_time import (
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
-from tracekit.facts.units import NS_PER_MS, NS_PER_US, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -68,7 +68,7 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         return None
     most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
     example = (
-        f" {_plain(most['name'][0])} is the most frequent, with {_launches(most['count'][0])}."
+        f" {_plain(most['name'][0])} is the most frequent, with {count_of(most['count'][0], 'launch', 'launches')}."
         if most.height
         else ""
     )
@@ -79,10 +79,6 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
     )
-
-
-def _launches(count: int) -> str:
-    return f"{format_count(count)} launch{'es' if count != 1 else ''}"
 
 
 def _plain(name: str) -> str:
@@ -178,16 +174,12 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
-        title=f"The host waits {_times(waits.height)} for the device {where}, for {format_share(waited / scope.duration)} of the time",
+        title=f"The host waits {times(waits.height)} for the device {where}, for {format_share(waited / scope.duration)} of the time",
         text=f"It waited for {format_ns(waited)}. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
-        f"{who} waits longest ({worst['name']}): {_times(worst['count'])}, {format_ns(worst['duration'])}.",
+        f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_remedy(worst["operator"]),
     )
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{format_count(count)} times"
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
@@ -285,7 +277,9 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
     listed = ", ".join(
         f"{format_count(count)} × {name} ({format_ns(time)})" for name, count, time in names.head(3).rows()
     )
-    calls_ = f"{format_count(calls.height)} {'call that allocates or frees memory keeps' if calls.height == 1 else 'calls that allocate or free memory keep'}"
+    calls_ = count_of(
+        calls.height, "call that allocates or frees memory keeps", "calls that allocate or free memory keep"
+    )
     return Evidence(
         title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
         text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
@@ -346,7 +340,7 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
         return None
     return Evidence(
         title=f"First-time work takes {format_share(at_stake / scope.duration)} of the time",
-        text=f"{format_count(calls.height)} API call{'s' if calls.height != 1 else ''} of {format_ns(LONG_CALL_NS)} or more "
+        text=f"{count_of(calls.height, 'API call')} of {format_ns(LONG_CALL_NS)} or more "
         f"left the device idle for {format_ns(at_stake)}. {calls['name'][0]} left it idle longest; the call takes "
         f"{format_ns(calls['duration'][0])}.",
         ns_at_stake=at_stake,
@@ -392,7 +386,7 @@ def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
     )
     return Evidence(
         title=f"The profiler itself takes {format_share(taken / scope.duration)} of the time",
-        text=f"{format_count(rows.height)} {'span' if rows.height == 1 else 'spans'} of the profiler took {format_ns(taken)}. "
+        text=f"{count_of(rows.height, 'span')} of the profiler took {format_ns(taken)}. "
         f"{most['name'][0]} took the most, {format_ns(most['duration'][0])}.",
         ns_at_stake=taken,
     )

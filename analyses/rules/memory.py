@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 
 __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES"]
 
@@ -38,7 +38,7 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     at_stake = None if at_stake is None else bounded(at_stake, scope)
     # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
-        f"{row['direction']}: {format_count(row['count'])} {'copy moves' if row['count'] == 1 else 'copies move'} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
+        f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
         + (f" ({row['bandwidth_gbps']:.1f} GB/s)" if row["bandwidth_gbps"] is not None else "")
         for row in pageable.filter(pl.col("total_ns") >= 0.1 * total).iter_rows(named=True)
     )

@@ -11,7 +11,7 @@ from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rule
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
-from tracekit.facts.units import format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.spans import BoolArray, Int64Array
 
@@ -51,9 +51,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     names = scope.host("annotation")["name"].cast(pl.String)
     single = bool(names.str.contains(_SINGLE_PROCESS, literal=True).any())
     steps = result.table.height
-    each = (
-        f" in {steps} step{'s' if steps != 1 else ''}, {format_ns(loading / steps)} a step" if steps else ""
-    )
+    each = f" in {count_of(steps, 'step')}, {format_ns(loading / steps)} a step" if steps else ""
     where = "" if scope.on_cpu else ", while no device worked"
     return Evidence(
         title=f"Data loading takes {format_share(loading / total)} of the {'steps' if steps else 'time'}",

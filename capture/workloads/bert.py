@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads.checks import import_transformers, variant_or_default
-from tracekit.capture.workloads.data.random import torch_generator
-from tracekit.capture.workloads.data.samples import GeneratedSamples
+from tracekit.capture.workloads.data.samples import GeneratedSamples, torch_generator
 from tracekit.capture.workloads.data.tokens import (
     IGNORED,
     TextLines,

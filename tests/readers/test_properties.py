@@ -20,7 +20,7 @@ import tracekit
 from tracekit.errors import UnreadableTraceError
 from tracekit.readers.kineto import reader, source
 from tracekit.readers.kineto import vocabulary as words
-from tracekit.readers.kineto.worker import decode_block
+from tracekit.readers.kineto.pool import decode_block
 from tracekit.trace import Trace
 
 TRICKY = (

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["NS_PER_MS", "NS_PER_S", "NS_PER_US", "format_bytes", "format_count", "format_ns", "format_share"]
+__all__ = [
+    "NS_PER_MS",
+    "NS_PER_S",
+    "NS_PER_US",
+    "count_of",
+    "format_bytes",
+    "format_count",
+    "format_ns",
+    "format_share",
+    "times",
+]
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -55,6 +65,24 @@ def format_count(count: int | None) -> str:
     '1,234,567'
     """
     return NOT_CAPTURED if count is None else f"{count:,}"
+
+
+def count_of(count: int, one: str, many: str = "") -> str:
+    """A number of things, whose plural is `many`, or has an s.
+
+    >>> count_of(1, "step"), count_of(1200, "step"), count_of(2, "kernel was", "kernels were")
+    ('1 step', '1,200 steps', '2 kernels were')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def times(count: int) -> str:
+    """How often.
+
+    >>> times(1), times(2)
+    ('once', '2 times')
+    """
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _three_digits(value: float) -> str:

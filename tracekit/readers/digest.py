@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["cache_root", "changes_beside", "digest_of"]
 
-_FORMAT: Final = "4"
+_FORMAT: Final = "5"
 """Raised whenever the frames or the reader's meaning change, so that old cache entries are not used."""
 
 _BLOCK: Final = 4 << 20

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import unit_of
-from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
 from tracekit.trace import Excerpt
@@ -171,7 +171,7 @@ def format_source(trace: TraceInfo) -> str:
     device = format_device(trace)
     if device:
         parts.append(device)
-    parts.append(f"{format_count(trace.event_count)} event{'s' if trace.event_count != 1 else ''}")
+    parts.append(f"{count_of(trace.event_count, 'event')}")
     return " · ".join(parts)
 
 

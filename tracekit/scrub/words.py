@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.facts.home_folders import HOME_FOLDER
+from tracekit.names import HOME_FOLDER
 from tracekit.readers.nsys import vocabulary as facts
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole

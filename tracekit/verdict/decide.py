@@ -19,7 +19,7 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
 from tracekit.verdict.advice import (
@@ -101,7 +101,7 @@ def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:
 
 def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verdict:
     replay = tuple(of_finding(each) for each in findings if each.finding.id == "counter_replay")
-    what = "1 kernel was" if parts.kernels == 1 else f"{format_count(parts.kernels)} kernels were"
+    what = count_of(parts.kernels, "kernel was", "kernels were")
     return Verdict(
         bound="counters",
         headline=(

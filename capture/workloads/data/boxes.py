@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from tracekit.capture.workloads.data.images import noise_image
-from tracekit.capture.workloads.data.random import bounded_zipf, numpy_generator
+from tracekit.capture.workloads.data.samples import bounded_zipf, numpy_generator
 
 __all__ = [
     "BoxBatch",

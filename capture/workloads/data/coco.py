@@ -13,7 +13,7 @@ from tracekit.capture.workloads.data import coco_images as images
 from tracekit.capture.workloads.data.boxes import DetectionSample
 from tracekit.capture.workloads.data.coco_images import Augmentation, Scene
 from tracekit.capture.workloads.data.coco_labels import Rows, find_labels
-from tracekit.capture.workloads.data.random import numpy_generator
+from tracekit.capture.workloads.data.samples import numpy_generator
 from tracekit.errors import UsageError
 
 __all__ = ["CocoImages"]

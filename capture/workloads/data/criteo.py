@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import bounded_zipf, hashed_uniform
-from tracekit.capture.workloads.data.samples import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter, bounded_zipf, hashed_uniform
 from tracekit.errors import UsageError
 
 __all__ = [

@@ -13,8 +13,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import numpy_generator
-from tracekit.capture.workloads.data.samples import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter, numpy_generator
 from tracekit.errors import UsageError
 
 __all__ = [

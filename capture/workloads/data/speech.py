@@ -13,8 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import log_normal_length, numpy_generator
-from tracekit.capture.workloads.data.samples import SkipCounter
+from tracekit.capture.workloads.data.samples import SkipCounter, log_normal_length, numpy_generator
 from tracekit.errors import UsageError
 
 __all__ = [

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from tracekit.capture.workloads.data.random import bounded_zipf, log_normal_length, numpy_generator
+from tracekit.capture.workloads.data.samples import bounded_zipf, log_normal_length, numpy_generator
 
 __all__ = ["PADDING", "SentencePair", "SentencePairs", "TokenBatch", "collate_pairs", "translation_loss"]
 

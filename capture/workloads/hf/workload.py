@@ -18,8 +18,7 @@ from tracekit.capture.recipe import Recipe
 from tracekit.capture.training import moved
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.capture.workloads.checks import import_transformers, refuse_data
-from tracekit.capture.workloads.data.random import torch_generator
-from tracekit.capture.workloads.data.samples import GeneratedSamples
+from tracekit.capture.workloads.data.samples import GeneratedSamples, torch_generator
 from tracekit.capture.workloads.hf.architectures import Architecture, find, names
 from tracekit.capture.workloads.hf.inputs import SampleMaker, collate, text_config
 from tracekit.capture.workloads.optimizers import AdamWWithWarmUp

@@ -6,7 +6,7 @@ import torch
 
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions, transformer
-from tracekit.capture.workloads.data import random as random_data
+from tracekit.capture.workloads.data import samples as random_data
 from tracekit.capture.workloads.data import translation as translation_data
 
 CPU = torch.device("cpu")

@@ -15,6 +15,7 @@ from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.options import with_flags
 from tracekit.cli.output import terminal_width
 from tracekit.errors import UsageError
+from tracekit.facts.units import times
 
 if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
@@ -107,9 +108,8 @@ def _print_result(result: CaptureResult) -> None:
     if result.manifest.counters_missing:
         typer.echo(f"warning: no hardware counters: {result.manifest.counters_missing}", err=True)
     if result.manifest.skipped_samples:
-        times = "once" if result.manifest.skipped_samples == 1 else f"{result.manifest.skipped_samples} times"
         typer.echo(
-            f"warning: a sample could not be used {times}, and another took its place "
+            f"warning: a sample could not be used {times(result.manifest.skipped_samples)}, and another took its place "
             "(a sample that is drawn twice counts twice)",
             err=True,
         )

@@ -11,6 +11,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
 from tracekit.cli.sources import Sources
+from tracekit.facts.units import count_of, format_bytes, format_count, format_ns
 from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
 
@@ -107,12 +108,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _text(trace: Trace, facts: dict[str, Any]) -> str:
-    from tracekit.facts.units import format_bytes, format_count, format_ns
     from tracekit.report.format import format_excerpt
 
     def listed(counts: dict[str, int]) -> str:
@@ -129,8 +125,8 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "rank": rank,
         "devices": devices,
         "steps": _steps(facts),
-        "host spans": f"{listed(facts['host_spans'])}, on {_several(facts['threads'], 'thread')}",
-        "device": f"{listed(facts['device_activities'])}, on {_several(facts['streams'], 'stream')}",
+        "host spans": f"{listed(facts['host_spans'])}, on {count_of(facts['threads'], 'thread')}",
+        "device": f"{listed(facts['device_activities'])}, on {count_of(facts['streams'], 'stream')}",
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
     lines = out.labelled(rows)
@@ -156,14 +152,13 @@ def _not_captured(facts: dict[str, Any]) -> dict[str, str]:
     if facts["steps_inferred"]:
         lacking.pop("steps", None)
     if facts["named_ranges"] and "layers" in lacking:
-        count = _several(facts["named_ranges"], "user range")
+        count = count_of(facts["named_ranges"], "user range")
         lacking["layers"] = f"not marked, but {count} may count as layers (tracekit layers)"
     return lacking
 
 
 def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> str:
     """The data that all processes of a file share, and a line for each process."""
-    from tracekit.facts.units import format_bytes, format_count, format_ns
     from tracekit.report.format import shown_columns
     from tracekit.report.several import processes_table
     from tracekit.report.terminal.grid import grid
@@ -202,4 +197,4 @@ def _lacking(flags_of: dict[str, str]) -> list[str]:
 def _problems(count: int) -> str:
     if not count:
         return "no problems"
-    return f"{_several(count, 'problem')}, which `tracekit doctor` lists"
+    return f"{count_of(count, 'problem')}, which `tracekit doctor` lists"

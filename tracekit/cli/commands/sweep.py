@@ -14,6 +14,7 @@ from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.listing import Listing, format_of, varied
 from tracekit.cli.options import format_option, with_flags
 from tracekit.errors import TracekitError
+from tracekit.facts.units import count_of, format_ns
 from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
@@ -112,7 +113,6 @@ def _line(progress: Progress) -> str:
 
 
 def _result(row: dict[str, Any] | None) -> str:
-    from tracekit.facts.units import format_ns
 
     if row is None:
         return "running"
@@ -145,7 +145,7 @@ def _say_how_to_go_on(folder: Path) -> None:
     if (folder / INDEX_FILE).exists():
         runs = read_index(folder).height
         typer.echo(
-            f"{folder / INDEX_FILE} holds {runs} run{'' if runs == 1 else 's'}; the same command continues the sweep",
+            f"{folder / INDEX_FILE} holds {count_of(runs, 'run')}; the same command continues the sweep",
             err=True,
         )
 
@@ -158,7 +158,7 @@ def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
     return Listing(
         "runs",
         "What is the result of each run?",
-        f"{rows.height} run{'' if rows.height == 1 else 's'}: {listed}. All columns are in {folder / INDEX_FILE}.",
+        f"{count_of(rows.height, 'run')}: {listed}. All columns are in {folder / INDEX_FILE}.",
         rows,
         [
             *("workload", *varied(rows, ASKED), "batch", "status"),
@@ -175,6 +175,6 @@ def _say_what_failed(rows: pl.DataFrame) -> None:
     failed = rows.filter(rows["status"] == "failed").height
     if failed:
         typer.echo(
-            f"{failed} run{'' if failed == 1 else 's'} failed; the same command with --retry tries again",
+            f"{count_of(failed, 'run')} failed; the same command with --retry tries again",
             err=True,
         )

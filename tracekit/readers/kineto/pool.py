@@ -1,14 +1,16 @@
 """Helper processes that decode blocks of a large file, one a core.
 
-They are plain subprocesses running `worker`, spoken to over pipes: unlike multiprocessing's, they never run the
+They are plain subprocesses that run `main`, and are spoken to over pipes. Unlike multiprocessing's, they never run the
 caller's main module again, so that `tracekit.read` works in a script without an `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,14 +18,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Pool", "decoder_pool", "read_message", "write_message"]
+import msgspec
+
+from tracekit.readers.kineto.events import decode_array
+from tracekit.readers.kineto.frames import RawFrames
+from tracekit.readers.kineto.salvage import Defects
+
+__all__ = ["Pool", "decode_block", "decoder_pool", "main"]
 
 _WORTH_BYTES: Final = 128 << 20
 """Below this the start of the helpers (0.4 s of CPU each) costs more than it gains."""
 
 _MOST_HELPERS: Final = 8
 _LENGTH_BYTES: Final = 8
-_START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.readers.kineto.worker import main; main()"
+_START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.readers.kineto.pool import main; main()"
 
 
 class Pool:
@@ -54,8 +62,8 @@ class Pool:
         try:
             if helper.stdin is None or helper.stdout is None:
                 return b""
-            write_message(helper.stdin.fileno(), block)
-            return read_message(helper.stdout.fileno()) or b""
+            _write_message(helper.stdin.fileno(), block)
+            return _read_message(helper.stdout.fileno()) or b""
         except OSError:
             return b""  # a helper that died: its block is read in this process
         finally:
@@ -88,7 +96,7 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def write_message(descriptor: int, payload: bytes) -> None:
+def _write_message(descriptor: int, payload: bytes) -> None:
     """Write a payload with its length before it."""
     for part in (len(payload).to_bytes(_LENGTH_BYTES, "little"), payload):
         view = memoryview(part)
@@ -96,7 +104,7 @@ def write_message(descriptor: int, payload: bytes) -> None:
             view = view[os.write(descriptor, view) :]
 
 
-def read_message(descriptor: int) -> bytes | None:
+def _read_message(descriptor: int) -> bytes | None:
     """The next payload; None when the other side is gone."""
     head = _read_exactly(descriptor, _LENGTH_BYTES)
     return None if head is None else _read_exactly(descriptor, int.from_bytes(head, "little"))
@@ -111,3 +119,26 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+# -- in the helper -----------------------------------------------------------------------------------
+
+
+def decode_block(block: bytes) -> bytes:
+    """The packed frames of a block; empty when it does not decode, which leaves it to the parent."""
+    try:
+        events = decode_array(b"[" + block + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""
+    raw = RawFrames(Defects())
+    raw.add(events)
+    return raw.pack()
+
+
+def main() -> None:
+    """Serve until stdin closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its helpers itself
+    gc.disable()  # records hold no cycles, and there are millions of them
+    source, sink = os.dup(0), os.dup(1)
+    while (block := _read_message(source)) is not None:
+        _write_message(sink, decode_block(block))

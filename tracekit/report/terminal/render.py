@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.names import unbroken
 from tracekit.report.format import (
@@ -332,8 +332,8 @@ def _health(report: Report, width: int) -> Lines:
         yield from _wrapped(f"! {format_count(item.count)} × {item.kind}: {item.meaning}", width, "yellow")
     rest = len(report.health) - len(serious[:6])
     if rest:
-        word = f"{'other ' if serious else ''}remark{'' if rest == 1 else 's'}"
-        yield Text(f"{rest} {word}; see `tracekit doctor`.", style="dim")
+        what = count_of(rest, "other remark" if serious else "remark")
+        yield Text(f"{what}; see `tracekit doctor`.", style="dim")
 
 
 def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
