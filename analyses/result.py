@@ -133,71 +133,27 @@ class TableView:
     """The title where no device was captured; empty: the same."""
 
 
-_UNITS: Final[dict[str, Unit]] = {
-    "device_id": "device",
-    "stream_id": "id",
-    "thread_id": "id",
-    "activity_id": "id",
-    "step": "id",
-    "start": "time",
-    "time": "time",
-    "span_start": "time",
-    "peak_time": "time",
-    "allocated": "bytes",
-    "reserved": "bytes",
-    "bytes": "bytes",
-    "share": "ratio",
-    "overlap": "ratio",
-    "utilisation": "ratio",
-    "kernel_utilisation": "ratio",
-    "sm_efficiency": "ratio",
-    "occupancy": "ratio",
-    "variation": "ratio",
-    "flops_utilisation": "ratio",
-    "overhead": "number",
-    "phase": "text",
-    "method": "text",
-    "layer": "text",
-    "path": "text",
-    "parent": "text",
-    "type": "text",
-    "source": "text",
-    "pattern": "text",
-    "level": "text",
-    "ranks": "count",
-    "throughput_per_s": "number",
-    "achieved_tflops": "number",
-    "flops_per_step": "number",
-    "name": "text",
-    "category": "text",
-    "kind": "text",
-    "operator": "text",
-    "frame": "text",
-    "range": "text",
-    "os_call": "text",
-    "function": "text",
-    "cause": "text",
-    "dependency": "text",
-    "shapes": "text",
-    "dtypes": "text",
-    "measure": "text",
-    "part": "text",
-    "role": "text",
-    "direction": "text",
-    "host_memory": "text",
-    "series": "text",
-    "dram_source": "text",
-    "flops": "number",
-    "intensity": "number",
-    "tflops": "number",
-    "outlier": "flag",
-    "relative": "flag",
-    "total": "number",
-    "mean": "number",
-    "min": "number",
-    "max": "number",
-    "mean_length": "number",
+_OF_UNIT: Final[dict[Unit, str]] = {
+    "device": "device_id",
+    "id": "step",
+    "time": "start time span_start peak_time",
+    "bytes": "allocated reserved bytes",
+    "ratio": (
+        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation"
+    ),
+    "number": (
+        "overhead throughput_per_s achieved_tflops flops_per_step flops intensity tflops total mean min max "
+        "mean_length"
+    ),
+    "text": (
+        "phase method layer path parent type source pattern level name category kind operator frame range "
+        "os_call function cause dependency shapes dtypes measure part role direction host_memory series "
+        "dram_source"
+    ),
+    "count": "ranks",
+    "flag": "outlier relative",
 }
+_UNITS: Final[dict[str, Unit]] = {name: unit for unit, names in _OF_UNIT.items() for name in names.split()}
 _SUFFIXES: Final[tuple[tuple[str, Unit], ...]] = (
     ("_ns", "ns"),
     ("_bytes", "bytes"),
