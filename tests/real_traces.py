@@ -29,9 +29,13 @@ QUICK: Final = frozenset(
 """One of every kind that is read in a moment."""
 
 
+LARGEST: Final = 2_000_000
+"""Bytes of the largest trace that every test of all traces reads; `benchmarks/same_reports.py` reads the larger ones too."""
+
+
 def traces(*paths: Path) -> list[Any]:
     """The paths as parameters with a name each; all but a few small ones are marked slow."""
-    return [_parameter(path) for path in paths]
+    return [_parameter(path) for path in paths if path.stat().st_size < LARGEST]
 
 
 def _parameter(path: Path) -> Any:

@@ -138,12 +138,12 @@ def test_names_of_a_megabyte_are_not_repeated_for_every_piece_of_idle_time(tmp_p
         ]
     events = [span("python_function", f"a.py(1): {long}", 0, 100_000), call(long, 0.5, 99_999)]
     events += [span("user_annotation", long, 0.75, 99_998)]
-    events += [span("cpu_op", "op", 10 + 10 * i, 5) for i in range(2000)]
+    events += [span("cpu_op", "op", 10 + 10 * i, 5) for i in range(500)]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events + launches}))
     trace = tracekit.read(path)
     pieces = idle_causes(trace).pieces
-    assert pieces.height > 4000
+    assert pieces.height > 1000
     assert pieces["frame"].str.len_chars().max() == LONGEST_NAME
     assert attribution(trace).layers["path"].str.len_chars().max() == LONGEST_NAME
     lines, _ = tracks(trace)

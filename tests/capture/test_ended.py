@@ -69,7 +69,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, more: tuple[str, ...]) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said", "more"),
-    [(*ENDED[1], ()), (*ENDED[1], ("--ranks", "2")), (*ENDED[2], ("--ranks", "2"))],
+    [(*ENDED[1], ()), (*ENDED[2], ("--ranks", "2"))],
 )
 def test_a_scheduler_s_signal_ends_the_ranks_too(
     tmp_path: Path, number: int, code: int, said: str, more: tuple[str, ...]

@@ -44,4 +44,4 @@ def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 def test_throughput_is_said_to_be_that_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "report", str(FOLDER), "--rank", "1").split())
-    assert "142 samples a second of all 2 ranks (4 a step of the slowest rank)" in text
+    assert "142 samples a second over all 2 ranks (4 samples in each step of the slowest rank)" in text

@@ -55,14 +55,13 @@ def test_a_truncated_file_keeps_every_event_that_is_whole(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cuts", [15, pytest.param(150, marks=pytest.mark.slow)])
-def test_every_cut_of_a_small_file(cuts: int, tmp_path: Path) -> None:
+def test_every_cut_of_a_small_file(tmp_path: Path) -> None:
     small = generate(
         seed=1, steps=1, layers=0, warmup_ops=0, orphans=0, incidents=(), optimizer=False, graph=False
     )
     data, ends = dump_with_ends(small, "kineto")
     first = data.index(b'"traceEvents"')
-    for at in range(0, len(data), max(1, len(data) // cuts)):
+    for at in range(0, len(data), max(1, len(data) // 80)):
         path = tmp_path / "t.json"
         path.write_bytes(data[:at])
         if at < first + 20:
@@ -252,7 +251,7 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC[:9]], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.parametrize("path", [*SAMPLES[::3], *PUBLIC[:9:2]], ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
     """Bytes flipped, cut out, doubled and inserted: a report or one clear error, nothing else."""
     original = gzip.decompress(path.read_bytes())

@@ -63,7 +63,7 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
-    "path", traces(*(path for path in (*SAMPLES, *PUBLIC) if path.stat().st_size < 400_000))
+    "path", traces(*(path for path in (*SAMPLES, *PUBLIC) if path.stat().st_size < 300_000))
 )
 def test_real_traces_go_round(path: Path, tmp_path: Path) -> None:
     suffix = ".json" if path.name.startswith("a") else ".json.gz"
