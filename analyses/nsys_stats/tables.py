@@ -55,7 +55,7 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
 
     >>> import tracekit
     >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "cuda_gpu_sum").not_captured
-    'work of a device: ProfilerActivity.CUDA'
+    'device activity: ProfilerActivity.CUDA'
     """
     entry = CATALOGUE.get(name)
     if entry is None:

@@ -72,7 +72,7 @@ def model_information(runs: Sequence[XspRun]) -> StatedTable:
     frame = pl.DataFrame(rows, schema=analysis.schema, orient="row").sort("batch", nulls_last=True)
     answer = f"A step takes {format_ns(latencies[0])}."
     if len(runs) > 1 and best is not None:
-        gain = "a larger one may still gain" if is_open else "twice as many bring at most 5 % more throughput"
+        gain = "a larger batch may gain more" if is_open else "twice the batch gains at most 5 % throughput"
         answer = f"The optimal batch is {best}{';' if is_open else ':'} {gain}."
     return finished(analysis, frame, answer, ["M"] if len(latencies) < len(runs) else [])
 

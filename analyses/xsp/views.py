@@ -170,11 +170,11 @@ def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
                 row = {"quantity": quantity, "level": level, "latency_ns": latency, "added_ns": added}
                 rows.append({**row, "ratio": latency / base if base else None})
                 before = latency
-    answer = "One level only."
+    answer = "A comparison of the model's latency needs level M and another level."
     of_model = [row for row in rows if row["quantity"] == "model latency" and row["ratio"]]
     if len(of_model) > 1:
         last = of_model[-1]
-        answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long."
+        answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long as at level M."
     frame = pl.DataFrame(rows, schema=analysis.schema)
     return finished(analysis, frame, answer, missing if rows else ["M"], run.format)
 
