@@ -1,6 +1,6 @@
-"""Helper processes that decode blocks of a large file, one a core.
+"""Helper processes that decode blocks of a large file, one per core.
 
-They are plain subprocesses running `worker`, spoken to over pipes: unlike multiprocessing's, they never run the
+They are plain subprocesses that run `worker` and communicate over pipes. Unlike multiprocessing's, they never run the
 caller's main module again, so that `tracekit.read` works in a script without an `if __name__ == "__main__"`.
 """
 
@@ -27,7 +27,7 @@ _START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tr
 
 
 class Pool:
-    """Submit blocks of events; each answer is packed frames, or empty when the block does not decode."""
+    """Takes blocks of events; each answer is packed frames, or empty if the block does not decode."""
 
     def __init__(self, helpers: int) -> None:
         self.depth = helpers + 1
@@ -64,7 +64,7 @@ class Pool:
 
 @contextmanager
 def decoder_pool(plain_bytes: int) -> Iterator[Pool | None]:
-    """A pool for a file of this size; None when one process is the better choice."""
+    """A pool for a file of this size; None if one process is faster."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if plain_bytes < _WORTH_BYTES or cores < 2 or not sys.executable:
         yield None
@@ -77,7 +77,7 @@ def decoder_pool(plain_bytes: int) -> Iterator[Pool | None]:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # The pool is one process a core already.
+    # The pool already has one process per core.
     environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", _START, json.dumps(sys.path)],
@@ -97,7 +97,7 @@ def write_message(descriptor: int, payload: bytes) -> None:
 
 
 def read_message(descriptor: int) -> bytes | None:
-    """The next payload; None when the other side is gone."""
+    """The next payload; None if the other side has ended."""
     head = _read_exactly(descriptor, _LENGTH_BYTES)
     return None if head is None else _read_exactly(descriptor, int.from_bytes(head, "little"))
 

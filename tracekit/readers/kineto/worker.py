@@ -17,7 +17,7 @@ __all__ = ["decode_block", "main"]
 
 
 def decode_block(block: bytes) -> bytes:
-    """The packed frames of a block; empty when it does not decode, which leaves it to the parent."""
+    """The packed frames of a block; empty if it does not decode, and the parent then reads it."""
     try:
         events = decode_array(b"[" + block + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -30,7 +30,7 @@ def decode_block(block: bytes) -> bytes:
 def main() -> None:
     """Serve until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its helpers itself
-    gc.disable()  # records hold no cycles, and there are millions of them
+    gc.disable()  # records form no cycles, and there are millions of them
     source, sink = os.dup(0), os.dup(1)
     while (block := read_message(source)) is not None:
         write_message(sink, decode_block(block))
