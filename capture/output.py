@@ -43,8 +43,8 @@ SCRATCH_PREFIX = ".capture-"
 
 _EVENTS = b'"traceEvents"'
 _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path of the profiler's file
-# A Python frame is named `path(line): function`. The file and its folder are enough to recognise an absolute path
-# know it by, and do not tell whose machine it was.
+# A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
+# recognise it, and do not reveal the user.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 CHUNK = 1 << 20
 _OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")

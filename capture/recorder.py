@@ -171,7 +171,7 @@ class _Capture:
             self.manifest = write_capture(self.folder, self.manifest, recorded)
 
     def _count_flops(self) -> None:
-        """The FLOPs of one step; None for compiled blocks, which hide their operators."""
+        """Count the FLOPs of one step, except for compiled blocks, which hide their operators."""
         if self.plan.settings.compile:
             return
         with flop_counter() as counter:

@@ -79,8 +79,8 @@ def run(
         raise UsageError(
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"
         )
-    # torch reads them when it is loaded. Without them each recording prints lines about itself, and a warning of the allocator
-    # that memory was in use before.
+    # torch reads them when it is loaded. Without them each recording prints lines about itself, and the
+    # allocator's warning that memory was in use before.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with new_folder(Path(out)) as folder:

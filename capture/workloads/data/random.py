@@ -14,12 +14,12 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def numpy_generator(seed: int, index: int) -> np.random.Generator:
-    """Return the generator of sample `index` of the data set that `seed` stands for; `seed` may be negative."""
+    """Return the generator of sample `index` in the data set of this `seed`; `seed` may be negative."""
     return np.random.default_rng([seed % 2**64, index])
 
 
 def torch_generator(seed: int, index: int) -> torch.Generator:
-    """Return the random state of sample `index` of the data set that `seed` stands for, on the host."""
+    """Return the random state of sample `index` in the data set of this `seed`, on the host."""
     return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + index) % (1 << 63))
 
 
@@ -27,10 +27,10 @@ def hashed_uniform(seed: int, indices: NDArray[np.int64], columns: int) -> NDArr
     """Return uniform numbers in (0, 1) of shape (len(indices), columns); a row depends on its index and the seed.
 
     Unlike a generator for each sample, this makes thousands of rows at once: number k of the splitmix64 sequence
-    is a hash of k, so that any row can be had without those before it.
+    is a hash of k, so that any row can be made without the rows before it.
     """
     start = _splitmix64(np.array(seed % 2**64, dtype=np.uint64))
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is intended
         first: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(columns)
         places: NDArray[np.uint64] = np.add.outer(first + start, np.arange(columns, dtype=np.uint64))
         bits = _splitmix64(places)
@@ -69,6 +69,6 @@ def bounded_zipf(
 def log_normal_length(
     random: np.random.Generator, *, median: float, sigma: float, least: int, most: int
 ) -> int:
-    """Return a length drawn from a log-normal distribution, rounded and held within [least, most]."""
+    """Return a length drawn from a log-normal distribution, rounded and clipped to [least, most]."""
     drawn = random.lognormal(np.log(median), sigma)
     return int(min(max(round(drawn), least), most))

@@ -1,4 +1,4 @@
-"""Samples that are made up, and a count of those of real data that cannot be used."""
+"""Made-up samples, and a count of unusable samples of real data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SLOTS: Final = 256
 
 
 class GeneratedSamples(Dataset[Any]):
-    """50,000 samples that `make` makes from a random state; each depends on its index and the seed alone."""
+    """50,000 samples that `make` makes from a random state; each depends only on its index and the seed."""
 
     def __init__(self, make: Callable[[torch.Generator], Any], seed: int) -> None:
         self.make = make
@@ -31,10 +31,10 @@ class GeneratedSamples(Dataset[Any]):
 
 
 class SkipCounter:
-    """Counts over all loader processes without a lock, which could not be handed to processes of every kind.
+    """Counts over all loader processes without a lock, which not every kind of process can inherit.
 
-    Each worker adds to a slot of its own in shared memory; beyond 255 workers some share one, and a count made by
-    two of them at the same instant may be lost.
+    Each worker adds to its own slot in shared memory; with more than 255 workers some share a slot, and if two of them
+    count at the same instant, one count may be lost.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class SkipCounter:
         self._slots.share_memory_()  # type: ignore[no-untyped-call]
 
     def add(self, count: int = 1) -> None:
-        """Count `count` more, in whatever process this is."""
+        """Count `count` more, in any process."""
         worker = get_worker_info()
         self._slots[0 if worker is None else 1 + worker.id % (_SLOTS - 1)] += count
 
     def __call__(self) -> int:
-        """Return the count so far, of all processes."""
+        """Return the count of all processes so far."""
         return int(self._slots.sum())
