@@ -66,7 +66,7 @@ osrt_sum: OS Runtime Summary: Which operating-system calls take the host's time?
 cuda_api_sum: CUDA API Summary: Which CUDA API calls take the host's time?
 cuda_gpu_kern_sum: CUDA GPU Kernel Summary: Which kernels take the device's time?
 cuda_gpu_mem_time_sum: CUDA GPU MemOps Summary (by Time): Which copies and fills take the device's time?
-cuda_gpu_mem_size_sum: CUDA GPU MemOps Summary (by Size): How many bytes do copies and fills move?
+cuda_gpu_mem_size_sum: CUDA GPU MemOps Summary (by Size): How many bytes do copies and fills write?
 cuda_gpu_kern_gb_sum: CUDA GPU Kernel/Grid/Block Summary: Which kernels take the device's time, by name, grid and block?
 cuda_gpu_sum: CUDA GPU Summary (Kernels/MemOps): Which kernels, copies and fills take the device's time?
 cuda_gpu_trace: CUDA GPU Trace: What ran on the device, and when?

@@ -34,7 +34,7 @@ _SLACK = 1e-3  # how far a share may lie beyond the image by rounding
 _BOX_VALUES = 4
 _LEAST_POLYGON_VALUES = 6
 _Record = TypeVar("_Record")
-_LAYOUTS = "give a folder with images/ beside labels/*.txt, or with images and an instances_*.json"
+_LAYOUTS = "give a folder with images/ and labels/*.txt, or with images and an instances_*.json"
 
 
 @dataclass(frozen=True, slots=True)

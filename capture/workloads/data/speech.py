@@ -132,7 +132,7 @@ class SpeechFolder(Dataset[Utterance]):
         raise UsageError(
             f"no usable utterance from {self._sounds[index].name!r} on",
             path=self.root,
-            remedy="give one channel of 16 bits at 16 kHz, a .txt beside, and a --size of enough frames",
+            remedy="give one channel of 16 bits at 16 kHz, a .txt next to it, and a --size of enough frames",
         )
 
     def _read(self, path: Path) -> Utterance | None:

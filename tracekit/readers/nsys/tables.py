@@ -97,7 +97,7 @@ def _refuse_broken(path: Path, header: bytes, size: int) -> None:
         fault = f"the file is truncated: it has {size / 1e6:.1f} of {expected / 1e6:.1f} MB"
         raise UnreadableTraceError(fault, path=path, remedy="copy it again, or wait until the export ends")
     if beside := changes_beside(path):
-        fault = f"another program is writing it, since {beside.name} lies beside it"
+        fault = f"another program is writing it, as the file {beside.name} shows"
         raise UnreadableTraceError(fault, path=path, remedy="wait until the export ends, or export it again")
 
 
