@@ -43,7 +43,7 @@ class Overlap(Result):
     devices: pl.DataFrame
     """Per device communication, compute, their overlap and what is exposed, in ns; `overlap` is a ratio or null."""
     collectives: pl.DataFrame
-    """Communication activities by name with the usual duration columns and `exposed_ns`, the time in which no compute ran beside them."""
+    """Communication activities by name with the usual duration columns and `exposed_ns`, the time in which no compute ran on the same device."""
 
 
 def overlap(scope: Scope | Trace) -> Overlap:

@@ -1,6 +1,6 @@
 """How fast a captured training is, and which phase of the step takes the time.
 
-This needs the manifest of a capture, which `tracekit capture` writes beside the trace. The step time is that of the run
+This needs the manifest of a capture, which `tracekit capture` writes next to the trace. The step time is that of the run
 without recording (level M), so it includes neither the profiler nor the ranges. Without such a run it is that of the
 recorded steps. Throughput is the samples of a step over all ranks, divided by the median step time. Model FLOPs
 utilisation is the counted FLOPs of a rank's step over the step time and the peak of the device for the precision of the
@@ -214,7 +214,7 @@ def _answer(
     manifest: Manifest | None, step_ns: float | None, rate: float | None, phases: pl.DataFrame | None
 ) -> str:
     if manifest is None:
-        return "There is no manifest beside the trace."
+        return "There is no manifest next to the trace."
     text = f"{manifest.workload} ({', '.join(_traits(manifest))})" if _traits(manifest) else manifest.workload
     if step_ns:
         recorded = "" if manifest.step_times_ns("M") else " with the profiler"

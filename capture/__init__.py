@@ -1,4 +1,4 @@
-"""Recording: from a training loop to a trace whose device time can be given to layers.
+"""Recording: from a training loop to a trace whose device time can be attributed to layers.
 
 `tracekit capture` and `tracekit.capture.run.run` record a workload of the registry. For a loop of your own:
 
@@ -31,7 +31,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: what defines it brings torch."""
+    """Import a public name when it is first used: its module imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415

@@ -17,9 +17,9 @@ __all__ = ["checkpoint_blocks", "compile_blocks", "repeated_blocks", "replicate"
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Each (parent, name in it, block): the outermost modules of which a list or sequence holds two of one type.
+    """Each (parent, name in it, block): the outermost modules of a list or sequence with at least two of one type.
 
-    Blocks have submodules of their own: a row of plain layers is not a row of blocks.
+    Blocks have submodules: a row of plain layers is not a row of blocks.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2)
     >>> [name for _, name, _ in repeated_blocks(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))]
@@ -40,7 +40,7 @@ def _repeated(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
 
 
 def checkpoint_blocks(model: nn.Module) -> int:
-    """Let every block forget its activations and compute them again in backward; returns how many blocks there are."""
+    """Let every block drop its activations and compute them again in backward; returns the number of blocks."""
     blocks = repeated_blocks(model)
     for _, _, block in blocks:
         inner: Callable[..., object] = block.forward
@@ -49,9 +49,9 @@ def checkpoint_blocks(model: nn.Module) -> int:
 
 
 def compile_blocks(model: nn.Module) -> int:
-    """Replace every block by its compiled form; returns how many blocks there are.
+    """Replace every block by its compiled form; returns the number of blocks.
 
-    Hooks inside a compiled module would break its graph at every layer, so the block is the finest layer there is.
+    Hooks inside a compiled module would break its graph at every layer, so the block is the innermost layer.
     """
     blocks = repeated_blocks(model)
     for parent, name, block in blocks:
@@ -70,10 +70,10 @@ def shard(model: nn.Module) -> None:
 
 
 def replicate(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model in a wrapper that averages gradients over the ranks of the process group (DDP), after a backward pass that has left gradients behind.
+    """The model in a wrapper that averages gradients over the ranks of the process group (DDP), after a backward pass that has set gradients.
 
-    Detectors, experts and poolers leave parameters without one, which the wrapper must be told, and only then: to look
-    for them costs a walk through the graph in every step.
+    Detectors, experts and poolers have parameters without a gradient. Only then is the wrapper told to look for them, because
+    the search walks through the graph in every step.
     """
     missing = any(p.requires_grad and p.grad is None for p in model.parameters())
     anywhere = torch.tensor(int(missing), device=device)

@@ -3,8 +3,8 @@
     python -m tracekit.capture.catalogue        # counts all again and writes catalogue.json
 
 FLOPs are 2 × the multiply-adds of matrix products, convolutions and attention in one forward pass of one sample of the
-default size. They are counted on torch's meta device, where no tensor has values: a model whose forward pass looks at
-values cannot be counted there, and has none.
+default size. They are counted on torch's meta device, where no tensor has values: a model whose forward pass reads
+values cannot be counted there and has no FLOPs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _NOT_COUNTED: Final = (
     IndexError,
     KeyError,
 )
-"""What a forward pass raises that needs the values of its tensors."""
+"""The errors of a forward pass that needs the values of its tensors."""
 
 
 def variants() -> list[tuple[str, str]]:
-    """Every workload that comes with tracekit, with each of its variants ("": there is one)."""
+    """Every workload that comes with tracekit, with each of its variants ("" if it has only one)."""
     pairs: list[tuple[str, str]] = []
     for name in workloads.built_in():
         module = import_module(f"tracekit.capture.workloads.{name}")
@@ -51,7 +51,7 @@ def variants() -> list[tuple[str, str]]:
 
 
 def count(name: str, variant: str) -> Entry:
-    """Count one workload. Raises what building it raises."""
+    """Count one workload. Raises the errors of its construction."""
     module = import_module(f"tracekit.capture.workloads.{name}")
     meta = torch.device("meta")
     with meta:
@@ -71,10 +71,10 @@ def count(name: str, variant: str) -> Entry:
 
 
 def _counted(recipe: Recipe, batch: Any) -> int | None:
-    """The FLOPs of a forward pass, in the first way that asks for no value of a tensor; None when there is none."""
+    """The FLOPs of a forward pass, by the first method that reads no value of a tensor; None if there is none."""
     distribution = torch.distributions.Distribution
     checks = distribution._validate_args
-    # A forecast is a distribution, whose parameters torch looks at, unless it has compiled something before.
+    # A forecast is a distribution. torch reads its parameters unless it has compiled something before.
     distribution.set_default_validate_args(False)
     try:
         for attempt in _ways(recipe.model, batch):
@@ -88,14 +88,14 @@ def _counted(recipe: Recipe, batch: Any) -> int | None:
 
 def _ways(model: nn.Module, batch: Any) -> Iterator[Any]:
     yield batch
-    model.eval()  # layers that are dropped at random ask for values
+    model.eval()  # randomly dropped layers read values
     yield batch
     eager: Any = getattr(model, "set_attn_implementation", None)
     if eager is not None:
-        eager("eager")  # transformers looks into the mask before it takes a fused attention
+        eager("eager")  # transformers reads the mask before it chooses a fused attention
         yield batch
     if isinstance(batch, dict):
-        # Matching losses look at the targets; what they compute is none of the counted operations.
+        # Matching losses read the targets, and use no counted operation.
         yield {key: value for key, value in batch.items() if "labels" not in key}
 
 

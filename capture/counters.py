@@ -1,8 +1,8 @@
-"""Hardware counters of each kernel of a step, where the device and this torch's profiler give them.
+"""Hardware counters of each kernel of a step, if the device and this torch's profiler provide them.
 
-The names are those of Kineto and CUPTI, as HTA's documentation of its CUPTI counter analysis has them:
-https://hta.readthedocs.io/en/latest/source/features/cupti_counter_analysis.html. The profiler says nothing when it is
-not permitted to count, or was built without it; it then writes no range. Never run on a GPU so far.
+The names are those of Kineto and CUPTI, as in HTA's documentation of its CUPTI counter analysis:
+https://hta.readthedocs.io/en/latest/source/features/cupti_counter_analysis.html. The profiler reports no error if it is
+not permitted to count, or was built without counters; it then writes no range. Never run on a GPU so far.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LONGEST_TEXT: Final = 150
 
 
 def has_counters(device: torch.device) -> bool:
-    """Whether this is a device that has hardware counters: a GPU of NVIDIA, whose counters Kineto reads by CUPTI."""
+    """True for a device with hardware counters: an NVIDIA GPU, whose counters Kineto reads through CUPTI."""
     return device.type == "cuda" and torch.version.cuda is not None
 
 
 def measure(step: Callable[[], object], device: torch.device, target: Path, *, ranks: int) -> str | None:
-    """Run `step` once with `METRICS` counted of each kernel, and write the profiler's trace to `target`.
+    """Run `step` once and count `METRICS` for each kernel, and write the profiler's trace to `target`.
 
     Returns None, or one line that says why there are no counters: a capture goes on if the profiler fails.
     """
@@ -49,7 +49,7 @@ def measure(step: Callable[[], object], device: torch.device, target: Path, *, r
 
 
 def profile_step(step: Callable[[], object], device: torch.device, target: Path) -> None:
-    """Run `step` with `METRICS` counted and write the profiler's trace; raises whatever the profiler raises."""
+    """Run `step`, count `METRICS` and write the profiler's trace; raises the errors of the profiler."""
     config = torch._C._profiler._ExperimentalConfig(
         profiler_metrics=list(METRICS), profiler_measure_per_kernel=True
     )

@@ -1,4 +1,4 @@
-"""The device a capture runs on: its name, its synchronisation, its clock and its arithmetic."""
+"""The device of a capture: its name, synchronisation, clock and arithmetic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def resolve_device(name: str) -> torch.device:
     """Return the device called `name`: `cpu`, `cuda` or `cuda:N` (ROCm GPUs are called cuda too).
 
-    Raises `UsageError` for another name, or when that GPU is not there.
+    Raises `UsageError` for another name, or if there is no such GPU.
     """
     try:
         device = torch.device(name)
@@ -49,7 +49,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the work queued on `device` is done; on a CPU there is never any."""
+    """Wait until the work queued on `device` is done; a CPU has no queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -70,7 +70,7 @@ def device_name(device: torch.device) -> str:
 class StepClock:
     """Times steps without disturbing them: by events in the stream on a GPU, by the host's clock on a CPU.
 
-    Waiting for the GPU after each step would forbid the host to run ahead, and so measure another program.
+    With a wait for the GPU after each step, the host could not run ahead, and the measured program would be a different one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -107,13 +107,13 @@ class StepClock:
 
 
 class ToolWindow:
-    """The part of a run that a CUDA tool such as nsys collects, where it was told to wait for it (cudaProfilerApi)."""
+    """The part of a run that a CUDA tool such as nsys collects, if its capture range is cudaProfilerApi."""
 
     def __init__(self) -> None:
         self._open = False
 
     def toggle(self) -> None:
-        """Begin it; the second time, end it."""
+        """The first call begins it, the second ends it."""
         if self._open:
             self.close()
         else:
@@ -121,28 +121,28 @@ class ToolWindow:
             self._open = True
 
     def close(self) -> None:
-        """End it, if it was begun."""
+        """End it if it has begun."""
         if self._open:
             self._open = False
             torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
-    """A context in which operators run in this precision where that is safe; nothing for fp32 and tf32."""
+    """A context in which operators run in this precision if that is safe; no effect for fp32 and tf32."""
     dtype = _AUTOCAST.get(precision)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def grad_scaler(device: torch.device, precision: Precision) -> torch.amp.GradScaler:
-    """The scaler of the loss that half-precision gradients need; one that does nothing for other precisions."""
+    """The loss scaler that half-precision gradients need; it has no effect for other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 @contextmanager
 def tensor_cores(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Let 32-bit products and convolutions use TF32 for `tf32`, forbid it for `fp32`, and restore what was.
+    """Let 32-bit products and convolutions use TF32 for `tf32`, forbid it for `fp32`, and restore the old setting.
 
-    Raises UsageError for tf32 on a device that has none.
+    Raises UsageError for tf32 on a device without it.
     """
     if precision == "tf32" and device.type != "cuda":
         raise UsageError(f"there is no tf32 on {device.type}", remedy="use --precision fp32 or bf16")

@@ -1,4 +1,4 @@
-"""What a capture ran on: the device, the libraries, the state of the code; nothing that names the machine or its user."""
+"""The environment of a capture: the device, the libraries, the state of the code; no name of the machine or its user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIT_SECONDS = 5
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """The fields of a manifest that tell where it ran, by name."""
+    """The fields of a manifest about the environment, by name."""
     return {
         "tracekit_version": tracekit.__version__,
         "device": device.type,
@@ -48,14 +48,14 @@ def _versions(device: torch.device) -> dict[str, str]:
 
 
 def _driver() -> str:
-    """The CUDA version that the driver supports, such as 13.1; `unknown` when torch cannot ask it."""
+    """The CUDA version that the driver supports, such as 13.1; `unknown` if torch cannot ask the driver."""
     ask: Any = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = int(ask()) if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else "unknown"
 
 
 def git_revision() -> str | None:
-    """The commit of the current folder, with `+` behind it when files differ; None outside of git."""
+    """The commit of the current folder, followed by `+` if files differ; None outside git."""
     revision = _git("rev-parse", "HEAD")
     if not revision:
         return None

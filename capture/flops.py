@@ -1,4 +1,4 @@
-"""Counting the FLOPs of what runs: torch's counter, and the fused operators that it does not know."""
+"""Counts the FLOPs of operators that run: torch's counter, and the fused operators that it does not know."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Shape = Sequence[int]
 def flop_counter() -> FlopCounterMode:
     """A context that counts 2 × multiply-adds of matrix products, convolutions, attention and recurrent layers.
 
-    Torch's own counter takes a fused attention on a CPU and a fused LSTM or GRU for nothing at all. What runs inside a
-    compiled graph is not seen. `get_total_flops()` of it is the count.
+    Torch's own counter counts a fused attention on a CPU and a fused LSTM or GRU as 0. Neither counts operators inside a
+    compiled graph. Its `get_total_flops()` is the count.
 
     >>> with flop_counter() as counter:
     ...     _ = torch.nn.LSTM(3, 5)(torch.zeros(7, 2, 3))
@@ -34,7 +34,7 @@ def flop_counter() -> FlopCounterMode:
 
 
 def _fused_layer(inputs: Shape, weight: Shape, recurrent: Shape, *_: object, **__: object) -> int:
-    """One direction of one layer: every weight meets every element of the sequence once."""
+    """One direction of one layer: every weight is multiplied with every element of the sequence once."""
     return 2 * prod(inputs[:-1]) * (prod(weight) + prod(recurrent))
 
 

@@ -1,4 +1,4 @@
-"""The list of workloads, from the catalogue that `tracekit.capture.catalogue` has counted. It imports no torch."""
+"""The list of workloads, from the catalogue that `tracekit.capture.catalogue` wrote. It imports no torch."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NOTE: Final = (
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workload: its name with the variant, what it learns, its parameters, and its default batch and size.
+    """A workload: its name with the variant, its task, its parameters, and its default batch and size.
 
-    `forward_flops` are of one sample of the default size; None when they could not be counted.
+    `forward_flops` are the FLOPs of one sample of the default size; None if they could not be counted.
     """
 
     name: str
@@ -44,9 +44,9 @@ def catalogue() -> list[Entry]:
 
 
 def listing(width: int | None = None) -> str:
-    """All workloads as text: a line each, the installed ones of other packages behind tracekit's own.
+    """All workloads as text, one per line: tracekit's own, then those of installed packages.
 
-    With a `width`, that of a terminal, counts of parameters are rounded and tasks cut until the lines fit.
+    With the `width` of a terminal, counts of parameters are rounded and tasks cut until the lines fit.
     """
     narrow = width is not None
     head = tuple("params" if narrow and title == "parameters" else title for title in _HEAD)
@@ -63,7 +63,7 @@ def listing(width: int | None = None) -> str:
 
 
 def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    """The cells as wide as their columns: texts to the left, cut if need be, numbers to the right."""
+    """The cells at the width of their columns: texts to the left, cut if necessary, numbers to the right."""
     cut = [
         cell if len(cell) <= width else f"{cell[: width - 1]}…"
         for cell, width in zip(row, widths, strict=True)

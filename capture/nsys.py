@@ -1,8 +1,8 @@
-"""A capture under Nsight Systems: the program runs itself again below `nsys profile`. It imports no torch.
+"""A capture under Nsight Systems: the program runs itself again under `nsys profile`. It imports no torch.
 
-nsys takes the place of torch's profiler, since a GPU lets only one of them listen: where MLG is among the levels,
-ML runs, whose ranges nsys records with the kernels. On a GPU the profile holds the recorded steps of that level alone;
-on a CPU there is nothing to tell nsys by, and it holds the whole run.
+nsys takes the place of torch's profiler, because a GPU allows only one profiler. If MLG is among the levels, ML runs
+instead, and nsys records its ranges with the kernels. On a GPU the profile holds only the recorded steps of that level;
+a CPU run cannot tell nsys when these begin, so the profile holds the whole run.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["PROFILE_FILE", "collects", "command", "levels_under_nsys", "noted", 
 
 PROFILE_FILE: Final = "profile.nsys-rep"
 _VARIABLE: Final = "TRACEKIT_UNDER_NSYS"
-"""Names the file in which the program below nsys notes how far it came."""
+"""Environment variable: the file in which the program under nsys writes its progress."""
 
 _BEGUN, _FINISHED = "begun", "finished"
 _POLL_SECONDS: Final = 0.1
 _GRACE_SECONDS: Final = 60
-"""What nsys is given to write its profile after a Ctrl-C."""
+"""The time that nsys has to write its profile after a Ctrl-C."""
 
 
 def levels_under_nsys(levels: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels that run when these were asked for. Raises UsageError when none of them has ranges to record.
+    """The levels that run if the user asks for `levels`. Raises UsageError if none of them has ranges to record.
 
     >>> levels_under_nsys(("M", "MLG", "metrics"))
     ('M', 'ML', 'metrics')
@@ -49,17 +49,17 @@ def levels_under_nsys(levels: Sequence[Level]) -> tuple[Level, ...]:
 
 
 def under_nsys() -> bool:
-    """Whether this process was started by `profile`, or by one that was."""
+    """True if `profile` started this process or an ancestor of it."""
     return _VARIABLE in os.environ
 
 
 def collects(level: Level, device_type: str) -> bool:
-    """Whether nsys is to be told when the recorded steps of this level begin and end."""
+    """True if nsys must be told when the recorded steps of this level begin and end."""
     return under_nsys() and level == "ML" and device_type == "cuda"
 
 
 def command(nsys: str, words: Sequence[str], folder: Path, *, on_gpu: bool) -> list[str]:
-    """The command line that runs the program `words` below `nsys` and writes `PROFILE_FILE` into `folder`."""
+    """The command line that runs the program `words` under `nsys` and writes `PROFILE_FILE` into `folder`."""
     window = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if on_gpu else []
     return [
         *(nsys, "profile", "-t", "cuda,nvtx,osrt,cudnn,cublas"),
@@ -71,12 +71,12 @@ def command(nsys: str, words: Sequence[str], folder: Path, *, on_gpu: bool) -> l
 
 
 def profile(words: Sequence[str], folder: Path, *, on_gpu: bool) -> int:
-    """Run the capture `words`, which writes into `folder`, below nsys; return the exit code to leave with.
+    """Run the capture `words`, which writes into `folder`, under nsys; return the exit code for this process.
 
-    0: the profile is there, and the manifest names it. Another code: the capture has failed, and has said so itself;
-    a profile that nsys wrote all the same is named too, also after a Ctrl-C. stdout of both goes to stderr.
+    0: the profile exists, and the manifest names it. Another code: the capture has failed and has printed why; if nsys
+    wrote a profile anyway, also after a Ctrl-C, the manifest names it. stdout of both goes to stderr.
 
-    Raises `MissingDependencyError` when nsys is not on the PATH, and `TracekitError` when nsys itself failed.
+    Raises `MissingDependencyError` if nsys is not on the PATH, and `TracekitError` if nsys itself failed.
     """
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -104,7 +104,7 @@ def profile(words: Sequence[str], folder: Path, *, on_gpu: bool) -> int:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Around a capture: note for the `profile` that started this process that it has begun, and that it went well."""
+    """Context of a capture: tells the `profile` that started this process that it has begun, and that it succeeded."""
     path = os.environ.get(_VARIABLE)
     if path is not None:
         Path(path).write_text(_BEGUN, "utf-8")
@@ -129,8 +129,8 @@ def _check_nsys(code: int, *, finished: bool, wrote: bool) -> None:
 def _run(words: list[str], note: Path) -> int:
     """Wait for nsys and return its exit code.
 
-    It gets a group of its own, so that a Ctrl-C reaches it and the program below it once, from here: nsys takes a
-    second one as the wish to write no profile. Raises KeyboardInterrupt once nsys has ended.
+    It has its own process group, so that this process forwards a Ctrl-C to it and its program exactly once: after a
+    second Ctrl-C nsys writes no profile. Raises KeyboardInterrupt once nsys has ended.
     """
     process = subprocess.Popen(
         words,
@@ -140,7 +140,7 @@ def _run(words: list[str], note: Path) -> int:
         start_new_session=True,
     )
     try:
-        # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+        # Polling: once Polars is loaded, Ctrl-C no longer ends a blocking wait.
         while (code := process.poll()) is None:
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Writing a capture: the trace without what names the machine, and both files whole or not at all."""
+"""Writing a capture: the trace without names of the machine, and both files completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
-if TYPE_CHECKING:  # it imports torch, and this module
+if TYPE_CHECKING:  # it imports torch and this module
     from tracekit.capture.sessions import Recorded
 
 __all__ = [
@@ -38,13 +38,13 @@ __all__ = [
 
 TRACE_FILE = "trace.json.gz"
 SCRATCH_PREFIX = ".capture-"
-"""Of folders in which files lie until they are whole."""
+"""Prefix of folders that hold files until they are complete."""
 
 
 _EVENTS = b'"traceEvents"'
-_DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path that the profiler wrote to
+_DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path of the profiler's file
 # A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
-# know it by, and do not tell whose machine it was.
+# recognise it, and do not reveal the user.
 _ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
 CHUNK = 1 << 20
 _OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")
@@ -52,7 +52,7 @@ _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+
 
 
 def without_paths(text: str) -> str:
-    """The text with the folders of absolute paths left out, as they tell whose machine it was.
+    """The text without the folders of absolute paths, which can reveal the user.
 
     >>> without_paths("/home/me/net.py: cannot open '/data/x/train.txt'; use a/b/c")
     "net.py: cannot open 'train.txt'; use a/b/c"
@@ -71,9 +71,9 @@ def trace_file(level: Level, rank: int, ranks: int) -> str:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Create `folder` where it is missing and return it, so that a long run does not fail at its end.
+    """Create `folder` if it is missing and return it, so that a long run does not fail at its end.
 
-    Raises `UsageError` when it cannot be written to.
+    Raises `UsageError` if it cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,16 +86,16 @@ def prepare_folder(folder: Path) -> Path:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """`folder`, made where it is missing, and removed again when the block fails and leaves it empty.
+    """`folder`, created if it is missing, and removed again if the block fails and leaves it empty.
 
-    Raises `UsageError` when it cannot be written to.
+    Raises `UsageError` if it cannot be written to.
     """
     was_there = folder.exists()
     try:
         yield prepare_folder(folder)
     except BaseException:
         if not was_there:
-            with suppress(OSError):  # there is something in it, or it was never made
+            with suppress(OSError):  # it is not empty, or it was never created
                 folder.rmdir()
         raise
 
@@ -109,10 +109,10 @@ def forget_older_traces(folder: Path, manifest: Manifest) -> None:
 
 
 def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = None) -> Manifest:
-    """Write what was recorded as the trace of the manifest's last run, and the manifest; return it as written.
+    """Write the recording as the trace of the manifest's last run, and the manifest; return the manifest as written.
 
-    Both files are complete before either gets its name, so a failure leaves an older capture as it was. Raises
-    `TracekitError` when the profiler wrote a file without events.
+    Both files are complete before either gets its name, so a failure leaves an older capture unchanged. Raises
+    `TracekitError` if the profiler wrote a file without events.
     """
     run = manifest.runs[-1] if manifest.runs else None
     with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
@@ -129,7 +129,7 @@ def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = 
 
 
 def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
-    """Write the trace of a run alone, whole or not at all; return the run with what was found in the trace."""
+    """Write only the trace of a run, completely or not at all; return the run with the defect of the trace, if any."""
     if run.trace is None:
         return run
     with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
@@ -142,7 +142,7 @@ def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
     exported = scratch / "exported.json"
     recorded.export(str(exported))
     if not exported.exists():
-        # The profiler does not tell when it could not write.
+        # The profiler reports no error if it could not write.
         raise UsageError(
             "the profiler could not write its trace", remedy="make room on the disk, or write elsewhere"
         )
@@ -154,12 +154,12 @@ def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
 def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | None:
     """Compress the profiler's JSON file `source` into `target`, with the top-level keys of `added`.
 
-    The values of `added` are JSON. The keys that name the machine are left out and absolute paths in Python
-    frames shortened; every other byte of the events stays as it was. The file is mapped, not loaded.
+    The values of `added` are JSON. The keys that name the machine are left out, and absolute paths in Python
+    frames are shortened; all other bytes of the events stay the same. The file is mapped, not loaded.
 
-    Returns None, or why the events are not valid JSON: a quotation mark in the name of one of the user's own
-    ranges is enough for that, and no reason to lose the recording, which readers can repair. Raises
-    `TracekitError` when there are no events.
+    Returns None, or the reason why the events are not valid JSON. A quotation mark in the name of one of the user's
+    ranges is enough for that; the recording is kept, because readers can repair it. Raises
+    `TracekitError` if there are no events.
     """
     with (
         source.open("rb") as file,
@@ -167,7 +167,7 @@ def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | 
         # No file name and no time in the gzip header: they would say where and when it was packed.
         gzip.GzipFile(filename="", mode="wb", fileobj=raw_target, mtime=0, compresslevel=9) as packed,
     ):
-        # Not a context manager: while an exception holds views into it, closing it would raise another.
+        # Not a context manager: while an exception holds views of it, closing it would raise another exception.
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         header, events = _split(content)
         kept = {key: bytes(value) for key, value in header.items() if key not in _DROPPED_KEYS}
@@ -183,7 +183,7 @@ def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | 
 
 
 def _split(content: mmap.mmap) -> tuple[dict[str, msgspec.Raw], range]:
-    """Return the keys before the events, and where the events' array lies.
+    """Return the keys before the events, and the position of the events' array.
 
     The profiler writes every key before the events, except `traceName`. The events themselves are not
     parsed, because they may not be valid JSON.

@@ -1,4 +1,4 @@
-"""What a capture is to do, as data that a process of another rank can be given. It imports no torch."""
+"""The plan of a capture, as data that can be passed to the process of a rank. It imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST: Final = {
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`workload` as the user named it, how it is to run, what is recorded, and where real data lie (None: made up)."""
+    """`workload` as the user named it, its settings, what to record, and the path of real data (None: made-up data)."""
 
     workload: str
     settings: Settings = msgspec.field(default_factory=Settings)
@@ -29,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     data: str | None = None
 
     def check(self) -> None:
-        """Raise UsageError for a number out of range, or a level that is none, comes twice or is missing."""
+        """Raise UsageError for a number out of range, or for an unknown, repeated or missing level."""
         check_numbers(self.options)
         check_numbers(self.settings)
         unknown = [level for level in self.levels if level not in LEVELS]

@@ -1,4 +1,4 @@
-"""Processes that a capture starts for a rank or for a run of a sweep: their words, and how they ended."""
+"""Processes that a capture starts for a rank or for a run of a sweep: their command lines and their ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START: Final = (
 
 
 def words_of(module: str, plan: Plan, *more: object) -> list[str]:
-    """The command line of a process with this one's import path, which calls `main` of the module with the plan and `more`."""
+    """The command line of a process with the import path of this one; it calls `main` of the module with the plan and `more`."""
     return [
         *(sys.executable, "-c", _START.format(module=module)),
         *(msgspec.json.encode(each).decode() for each in (sys.path, plan)),
@@ -28,7 +28,7 @@ def words_of(module: str, plan: Plan, *more: object) -> list[str]:
 
 
 def ending(code: int | None, *, missing: str) -> str:
-    """How a process ended that left nothing `missing` behind, in words.
+    """The end of a process that did not write the `missing` file, in words.
 
     >>> ending(-11, missing="result"), ending(3, missing="result")
     ('it crashed (SIGSEGV)', 'it ended with exit code 3 and no result')

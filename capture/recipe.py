@@ -1,4 +1,4 @@
-"""What distinguishes one training from another. The loop that all share runs it, in any precision and on any device."""
+"""The parts in which trainings differ. One shared loop runs them, in any precision and on any device."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _nothing_skipped() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A model, its data, and how one is trained on the other.
+    """A model, its data, and how to train the model on the data.
 
-    `dataset` is map-style, and a sample depends on its index and the seed alone. `collate` makes a batch, a nest of
-    tuples, lists and dicts of tensors on the host; None takes torch's own. `forward` gets the model and a batch on
+    `dataset` is map-style, and a sample depends only on its index and the seed. `collate` makes a batch: nested
+    tuples, lists and dicts of tensors on the host; None uses torch's function. `forward` gets the model and a batch on
     the device (without one the model gets the batch's first part), `loss` the output and the same batch, and returns a scalar. `optimizer` makes the optimizer of a
     model, which may be the one here wrapped for several ranks or compiled. `after_update` runs in the optimizer
     phase after each update and gets the model and the number of updates so far (learning rates, averaged
     weights). `skipped` counts the unusable samples of real data so far, over all loader processes.
 
-    `task` is a short noun ("object detection"). `size` is what one sample measures: pixels of a side, tokens,
-    frames. `config` goes into the manifest. `synthetic` says whether the data were made up; None does not say.
+    `task` is a short noun ("object detection"). `size` is the size of one sample: pixels of a side, tokens,
+    frames. `config` goes into the manifest. `synthetic` is true for made-up data; None means unknown.
     """
 
     model: nn.Module

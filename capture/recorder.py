@@ -33,7 +33,7 @@ from tracekit.manifest import Level, Manifest, Run, Settings
 __all__ = ["QUIET_SECONDS", "record", "train_step"]
 
 QUIET_SECONDS: Final = 10
-"""A level that takes longer says how far it is, at most this often, so that a line is nothing beside the steps."""
+"""A longer level reports its progress at most this often, so that the cost of a line is negligible."""
 
 
 def record(
@@ -46,11 +46,11 @@ def record(
 ) -> Manifest:
     """Build the workload and run it at each level; return the manifest, with the runs of this rank.
 
-    Traces go into `folder` as each level ends, and so does the manifest when there is only one rank: what was finished
-    before an interruption or a failure stays, and the manifest says why it stopped. Of several ranks each hands its
-    manifest to `keep` whenever a level has ended. Raises OutOfMemoryError when a
-    step does not fit the memory; UsageError when a setting does not suit the workload or the device is not there;
-    WorkloadError when code that is not tracekit's own raised; TracekitError when the profiler wrote no events.
+    At the end of each level, its trace goes into `folder`, and for a single rank also the manifest. So finished levels
+    survive an interruption or a failure, and the manifest says why the capture stopped. With several ranks, each rank
+    passes its manifest to `keep` after each level. Raises OutOfMemoryError if a step does not fit into memory;
+    UsageError if a setting does not suit the workload or the device does not exist; WorkloadError if code other than
+    tracekit's raised an error; TracekitError if the profiler wrote no events.
     """
     settings = plan.settings
     device = resolve_device(_own_device(settings, rank))
@@ -102,7 +102,7 @@ class _Capture:
         )
 
     def run(self, progress: Callable[[str], None]) -> None:
-        # The very first step allocates and chooses algorithms: it is no one's warm-up.
+        # The very first step allocates memory and chooses algorithms: it does not count as a warm-up step.
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
             progress(_announced(level, self.plan.options.steps))
@@ -116,7 +116,7 @@ class _Capture:
                 self._run_level(level, progress)
 
     def stop(self, error: BaseException) -> None:
-        """Say in the manifest, where there is one already, why it is not whole."""
+        """Write into the manifest, if there is one already, why it is incomplete."""
         if self.manifest.runs and self._keep is None:
             text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(text.split())
@@ -154,7 +154,7 @@ class _Capture:
             progress(f"{done} of {total} steps are done, {options.wait + options.warmup} of them warm-up")
 
     def _add(self, run: Run, recorded: Recorded | None) -> None:
-        """Write the run; where that fails, the manifest goes on without it, as its trace is not there."""
+        """Write the run; if that fails, the manifest leaves it out, because its trace does not exist."""
         before = self.manifest
         self.manifest = msgspec.structs.replace(before, runs=[*before.runs, run])
         try:
@@ -171,7 +171,7 @@ class _Capture:
             self.manifest = write_capture(self.folder, self.manifest, recorded)
 
     def _count_flops(self) -> None:
-        """Of one step. Compiled blocks hide their operators, so that there is nothing to count."""
+        """Count the FLOPs of one step, except for compiled blocks, which hide their operators."""
         if self.plan.settings.compile:
             return
         with flop_counter() as counter:
@@ -180,7 +180,7 @@ class _Capture:
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
 
     def _measure_counters(self) -> None:
-        """Of one step, into a trace of its own; the manifest says why when there are none."""
+        """Record the counters of one step as a separate trace; if there are none, the manifest says why."""
         settings = self.plan.settings
         with tempfile.TemporaryDirectory(dir=self.folder, prefix=SCRATCH_PREFIX) as scratch:
             exported = Path(scratch) / "counters.json"
@@ -250,4 +250,4 @@ def _build(plan: Plan, device: torch.device) -> Workload:
 
 
 _OF_THE_LOOP = ("precision", "compile", "channels_last", "accumulate", "checkpoint_activations", "ranks")
-"""Settings that only the shared loop can follow."""
+"""Settings that only the shared loop supports."""

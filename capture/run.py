@@ -19,7 +19,7 @@ __all__ = ["CaptureResult", "run"]
 
 @dataclass(frozen=True, slots=True)
 class CaptureResult:
-    """Where a capture was written: its folder, the traces in it, and what ran (`manifest`)."""
+    """A finished capture: its folder, the traces in it, and its `manifest`."""
 
     folder: Path
     manifest: Manifest
@@ -31,7 +31,7 @@ class CaptureResult:
 
     @property
     def trace(self) -> Path:
-        """The profiler's trace of the first rank. Raises LookupError when the level MLG was not run."""
+        """The profiler's trace of the first rank. Raises LookupError if the level MLG was not run."""
         for run in self.manifest.runs:
             if run.level == "MLG" and run.trace is not None:
                 return self.folder / run.trace
@@ -55,14 +55,14 @@ def run(
 ) -> CaptureResult:
     """Train `workload` for a few steps at each level and write traces and `manifest.json` into the folder `out`.
 
-    The level M times the same number of steps without the profiler, so that the manifest tells what recording costs.
-    `settings` say how the training runs, `options` how the profiler is set. `data` is a file or folder of real data,
-    None lets the workload make some up. `progress` receives one line of text per stage. Sets torch's random seed.
+    The level M times the same number of steps without the profiler, so that the manifest shows the cost of recording.
+    `settings` are those of the training, `options` those of the profiler. `data` is a file or folder of real data; with
+    None the workload makes up its data. `progress` receives one line of text per stage. Sets torch's random seed.
 
-    Raises `MissingDependencyError` without torch; `UsageError` for an unknown workload, a device that is not
-    there, a number out of range, a step that does not fit the memory or a folder that cannot be written to;
-    `WorkloadError` when a user's own workload raised; `TracekitError` when the profiler wrote no events. What was
-    finished before stays, and its manifest says why it stopped.
+    Raises `MissingDependencyError` without torch; `UsageError` for an unknown workload, a missing device, a number
+    out of range, a step that does not fit into memory or a folder that cannot be written to; `WorkloadError` if a
+    user's own workload raised an error; `TracekitError` if the profiler wrote no events. Levels that were finished
+    before stay, and the manifest says why the capture stopped.
     """
     plan = Plan(
         workload=workload,
@@ -79,8 +79,8 @@ def run(
         raise UsageError(
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"
         )
-    # Read when torch is loaded: without them each recording prints lines about itself, and a warning of the allocator
-    # that memory was in use before.
+    # torch reads them when it is loaded. Without them each recording prints lines about itself, and the
+    # allocator's warning that memory was in use before.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with new_folder(Path(out)) as folder:

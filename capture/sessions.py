@@ -44,14 +44,14 @@ __all__ = ["Recorded", "Session", "recording", "session"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a level left behind: `export` writes its trace to a path; `layers` is None where none were marked."""
+    """The recording of a level: `export` writes its trace to a path; `layers` is None if no layers were marked."""
 
     export: Callable[[str], object]
     layers: LayerTable | None = None
 
 
 class Session:
-    """A capture under way; made by `session`. Call `step()` at the end of every training step."""
+    """A running capture; made by `session`. Call `step()` at the end of every training step."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether all the steps have been recorded; later steps run unrecorded."""
+        """True once all steps are recorded; later steps run without recording."""
         return self._step >= self._total
 
     def phase(self, name: Phase) -> AbstractContextManager[object]:
@@ -95,7 +95,7 @@ class Session:
         following = self._step + 1
         if following in (self._first, self._total):
             # Work queued before the first recorded step must not run into it, and the work of the last one must
-            # be over before recording ends. In between the host runs ahead as it always does.
+            # be over before recording ends. In between, the host runs ahead as usual.
             synchronize(self._device)
             if self._window is not None:
                 self._window.toggle()
@@ -113,11 +113,11 @@ class Session:
             self._clock.start()
 
     def recorded_step_times_ns(self) -> list[int]:
-        """Return the duration of each recorded step in ns, the profiler's own work between steps left out."""
+        """Return the duration of each recorded step in ns, without the profiler's own work between steps."""
         return self._clock.durations_ns()
 
     def require_done(self) -> None:
-        """Raise `UsageError` unless all the steps were recorded."""
+        """Raise `UsageError` unless all steps were recorded."""
         if not self.done:
             raise UsageError(
                 f"the loop ended after {self._step} of {self._total} steps, so nothing was written",
@@ -125,7 +125,7 @@ class Session:
             )
 
     def close(self) -> None:
-        """End the range of a step that was not ended, and what a tool still collects."""
+        """End the range of an unfinished step, and the range that a tool collects."""
         self._range.close()
         if self._window is not None:
             self._window.close()
@@ -137,13 +137,13 @@ def recording(
 ) -> Iterator[Session]:
     """Record the training loop in the block at a level; then the `Session` has `recorded`, if the level has a trace.
 
-    Raises `UsageError` when a module is compiled in place or the block ends before all the steps were recorded.
+    Raises `UsageError` if a module is compiled in place or the block ends before all steps were recorded.
     """
     timed = TimedMarks() if level == "ML" else None
     plain: Marks = timed or (
         ProfilerMarks(shapes_recorded=options.record_shapes) if level == "MLG" else NoMarks()
     )
-    # Below our own nsys the level M runs bare: its steps would stand in the profile a second time.
+    # Under our own nsys, the level M has no ranges: its steps would appear in the profile a second time.
     marks = plain if level == "M" and under_nsys() else WithNvtx.if_attached(plain)
     window = ToolWindow() if collects(level, device.type) else None
     with ExitStack() as stack:
@@ -183,8 +183,8 @@ def session(
     Yields the `Session`, whose `manifest` is set once the block has ended. `workload`, `config`, `seed` and
     `samples_per_step` (for the throughput) only go into the manifest.
 
-    Raises `UsageError` when `out_dir` cannot be written to, the device is not there, a module is compiled in place, an
-    option is out of range, or the block ends before all the steps were recorded; `TracekitError` when the
+    Raises `UsageError` if `out_dir` cannot be written to, the device does not exist, a module is compiled in place, an
+    option is out of range, or the block ends before all steps were recorded; `TracekitError` if the
     profiler wrote no events. An exception from the block passes through, and nothing is written.
     """
     options = options or CaptureOptions()

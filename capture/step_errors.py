@@ -1,4 +1,4 @@
-"""What a training step may raise, as an error that says whose it is and what to do."""
+"""Errors of a training step, turned into errors that name their source and the remedy."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _HEARD_SECONDS: Final = 1
 
 @contextmanager
 def own_errors(plan: Plan) -> Iterator[None]:
-    """Turn what the block raises into an error that says whose it is.
+    """Turn errors of the block into errors that name their source.
 
-    Raises OutOfMemoryError when a step does not fit the memory; UsageError when the disk or the shared memory is full;
-    TracekitError when a loader process ended; WorkloadError for anything else in code that is not tracekit's own.
+    Raises OutOfMemoryError if a step does not fit into memory; UsageError if the disk or the shared memory is full;
+    TracekitError if a loader process ended; WorkloadError for any other error in code that is not tracekit's.
     """
     try:
         yield
     except (TracekitError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a word
+    except (Exception, SystemExit) as error:  # a script that exits would end the capture without a message
         plain = _of_machine(error, plan)
         if plain is not None:
             raise plain from error
@@ -61,7 +61,7 @@ def own_errors(plan: Plan) -> Iterator[None]:
 
 
 def _of_machine(error: BaseException, plan: Plan) -> TracekitError | None:
-    """The error as one line, where it is one of those that the machine causes and not the code."""
+    """The error as one line, if the machine and not the code causes it."""
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return UsageError("the disk is full", remedy="make room, or write elsewhere")
@@ -83,13 +83,13 @@ def _of_machine(error: BaseException, plan: Plan) -> TracekitError | None:
 
 
 def _while_receiving(error: BaseException) -> bool:
-    """Whether it came up while a batch was taken from a loader process, which then is no longer there to hand it over."""
+    """True if it arose while a batch was taken from a loader process, which has then ended."""
     files = (Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(file.name in _RECEIVING and file.parent.name == "multiprocessing" for file in files)
 
 
 def _of_lost_loader() -> TracekitError | None:
-    """Torch raises how a loader ended, whenever it hears of that: a moment later."""
+    """Torch raises an error about a loader's end when it learns of it, a moment later."""
     try:
         time.sleep(_HEARD_SECONDS)
     except RuntimeError as error:
@@ -100,7 +100,7 @@ def _of_lost_loader() -> TracekitError | None:
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
-    """Of the error and of what it was raised from: a loader's end is told twice, and only the first says how."""
+    """The error and its causes: a loader's end is reported twice, and only the first report says how it ended."""
     while error is not None:
         yield str(error)
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""The part of a traceback that is a user's: from his own file on, without the frames of tracekit above it."""
+"""The user's part of a traceback: from the user's own file on, without the frames of tracekit above it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def own_text(error: BaseException) -> str:
 def own_part(error: BaseException, file: Path | None) -> str:
     """The traceback of an error as Python prints it, from the first frame in `file` on, in each error of its chain.
 
-    Without a frame in `file`, the frames of tracekit and of the import at its top are left out. Empty when no frame
-    is left, as then the error was raised by tracekit's own loop, and its text says all.
+    Without a frame in `file`, the frames of tracekit and of the import at its top are left out. Empty if no frame
+    is left: then tracekit's own loop raised the error, and its text is enough.
     """
     own = None if file is None else os.path.realpath(file)
     summary = traceback.TracebackException.from_exception(error)
@@ -61,7 +61,7 @@ def _first_own(stack: traceback.StackSummary, own: str | None) -> int:
 
 
 def _chain(error: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """The error, and those that it was raised from or beside."""
+    """The error with its causes and contexts."""
     queue = [error]
     while queue:
         part = queue.pop()
@@ -70,7 +70,7 @@ def _chain(error: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _cut(text: str, own: str | None) -> str:
-    """A traceback that is text already, without the frames before the first in the file `own`."""
+    """A traceback as text, without the frames before the first frame in the file `own`."""
     lines = text.rstrip().splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith(f'  File "{own}", ')), 1)
     return "\n".join([*lines[:1], *lines[first:], ""])

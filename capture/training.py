@@ -23,7 +23,7 @@ _IMAGE_DIMENSIONS = 4
 
 
 def moved(batch: Any, device: torch.device, *, channels_last: bool = False) -> Any:
-    """The same nest of tuples, lists and dicts with its tensors on the device; other values as they are."""
+    """The same nested tuples, lists and dicts with their tensors on the device; other values unchanged."""
     if isinstance(batch, torch.Tensor):
         if channels_last and batch.dim() == _IMAGE_DIMENSIONS:
             return batch.to(device, non_blocking=True, memory_format=torch.channels_last)
@@ -39,8 +39,8 @@ def moved(batch: Any, device: torch.device, *, channels_last: bool = False) -> A
 class Training:
     """A `Workload` made of a recipe and settings: one step is `accumulate` batches and one update.
 
-    `model` is the bare model, whose modules are marked as layers; what runs may be that model inside a wrapper for
-    several ranks. Raises UsageError when the settings ask for blocks where the model has none.
+    `model` is the bare model, whose modules are marked as layers; the training may run it inside a wrapper for
+    several ranks. Raises UsageError if the settings need repeated blocks and the model has none.
     """
 
     def __init__(self, recipe: Recipe, settings: Settings, device: torch.device) -> None:
@@ -75,7 +75,7 @@ class Training:
         return self.recipe.batch * self.settings.accumulate * self.settings.ranks
 
     def batches(self) -> Iterator[list[Any]]:
-        """The batches of each step, on the host, without end."""
+        """The batches of each step, on the host, in an endless loop."""
         settings, on_gpu = self.settings, self.device.type == "cuda"
         pinned = on_gpu if settings.pin_memory is None else settings.pin_memory
         sampler: DistributedSampler[Any] | None = (
@@ -148,7 +148,7 @@ class Training:
         self._is_ready = True
 
     def _unsynchronised(self, *, last: bool) -> AbstractContextManager[object]:
-        """Several ranks exchange their gradients once a step, with its last batch."""
+        """Several ranks exchange their gradients once per step, with its last batch."""
         pause = getattr(self._runs, "no_sync", None)
         return nullcontext() if last or pause is None else pause()
 

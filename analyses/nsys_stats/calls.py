@@ -1,15 +1,15 @@
 """Calls on the host, and how they launch kernels: `cuda_api_sum`, `osrt_sum`, `cuda_api_trace`, `cuda_kern_exec_sum` and
 `cuda_kern_exec_trace`.
 
-As NVIDIA's guide has it: the *API time* is that of the call that launches the kernel; the *queue time* runs from the
-end of the call to the start of the kernel, and is none where the kernel began before the call returned; the *kernel
-time* is that on the device; the *total time* runs from the start of the call to its end or the kernel's, whichever is
-later. Statistics of queue times are of the positive ones, which `QCount` counts.
+NVIDIA's guide defines these times. The *API time* is the duration of the call that launches the kernel. The *queue
+time* runs from the end of the call to the start of the kernel; there is none if the kernel began before the call
+returned. The *kernel time* is the time on the device. The *total time* runs from the start of the call to the end of
+the call or of the kernel, the later one. Statistics of queue times cover the positive ones, which `QCount` counts.
 
-Chosen where it is silent: a call of the driver inside one of the runtime is a call of its own, as it is in the profile.
-Names have no version suffix. What a call returned and a thread's priority are not read. Each kernel of a CUDA graph has
-the launch of the graph. Kernels with their launches are ordered by their total time; those of the trace by the start of
-the call. A kernel whose launch was not recorded has no row.
+The guide does not define some details. Here a driver call inside a runtime call is a separate call, as in the profile.
+Names have no version suffix. Return values of calls and priorities of threads are not read. Each kernel of a CUDA
+graph has the launch of the graph. Rows of the summary are sorted by total time, those of the trace by the start of the
+call. A kernel without a recorded launch has no row.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def cuda_kern_exec_trace(traces: Sequence[Trace]) -> Rows:
 
 
 def _executions(trace: Trace) -> pl.DataFrame:
-    """Each kernel with a launch: its own columns, those of the call (`api_*`), and the `queue` and `total` times."""
+    """Each kernel with a launch: its own columns, the columns of the call (`api_*`), and the `queue` and `total` times."""
     rows = trace.device.filter((pl.col("kind") == "kernel") & pl.col("launch_id").is_not_null())
     launches = trace.host.select(
         *("process_id", "thread_id"),

@@ -1,19 +1,19 @@
-"""The reports and rules by NVIDIA's names, each a record: what it asks, what it needs, its rows and its columns.
+"""The reports and rules by NVIDIA's names, each a record with its question, its needs, its rows and its columns.
 
-After the sections "Statistical Reports Shipped With Nsight Systems" and "Expert Systems Rules" of NVIDIA's
+They follow the sections "Statistical Reports Shipped With Nsight Systems" and "Expert Systems Rules" of NVIDIA's
 Post-Collection Analysis Guide (https://docs.nvidia.com/nsight-systems/AnalysisGuide/). The headings are those that
 `nsys stats` and `nsys analyze` print with their default units, ns and MB (10⁶ bytes).
 
-A rule shows those rows of a report, or of copies and fills with the calls that launched them, of which `where` is true. As
-NVIDIA's guide has it:
+A rule shows the rows for which `where` is true: rows of a report, or copies and fills with the calls that launched them.
+NVIDIA's guide defines the rules:
 
 * `cuda_memcpy_async`: asynchronous copies from or to pageable memory, which become synchronous.
 * `cuda_memcpy_sync`: copies by calls that block the host, but none of 64 KB or less from host to device.
 * `cuda_memset_sync`: synchronous fills of pinned host memory or of unified memory.
 * `cuda_api_sync`: `cudaDeviceSynchronize` and `cudaStreamSynchronize`.
 
-Chosen where it is silent: 64 KB is 65,536 bytes. A copy from device to device is none that blocks the host. HIP's calls count
-like CUDA's.
+The guide does not define some details. Here 64 KB is 65,536 bytes, a copy from device to device does not block the host, and
+HIP's calls count like CUDA's.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = ["CATALOGUE", "DEFAULT_REPORTS", "ELSEWHERE", "RULES", "NsysEntry"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysEntry(Entry):
-    """A report or a rule; `key` is its name at NVIDIA, `schema` has its headings in NVIDIA's order, `needs` keys of MISSING.
+    """A report or a rule; `key` is NVIDIA's name of it, `schema` has NVIDIA's headings in order, `needs` holds keys of MISSING.
 
     * `target`: the function that makes its rows (`module:function`)
-    * `by`: of a summary the headings by which the rows are summed up, and what stands below each
-    * `count`: the heading of their number
-    * `where`: of a rule the rows that it shows
+    * `by`: for a summary, the headings by which it groups the rows, and the expression for each
+    * `count`: the heading of the number of rows in a group
+    * `where`: for a rule, the condition of the rows that it shows
     """
 
     target: str
@@ -53,7 +53,7 @@ class NsysEntry(Entry):
     where: pl.Expr | None = None
 
     def rows(self, traces: Sequence[Trace]) -> Rows:
-        """The rows that it is made of."""
+        """The rows from which its table is made."""
         module, _, attribute = self.target.partition(":")
         loaded: Any = getattr(import_module(f"{__package__}.{module}"), attribute)
         function: Callable[[Sequence[Trace]], Rows] = loaded
@@ -62,29 +62,29 @@ class NsysEntry(Entry):
 
 _TEXTS: Final = """
 nvtx_sum: NVTX Range Summary: Which ranges take the host's time?
-osrt_sum: OS Runtime Summary: Which calls of the operating system take the host's time?
-cuda_api_sum: CUDA API Summary: Which calls of the CUDA API take the host's time?
+osrt_sum: OS Runtime Summary: Which operating-system calls take the host's time?
+cuda_api_sum: CUDA API Summary: Which CUDA API calls take the host's time?
 cuda_gpu_kern_sum: CUDA GPU Kernel Summary: Which kernels take the device's time?
 cuda_gpu_mem_time_sum: CUDA GPU MemOps Summary (by Time): Which copies and fills take the device's time?
-cuda_gpu_mem_size_sum: CUDA GPU MemOps Summary (by Size): How much is copied and filled?
-cuda_gpu_kern_gb_sum: CUDA GPU Kernel/Grid/Block Summary: Which kernels take the device's time, by the shape of their launch?
+cuda_gpu_mem_size_sum: CUDA GPU MemOps Summary (by Size): How many bytes do copies and fills write?
+cuda_gpu_kern_gb_sum: CUDA GPU Kernel/Grid/Block Summary: Which kernels take the device's time, by name, grid and block?
 cuda_gpu_sum: CUDA GPU Summary (Kernels/MemOps): Which kernels, copies and fills take the device's time?
-cuda_gpu_trace: CUDA GPU Trace: What ran on the device, one after the other?
-cuda_api_trace: CUDA API Trace: Which calls of the CUDA API were made, one after the other?
-cuda_kern_exec_sum: CUDA Kernel Launch & Exec Time Summary: How long do kernels take to launch, to wait and to run?
+cuda_gpu_trace: CUDA GPU Trace: What ran on the device, and when?
+cuda_api_trace: CUDA API Trace: Which CUDA API calls were made, and when?
+cuda_kern_exec_sum: CUDA Kernel Launch & Exec Time Summary: How long do kernels take to launch, wait in the queue and run?
 cuda_kern_exec_trace: CUDA Kernel Launch & Exec Time Trace: When was each kernel launched, and when did it run?
-nvtx_pushpop_sum: NVTX Push/Pop Range Summary: Which ranges that nest take the host's time?
-nvtx_startend_sum: NVTX Start/End Range Summary: Which ranges that need not nest take the host's time?
-nvtx_pushpop_trace: NVTX Push/Pop Range Trace: Which ranges lie in which?
-nvtx_kern_sum: NVTX Range Kernel Summary: Which kernels are launched in which ranges?
-nvtx_gpu_proj_sum: NVTX GPU Projection Summary: How long does the device work on what each range launched?
-nvtx_gpu_proj_trace: NVTX GPU Projection Trace: When does the device work on what each range launched?
-cuda_memcpy_async: CUDA Async Memcpy with Pageable Memory: Which asynchronous copies block, because their memory is pageable?
+nvtx_pushpop_sum: NVTX Push/Pop Range Summary: Which push/pop ranges take the host's time?
+nvtx_startend_sum: NVTX Start/End Range Summary: Which start/end ranges take the host's time?
+nvtx_pushpop_trace: NVTX Push/Pop Range Trace: How are the push/pop ranges nested?
+nvtx_kern_sum: NVTX Range Kernel Summary: Which kernels does each range launch?
+nvtx_gpu_proj_sum: NVTX GPU Projection Summary: How long does the device take for the work that each range launches?
+nvtx_gpu_proj_trace: NVTX GPU Projection Trace: When does the device run the work that each range launches?
+cuda_memcpy_async: CUDA Async Memcpy with Pageable Memory: Which asynchronous copies block because their memory is pageable?
 cuda_memcpy_sync: CUDA Synchronous Memcpy: Which copies block the host?
 cuda_memset_sync: CUDA Synchronous Memset: Which fills block the host?
 cuda_api_sync: CUDA Synchronization APIs: Where does the host wait for the device?
 """
-"""A line each: the key, the title and the question."""
+"""One line per entry: the key, the title and the question."""
 
 _SUM = ("Time (%)", "Total Time (ns)")
 _PLACE = "PID, Device ID, Context ID, Green Context ID, Stream ID, API Name"
@@ -133,7 +133,7 @@ def _entry(
 def _sum(
     key: str, needs: str, target: str, by: Mapping[str, pl.Expr], count: str, columns: str = ""
 ) -> NsysEntry:
-    """A summary: its columns are time, number, spread, and then the headings by which it sums up."""
+    """A summary: its columns are time, count, spread, and then the headings by which it groups."""
     names = _list(columns) or tuple(by)
     average = () if len(names) > 2 else ("Avg (ns)",)
     shown = (*_SUM, count, *average, *(name for name in names if name != "Style"))
@@ -247,9 +247,9 @@ CATALOGUE: Final[dict[str, NsysEntry]] = {entry.key: entry for entry in _ENTRIES
 """The reports, then the rules, by name."""
 RULES: Final = tuple(entry.key for entry in _ENTRIES if entry.where is not None)
 DEFAULT_REPORTS: Final = tuple(CATALOGUE)[:6]
-"""What `nsys stats` shows when no report is named."""
+"""The reports that `nsys stats` shows if you name none."""
 ELSEWHERE: Final = {
-    "gpu_gaps": "tracekit idle lists the gaps of each device with their causes, and long_gaps of tracekit report weighs them",
-    "gpu_time_util": "low_utilisation and low_part_of_step of tracekit report look for it",
+    "gpu_gaps": "tracekit idle lists the gaps of each device with their causes, and the finding long_gaps of tracekit report weighs them",
+    "gpu_time_util": "the findings low_utilisation and low_part_of_step of tracekit report answer it",
 }
-"""Rules of NVIDIA's that another command answers."""
+"""NVIDIA's rules whose question another command answers."""

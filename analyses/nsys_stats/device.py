@@ -1,10 +1,10 @@
-"""What runs on the device: the rows of `cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_mem_time_sum` and
-`cuda_gpu_sum`, `cuda_gpu_mem_size_sum`, `cuda_gpu_trace`, and the copies and fills that rules look at.
+"""Activities of the device: the rows of `cuda_gpu_kern_sum`, `cuda_gpu_kern_gb_sum`, `cuda_gpu_mem_time_sum` and
+`cuda_gpu_sum`, `cuda_gpu_mem_size_sum`, `cuda_gpu_trace`, and the copies and fills for the rules.
 
-Chosen where NVIDIA's guide is silent: kernels whose launch was not recorded count. Where only whole CUDA graphs were
-traced, these are rows of `cuda_gpu_sum` (category `CUDA_GRAPH`) and of `cuda_gpu_trace`, so that no device time is
-lost; they are no kernels. Fills are among the memory operations. A copy of unknown size counts in time, not in size.
-Static shared memory is what is known in sum less what is known as dynamic.
+NVIDIA's guide does not define some details. Here kernels without a recorded launch count. If only whole CUDA graphs
+were traced, they are rows of `cuda_gpu_sum` (category `CUDA_GRAPH`) and of `cuda_gpu_trace`, so that no device time is
+lost, but they are not kernels. Fills are memory operations. A copy of unknown size counts in time, not in size.
+Static shared memory is the recorded sum minus the recorded dynamic shared memory.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ def _moves() -> pl.Expr:
 
 
 def _operations(rows: pl.DataFrame) -> pl.Series:
-    """NVIDIA's name of a copy or fill, and the own name of any other activity."""
+    """NVIDIA's name of a copy or fill, and the recorded name of any other activity."""
     own = renamed(rows["name"], pl.col("text"))
     return rows.select(pl.when(_moves()).then(renamed(rows["name"], operation())).otherwise(own)).to_series()
 
 
 def _api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
-    """The name of the call that launched each row; null where it is unknown."""
+    """The name of the call that launched each row; null if it is unknown."""
     parts = []
     for part, trace in enumerate(traces):
         launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
@@ -146,7 +146,7 @@ def _api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
 
 
 def _device_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
-    """`NVIDIA H100 (0)`; the number alone of a device whose name the trace does not tell."""
+    """`NVIDIA H100 (0)`; only the number if the trace does not name the device."""
     devices = [
         (part, device.device_id, f"{device.name} ({device.device_id})".strip())
         for part, trace in enumerate(traces)

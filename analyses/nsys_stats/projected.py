@@ -1,9 +1,9 @@
-"""Which device work was launched in which range, without a row per pair.
+"""The device work that each range launched, without a row per pair.
 
 The calls that launched work are sorted by thread and start, as host spans are. The work of a range is then a slice
-of them: from the first call that begins in the range to the last one that ends in it, on the range's thread. Sums over a
+of them: from the first call that begins in the range to the last call that ends in it, on the range's thread. Sums over a
 slice are differences of prefix sums; the earliest start and the latest end come from tables of the extremes of
-1, 2, 4, … neighbours, of which one is held at a time. So the cost does not grow with the depth of the ranges.
+1, 2, 4, … neighbours, one table at a time. So the cost does not grow with the depth of the ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracekit.trace import Trace, one_of
 __all__ = ["Launched", "Slices", "launched", "pairs_of", "slice_extremes", "slices_of"]
 
 _PATIENCE: Final = 64
-"""Calls at the end of a slice that are looked at; on one thread at most one can reach over the end of a range."""
+"""The number of calls at the end of a slice that are checked; on one thread, at most one can cross the end of a range."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,8 +29,8 @@ class Launched:
     """Device work by its launch.
 
     * `rows`: `name`, `start` and `duration` of each activity, in the order of the calls
-    * `calls`: those that launched something, by thread and start: `process_id`, `thread_id`, `start`, `end`
-    * `first`: the row of the first activity of each call; one entry more, the end
+    * `calls`: the calls that launched work, by thread and start: `process_id`, `thread_id`, `start`, `end`
+    * `first`: the row of the first activity of each call, followed by the end of the rows
     """
 
     rows: pl.DataFrame
@@ -40,14 +40,14 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slices:
-    """For each range the rows of `Launched` from `low` to before `high`; as many when there are none."""
+    """For each range the rows of `Launched` from `low` to before `high`; both are equal if there are none."""
 
     low: Int64Array
     high: Int64Array
 
 
 def launched(trace: Trace, *kinds: str) -> Launched:
-    """The activities of these kinds (of all, when none is named) whose launch was recorded."""
+    """The activities of these kinds (all kinds by default) whose launch was recorded."""
     device = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
     rows = device.filter(pl.col("launch_id").is_not_null()).select("name", "start", "duration", "launch_id")
     rows = rows.sort("launch_id", "start", maintain_order=True)
@@ -58,7 +58,7 @@ def launched(trace: Trace, *kinds: str) -> Launched:
 
 
 def slices_of(ranges: pl.DataFrame, work: Launched) -> Slices:
-    """Which work was launched in each range: on its process and thread, by calls that begin and end in it."""
+    """The work that each range launched: on its process and thread, by calls that begin and end in it."""
     thread = ["process_id", "thread_id"]
     calls = work.calls.select(*thread, "start").with_row_index("call").sort("start", maintain_order=True)
     spans = ranges.select(*thread, "start", (pl.col("start") + pl.col("duration")).alias("end"))
@@ -102,7 +102,7 @@ def slice_extremes(
         if height:
             table, width = pick(table[:-width], table[width:]), 2 * width
         mine = np.flatnonzero(level == height)
-        # Two overlapping stretches of 2^height values cover the slice.
+        # Two overlapping runs of 2^height values cover the slice.
         extremes[mine] = pick(table[slices.low[mine]], table[slices.high[mine] - width])
     return extremes
 

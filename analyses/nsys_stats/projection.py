@@ -1,17 +1,17 @@
 """Reports that project ranges onto the device: `nvtx_gpu_proj_sum`, `nvtx_gpu_proj_trace`, `nvtx_kern_sum`.
 
-As NVIDIA's guide has it: device work is *in* a range when the call that launched it lies in the range, on the same
-process and thread; work lies in every range around its launch. The projected range goes from the first start to the last
-end of that work; the time of ranges inside is not subtracted, so that sums can exceed the time of the trace. Only
-ranges with device work have a row, and only those that begin and end on one thread.
+In NVIDIA's guide, device work is *in* a range if the call that launched it lies in the range, on the same process and
+thread; work lies in every range around its launch. The projected range goes from the first start to the last end of that
+work. The time of ranges inside is not subtracted, so sums can exceed the time of the trace. Only ranges with device work
+have a row, and only if they begin and end on one thread.
 
-So what another thread launches counts for the ranges of that thread: PyTorch's backward pass runs on its own, and is in
-no range of the forward pass. `tracekit layers` follows it back.
+Work that another thread launches therefore counts for the ranges of that thread: PyTorch's backward pass runs on a
+separate thread and is in no range of the forward pass. `tracekit layers` attributes it to the layers.
 
-Chosen where the guide is silent: device work is kernels, copies, fills and whole CUDA graphs; all kernels of a graph
-belong to the call that launched it. A start/end range has level 0 and no children. In `nvtx_kern_sum` a kernel counts once
-in a row (`Kern Inst`), even when ranges of one name lie in each other; each of these ranges counts (`NVTX Inst`). Its ranges go down to
-level 64.
+The guide does not define some details. Here device work is kernels, copies, fills and whole CUDA graphs; all kernels of a
+graph belong to the call that launched it. A start/end range has level 0 and no children. In `nvtx_kern_sum` a kernel counts
+once in a row (`Kern Inst`), even if ranges of one name are nested; each of these ranges counts (`NVTX Inst`). It uses ranges
+up to level 64.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tracekit.trace import Trace
 __all__ = ["nvtx_gpu_proj_sum", "nvtx_gpu_proj_trace", "nvtx_kern_sum"]
 
 _PAIRS: Final = 4_000_000
-"""Pairs of a range and a kernel that are held at once; the ranges of one name stay together."""
+"""The most pairs of a range and a kernel that are held at once; the ranges of one name stay together."""
 
 
 def nvtx_gpu_proj_trace(traces: Sequence[Trace]) -> Rows:
@@ -70,7 +70,7 @@ def nvtx_gpu_proj_sum(traces: Sequence[Trace]) -> Rows:
 
 
 def nvtx_kern_sum(traces: Sequence[Trace]) -> Rows:
-    """Kernels by the ranges that they were launched in."""
+    """Kernels by the ranges that launched them."""
     frames, deep = [], 0
     for trace, styles in _styles(traces):
         work = launched(trace, "kernel")
@@ -84,12 +84,12 @@ def nvtx_kern_sum(traces: Sequence[Trace]) -> Rows:
 
 
 def _styles(traces: Sequence[Trace]) -> Iterator[tuple[Trace, tuple[pl.DataFrame, pl.DataFrame]]]:
-    """Each trace with its ranges, those that nest and those that need not."""
+    """Each trace with its push/pop ranges and its start/end ranges."""
     return zip(traces, zip(nested(traces), unnested(traces, one_thread=True), strict=True), strict=True)
 
 
 def _projected(trace: Trace, ranges: pl.DataFrame, *, stacks: bool = False) -> pl.DataFrame:
-    """The ranges with device work: their columns, when the work ran, and with `stacks` the ranges around each."""
+    """The ranges with device work: their columns, the times of the work, and with `stacks` the ranges around each."""
     work = launched(trace)
     slices = slices_of(ranges, work)
     rows = np.flatnonzero(slices.high > slices.low)
@@ -146,7 +146,7 @@ def _by_kernel(ranges: pl.DataFrame, slices: Slices, work: Launched) -> pl.DataF
 
 
 def _overlap(keys: Int64Array, slices: Slices) -> bool:
-    """Whether ranges of one key, sorted by their slices, share work."""
+    """True if ranges of one key, sorted by their slices, share work."""
     same = keys[1:] == keys[:-1]
     return bool((same & (slices.low[1:] < slices.high[:-1])).any())
 

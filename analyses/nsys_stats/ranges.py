@@ -1,13 +1,13 @@
-"""The ranges of a trace: those that nest on a thread (push/pop), and those that need not (start/end): the rows of
+"""The ranges of a trace: push/pop ranges, which nest on a thread, and start/end ranges, which need not nest: the rows of
 `nvtx_sum`, `nvtx_pushpop_sum` and `nvtx_startend_sum`, and `nvtx_pushpop_trace`.
 
 Push/pop ranges are the host spans that NVTX would record: steps, annotations (`record_function`), layers, and
 operators, which `emit_nvtx` turns into ranges; not calls of cuBLAS, cuDNN and MPI that nsys traced without NVTX. A range's
-level and children come from what contains what on its thread, whatever the domain.
+level and children follow from the nesting on its thread, for ranges of all domains together.
 
-Chosen where NVIDIA's guide is silent: the time of a range is its whole duration, with the ranges inside; the name is
-`domain:name`, without what `emit_nvtx` adds to it for each call (`seq = …`), so that calls of one operator are one row;
-`DurChild` adds up the ranges directly inside, so that `DurNonChild` is the range's own time; marks have no duration, and are
+NVIDIA's guide does not define some details. Here the time of a range is its whole duration, with the ranges inside. The name
+is `domain:name` without the parts that `emit_nvtx` adds for each call (`seq = …`), so that calls of one operator are one row.
+`DurChild` sums the ranges directly inside, so that `DurNonChild` is the range's own time. Marks have no duration and are
 left out.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 _RANGE_KINDS: Final = ("step", "annotation", "module", "op")
 """The kinds of host spans that are ranges."""
 DEEPEST_STACK: Final = 64
-"""Below this level no text of the ranges around is made: its length would grow with the square of the depth."""
+"""Below this level there is no text of the ranges around: its length would grow with the square of the depth."""
 _COLUMNS: Final = ("name", "domain", "process_id", "thread_id", "start", "duration")
 
 
@@ -60,7 +60,7 @@ def startend_ranges(traces: Sequence[Trace]) -> Rows:
 
 
 def nvtx_pushpop_trace(traces: Sequence[Trace]) -> Rows:
-    """Every push/pop range, with its place among the others."""
+    """Every push/pop range, with its position in the nesting."""
     frame = stacked(traces, map(_with_stacks, nested(traces)))
     return Rows(frame.with_columns((pl.col("start") + pl.col("duration")).alias("End (ns)")))
 
@@ -80,7 +80,7 @@ def _with_stacks(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def is_range(trace: Trace) -> pl.Series:
-    """Which host spans are push/pop ranges. Calls of libraries that the profiler itself traced are none."""
+    """True for host spans that are push/pop ranges, which excludes library calls that the profiler itself traced."""
     ranges = trace.host.select(one_of("kind", *_RANGE_KINDS)).to_series()
     pattern = format_named(trace.meta.format).call_names
     if pattern is None:
@@ -90,7 +90,7 @@ def is_range(trace: Trace) -> pl.Series:
 
 
 def nested(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """The push/pop ranges of each trace, those of a thread by their start: `name`, `domain`, `process_id`, `thread_id`,
+    """The push/pop ranges of each trace, for each thread sorted by start: `name`, `domain`, `process_id`, `thread_id`,
     `start` and `duration` (ns, the trace's own clock), and NVIDIA's `Style`, `Lvl`, `NumChild`, `RangeId` and `ParentId`.
 
     `parent` is the row of the range directly around each, −1 for none.
@@ -120,9 +120,9 @@ def _nested(trace: Trace, first_number: int) -> pl.DataFrame:
 
 
 def unnested(traces: Sequence[Trace], *, one_thread: bool = False) -> list[pl.DataFrame]:
-    """The start/end ranges of each trace, with the columns of those that nest; no rows when they were not recorded.
+    """The start/end ranges of each trace, with the columns of push/pop ranges; no rows if they were not recorded.
 
-    With `one_thread` only those that end on the thread on which they began.
+    With `one_thread`, only ranges that end on the thread on which they began.
     """
     numbers = _first_numbers(traces)
     return [_unnested(trace, number, one_thread) for trace, (_, number) in zip(traces, numbers, strict=True)]
@@ -151,7 +151,7 @@ def _unnested(trace: Trace, first_number: int, one_thread: bool) -> pl.DataFrame
 
 
 def _first_numbers(traces: Sequence[Trace]) -> list[tuple[int, int]]:
-    """For each trace the RangeId of its first push/pop range and that of its first start/end range."""
+    """For each trace, the RangeIds of its first push/pop range and of its first start/end range."""
     numbers, free = [], 1
     for trace in traces:
         inside = int(is_range(trace).sum())
@@ -161,7 +161,7 @@ def _first_numbers(traces: Sequence[Trace]) -> list[tuple[int, int]]:
 
 
 def range_name() -> pl.Expr:
-    """`domain:name`, as `nsys stats` prints it; nothing stands before the colon in the default domain.
+    """`domain:name`, as `nsys stats` prints it; the default domain has no text before the colon.
 
     >>> pl.DataFrame({"domain": ["NCCL", None], "name": ["ncclAllReduce", "step"]}).select(range_name()).to_series().to_list()
     ['NCCL:ncclAllReduce', ':step']

@@ -1,12 +1,12 @@
-"""What the reports are made of: rows of all processes together, NVIDIA's names for them, and the statistics of a group.
+"""The data of the reports: rows of all processes together, NVIDIA's names for them, and the statistics of a group.
 
-`nsys stats` reports on all processes of a file at once, and so does this: rows of several traces stand below each
-other, with `part`, the number of the trace, so that equal process, device and thread numbers of different
-processes are never mixed.
+Like `nsys stats`, a report covers all processes of a file. The rows of several traces are concatenated, with the
+number of the trace in `part`, so that equal process, device and thread numbers of different processes are never
+mixed.
 
-Times are those of the file's own clock in an export of Nsight Systems, so that they can be looked up in its
-timeline, and count from the first event in other traces (of several whose wall-clock time is known, from the
-earliest).
+In an export of Nsight Systems, times follow the file's own clock, so that you can find them in its timeline. In other
+traces they count from the first event; for several traces with a known wall-clock time, from the earliest trace's
+first event.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _KINDS: Final = r"\(([^()]+?)(?: -> ([^()]+?))?\)"
 class Rows:
     """The rows of a report.
 
-    * `frame`: them, with the columns of the report (by their headings or as `columns.SOURCES` has them), or those that it
+    * `frame`: the rows, with the columns of the report (by their headings or by `columns.SOURCES`), or the rows that it
       sums up
-    * `note`: what is not in it, if anything
+    * `note`: the data that are not in it, if any
     """
 
     frame: pl.DataFrame
@@ -64,7 +64,7 @@ class Rows:
 
 
 def stacked(traces: Sequence[Trace], frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """The frame of each trace below each other, with the trace's number in the column `part`, and starts (`start`,
+    """The frames of all traces, concatenated, with the trace's number in the column `part`, and starts (`start`,
     `*_start`) on the clock of the reports.
     """
     return pl.concat(
@@ -76,7 +76,7 @@ def stacked(traces: Sequence[Trace], frames: Iterable[pl.DataFrame]) -> pl.DataF
 
 
 def _clock_shift(traces: Sequence[Trace], part: int) -> int:
-    """What is added to the times of one of the traces, in ns."""
+    """The offset of the times of one of the traces, in ns."""
     meta = traces[part].meta
     if format_named(meta.format).has_own_clock:
         return meta.origin_ns
@@ -88,9 +88,9 @@ def _clock_shift(traces: Sequence[Trace], part: int) -> int:
 
 
 def device_rows(traces: Sequence[Trace], *kinds: str) -> pl.DataFrame:
-    """Device activities of these kinds (of all, when none is named): the columns of DEVICE_SCHEMA, and `part`.
+    """Device activities of these kinds (all kinds by default): the columns of DEVICE_SCHEMA, and `part`.
 
-    Where the launch of an activity is not known, its process is that of the trace if it is of one process.
+    If the launch of an activity is not known, its process is that of the trace if the trace has one process.
     """
     return stacked(traces, (_device_rows(trace, kinds) for trace in traces))
 
@@ -105,7 +105,7 @@ def _device_rows(trace: Trace, kinds: Sequence[str]) -> pl.DataFrame:
 
 
 def renamed(names: pl.Series, texts: pl.Expr) -> pl.Series:
-    """A text for each name of a categorical column, by an expression over the text of `name`, once per distinct name."""
+    """A text for each name of a categorical column, from an expression over the text of `name`, once per distinct name."""
     column = names.to_frame("name")
     distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
     new = distinct.select("name", texts.alias("new"))
@@ -126,7 +126,7 @@ def operation() -> pl.Expr:
 
 
 def copy_kinds() -> tuple[pl.Expr, pl.Expr]:
-    """The memory that a copy reads and writes, from its `text`; of a fill the memory that it fills, and null.
+    """The memory that a copy reads and writes, from its `text`; for a fill, the memory that it writes, and null.
 
     >>> frame = pl.DataFrame({"text": ["Memcpy HtoD (Pageable -> Device)", "Memset (Device)"]})
     >>> frame.select(*(kind.alias(str(n)) for n, kind in enumerate(copy_kinds()))).rows()
@@ -147,7 +147,7 @@ def shape_text(text: pl.Expr) -> pl.Expr:
 
 
 def extents(sizes: pl.Series, prefix: str) -> list[pl.Series]:
-    """The x, y and z of texts `[x, y, z]` as columns `<prefix>X` and so on, null where there is none."""
+    """The x, y and z of texts `[x, y, z]` as columns `<prefix>X` and so on, null without a text."""
     number = pl.col("text").str.extract_all(r"\d+")
     return [
         renamed(sizes, number.list.get(place, null_on_oob=True).cast(pl.Int64, strict=False)).alias(
@@ -163,7 +163,7 @@ def extents(sizes: pl.Series, prefix: str) -> list[pl.Series]:
 def spread(column: str = "duration", prefix: str = "", unit: str = "ns") -> list[pl.Expr]:
     """Mean, median, least, greatest and standard deviation of a group's values, under NVIDIA's headings.
 
-    The deviation is the sample's (n - 1), and 0 of a single value, as `nsys stats` prints it; null without a value.
+    The deviation is the sample's (n - 1), and 0 for a single value, as `nsys stats` prints it; null without a value.
 
     >>> frame = pl.DataFrame({"duration": [576_465, 577_585]})
     >>> [round(value, 1) for value in frame.select(spread()).row(0)]
@@ -190,14 +190,14 @@ def megabytes(column: str) -> pl.Expr:
 
 
 def summed(rows: pl.DataFrame, by: Mapping[str, pl.Expr], count: str) -> pl.DataFrame:
-    """Time, its part of the whole in %, number (under the heading `count`) and spread of the rows' durations by these headings.
+    """Time, share in %, number (under the heading `count`) and spread of the rows' durations, grouped by these headings.
 
     >>> rows = pl.DataFrame({"name": ["a", "b", "a"], "duration": [1, 2, 5]})
     >>> sums = summed(rows, {"Name": pl.col("name")}, "Count").sort("Name")
     >>> sums.select("Name", "Total Time (ns)", "Time (%)", "Count").rows()
     [('a', 6, 75.0, 2), ('b', 2, 25.0, 1)]
     """
-    # Names are made into text once they are few.
+    # Names become text once they are few.
     keys = list(dict.fromkeys(root for text in by.values() for root in text.meta.root_names()))
     groups = rows.group_by(keys).agg(
         pl.col("duration").sum().alias("Total Time (ns)"), pl.len().alias(count), *spread()

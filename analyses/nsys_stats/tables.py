@@ -1,7 +1,7 @@
-"""Any report or rule by its name: `report` gives the frame, `table` also what is not captured.
+"""Any report or rule by its name: `report` returns the frame, `table` also names data that were not captured.
 
-What the profile did not record is said, with the flag that records it; it is never an empty table. A table without
-rows means that the profile recorded this kind of thing, and nothing of it occurred.
+If the profile did not record the data, the table says so and names the flag that records them. An empty table without
+such a note means that the profile recorded such events, but none occurred.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tracekit.trace import Trace
 __all__ = ["MOST_ROWS", "in_unit", "report", "table"]
 
 MOST_ROWS: Final = 50
-"""Rows of a rule's table, as NVIDIA's programs list them."""
+"""The default number of rows of a rule's table, as in NVIDIA's programs."""
 
 _UNITS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> pl.DataFrame:
     """The rows of a report or rule (a key of CATALOGUE) over one trace, or over several together, under NVIDIA's headings;
-    of a rule at most so many `rows`, 0 for all.
+    for a rule, at most this number of `rows`, 0 for all.
 
     Times are ns, sizes MB; see `rows` for the clock. Raises UsageError for an unknown name, and InconclusiveError, with the
-    flag to record it, when the profile does not hold what is asked for.
+    flag that records the data, if the profile does not hold them.
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
@@ -49,13 +49,13 @@ def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) ->
 
 
 def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> StatedTable:
-    """As `report`, with the answer in a sentence; what is not captured is said in the table, which then has no rows.
+    """As `report`, with the answer in a sentence; if data were not captured, the table says so and has no rows.
 
     Raises UsageError for an unknown name.
 
     >>> import tracekit
     >>> table(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"), "cuda_gpu_sum").not_captured
-    'work of a device: ProfilerActivity.CUDA'
+    'device activity: ProfilerActivity.CUDA'
     """
     entry = CATALOGUE.get(name)
     if entry is None:
@@ -89,7 +89,7 @@ def in_unit(table: StatedTable, unit: str) -> StatedTable:
 
 
 def _holds(trace: Trace, need: str) -> bool:
-    """Whether the profile recorded what this key of MISSING stands for."""
+    """True if the profile recorded the data of this key of MISSING."""
     device, captured = trace.device, trace.meta.captured
     worked = device.height > 0 or "device" in captured
     if need == "kernels":

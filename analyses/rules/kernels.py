@@ -136,10 +136,10 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     """Attention runs as separate operators (batched product, softmax, batched product), each through device memory.
 
     For each call of `aten::_softmax` or `aten::softmax` there are about two calls of `aten::bmm` or `aten::baddbmm`. The
-    softmax of a classifier has no such calls beside it. At stake is the time of the softmax alone, because fused
+    softmax of a classifier has no such calls. At stake is the time of the softmax alone, because fused
     attention computes the products as well.
 
-    Fires when softmax operators beside batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    Fires when softmax operators with batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
     """
     softmax = result.by_operator.filter(pl.col("operator").is_in(_SOFTMAX))
     products = int(result.by_operator.filter(pl.col("operator").is_in(_PRODUCT))["count"].sum())
@@ -154,7 +154,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
-        text=f"{count_of(calls, 'softmax call takes', 'softmax calls take')} {format_ns(total)} beside "
+        text=f"{count_of(calls, 'softmax call takes', 'softmax calls take')} {format_ns(total)}, in addition to "
         f"{format_count(products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=at_stake,
     )

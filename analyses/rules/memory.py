@@ -71,10 +71,10 @@ PAGEABLE_COPIES = Rule(
     runs="device",
     advice=Advice(
         "Use pinned memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and .to(device, non_blocking=True). "
-        "Copies then run at full speed and beside computation.",
+        "Copies then run at full speed and overlap computation.",
         plain=(
             "Allocate host memory with cudaMallocHost (or cudaHostRegister; in Python, pinned memory of the library) "
-            "and copy with asynchronous calls on a separate stream. Copies then run at full speed and beside "
+            "and copy with asynchronous calls on a separate stream. Copies then run at full speed and overlap "
             "computation."
         ),
         flags=("--pin-memory",),

@@ -81,7 +81,7 @@ class Rule:
 
 
 def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
-    """The severity of a finding with this much at stake in a window of this length.
+    """The severity of a finding depends on the share of the window that is at stake.
 
     *Critical* from a fifth of the window on, *warning* from a twentieth on, *info* below that or if the time at stake is
     unknown.

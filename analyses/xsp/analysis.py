@@ -1,6 +1,6 @@
-"""XSP's analyses of recordings on the disk: which files make a run, and its tables.
+"""XSP's analyses of recordings on disk: the files of a run, and its tables.
 
-This module stands above the analyses and below the command line.
+This module is above the analyses and below the command line.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ReadTrace = Callable[[Path], Trace]
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """A run on the disk.
+    """A run on disk.
 
     * `label`: the name of its folder or file
-    * `manifest`: None of a trace alone
-    * `traces`: those at the levels ML and MLG
+    * `manifest`: None for a trace alone
+    * `traces`: the traces at the levels ML and MLG
     """
 
     label: str
@@ -44,9 +44,9 @@ class RunFiles:
 
 
 def find_runs(paths: Sequence[Path], *, rank: int | None = None) -> list[RunFiles]:
-    """The runs in folders of captures, folders of sweeps (those that are done), and trace files, each a run of its own.
+    """The runs in folders of captures, folders of sweeps (finished runs only), and trace files, each a separate run.
 
-    Of several ranks the traces of `rank`, else of the first. Raises UnreadableTraceError for a folder that is neither, or
+    With several ranks, the traces of `rank`, else of the first. Raises UnreadableTraceError for a folder that is neither or
     is damaged, and UsageError for a rank that was not recorded.
     """
     return [run for path in paths for run in _runs_at(path, rank)]
@@ -98,9 +98,9 @@ def xsp(
 ) -> dict[str, StatedTable]:
     """The tables of XSP's analyses (keys of CATALOGUE; all by default) of the runs in these files and folders.
 
-    A1 and A15 have a row for each run; the others are of the run with this `batch`, else with the optimal one. `counters`
-    is a trace with hardware counters of that run, `ncu` are tables of Nsight Compute, joined to the kernels of every run. Raises what `find_runs` and `tracekit.read` raise, and UsageError for
-    runs that differ in more than the batch.
+    A1 and A15 have a row for each run; the others show the run with this `batch`, else with the optimal batch. `counters` is
+    a trace with hardware counters of that run, `ncu` are tables of Nsight Compute, joined to the kernels of every run. Raises
+    the errors of `find_runs` and `tracekit.read`, and UsageError for runs that differ in more than the batch.
 
     >>> tables = xsp(["sample_traces/cnn_cpu"], analyses=["A10"])
     >>> tables["A10"].frame["name"][0]
@@ -124,7 +124,7 @@ def xsp_of(
     batch: int | None = None,
     step: str | None = None,
 ) -> dict[str, StatedTable]:
-    """As `xsp`, of the runs in these files, with a function that reads their traces."""
+    """As `xsp`, for the runs in these files, with a function that reads their traces."""
     keys = [key for key in CATALOGUE if analyses is None or key in analyses]
     runs = [XspRun(file.label, file.manifest) for file in files]
     _check_series(runs)
@@ -154,7 +154,7 @@ def _run_at(runs: Sequence[XspRun], batch: int) -> int:
 
 
 def _check_series(runs: Sequence[XspRun]) -> None:
-    """Raise UsageError for several runs that no table should compare."""
+    """Raise UsageError for runs that must not be compared in a table."""
     if len(runs) < 2:
         return
     labels: dict[int | None, str] = {}
@@ -171,7 +171,7 @@ def _check_series(runs: Sequence[XspRun]) -> None:
 
 
 def _difference(one: Manifest | None, other: Manifest | None) -> str | None:
-    """The first setting, besides the batch, in which two runs differ."""
+    """The first setting, except the batch, in which two runs differ."""
     if one is None or other is None:
         return "that one has no manifest"
     first, second = _compared(one), _compared(other)
@@ -179,7 +179,7 @@ def _difference(one: Manifest | None, other: Manifest | None) -> str | None:
 
 
 def _compared(manifest: Manifest) -> dict[str, object]:
-    """What runs of a series have in common."""
+    """The settings that all runs of a series share."""
     own = {"workload": manifest.workload, "device_name": manifest.device_name}
     if manifest.settings is None:
         return {**own, "settings": False}

@@ -16,7 +16,7 @@ __all__ = ["answer_of", "figures_of"]
 
 
 def answer_of(analysis: Analysis, rows: pl.DataFrame, run: XspRun) -> str:
-    """The answer of an analysis to its question, in one sentence; `rows` are those of its table, at least one."""
+    """The answer of an analysis to its question, in one sentence; `rows` is its table, with at least one row."""
     decisive = "share" if analysis.share else "memory_bound"
     if analysis.otherwise and not rows[decisive].count():
         return analysis.otherwise.format_map(figures_of(rows, run))
@@ -24,9 +24,9 @@ def answer_of(analysis: Analysis, rows: pl.DataFrame, run: XspRun) -> str:
 
 
 def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
-    """What an answer may name: the number of `rows`, the row at the `top` (by share), the `sum` of each column, the same of
-    the `layers` alone, the device's `part` of the own times, what `works` and which `calls` there are, how many rows are
-    `bound` by memory, or what is `unknown`; `sources` of FLOPs and bytes, and where the `bandwidth` comes from.
+    """The figures that an answer may name: the number of `rows`, the row at the `top` (by share), the `sum` of each column and
+    over `layers` alone, the device's `part` of the own times, `works` and `calls` (words for the device or operators), the
+    number of rows `bound` by memory or the `unknown` quantity, the `sources` of FLOPs and bytes and of the `bandwidth`.
     """
     numeric = rows.select(pl.col(pl.Int64, pl.UInt32, pl.Float64, pl.Boolean))
     top = rows
@@ -43,7 +43,7 @@ def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
         busy, whole = float(rows["gpu_ns"].sum()), float(rows["self_ns"].sum())
         figures["part"] = format_share(busy / whole) if whole else "an unknown part"
     figures["works"] = "operators run" if run.on_cpu else "the device works"
-    captured = "operators' calls (no device was captured)"
+    captured = "operator calls (no device was captured)"
     figures["calls"] = captured if run.on_cpu else "kernels, copies and fills"
     if "memory_bound" in rows.columns:
         figures |= _roofline_figures(rows, run)
@@ -53,7 +53,7 @@ def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
 def _roofline_figures(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
     bound, rate = rows["memory_bound"], run.recorded_bandwidth_gbps
     peaks = "the peaks of the device are"
-    precision = "the precision of the arithmetic, and so the peak, is"
+    precision = "the precision of the arithmetic, and therefore the peak, is"
     sources = {
         what: rows[column].drop_nulls().str.split("+").explode().unique().sort().to_list()
         for what, column in (("FLOPs", "flops_source"), ("bytes", "dram_source"))
@@ -65,9 +65,7 @@ def _roofline_figures(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
         "bound": int(bound.sum()),
         "unknown": peaks if rows["precision"].count() else precision,
         "sources": f" {named}." if of_ncu else "",
-        "bandwidth": f" The peak bandwidth, {rate:,.0f} GB/s, is that which the trace tells."
-        if recorded
-        else "",
+        "bandwidth": f" The peak bandwidth, {rate:,.0f} GB/s, comes from the trace." if recorded else "",
     }
 
 

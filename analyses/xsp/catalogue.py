@@ -1,7 +1,7 @@
-"""The 15 analyses of XSP by its numbers, each a record: what it asks, of which table it is a view, and what it needs.
+"""The 15 analyses of XSP by number, each a record: its question, the table of which it is a view, and its needs.
 
-After Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and Analysis of Machine Learning Models on GPUs"
-(IPDPS 2020). `overhead` is no analysis of the paper's list: it shows what the ladder of levels is for.
+They follow Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and Analysis of Machine Learning Models on GPUs"
+(IPDPS 2020). `overhead` is not in the paper's list: it shows why each figure needs a level of its own.
 """
 
 from __future__ import annotations
@@ -18,78 +18,75 @@ __all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis", "Figure"]
 _T, _N, _F, _B = pl.String(), pl.Int64(), pl.Float64(), pl.Boolean()
 
 COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
-    "index": (_N, "place in the order of execution, from 1"),
+    "index": (_N, "position in the order of execution, from 1"),
     "run": (_T, "name of the run"),
-    "workload": (_T, "what was run"),
-    "device_name": (_T, "where it ran"),
-    "precision": (_T, "precision whose peak holds: of the operator, else of the run"),
-    "batch": (_N, "samples of a batch of one rank"),
-    "samples_per_step": (_N, "samples of a step over all ranks"),
-    "parameters": (_N, "parameters; of a layer its own"),
-    "latency_ns": (_F, "of the model a step at level M, of a layer its calls in a step at level ML"),
-    "throughput_per_s": (_F, "samples a second: samples of a step over its latency"),
-    "optimal": (_B, "whether this is the optimal batch"),
-    "layer": (_T, "path of the layer; what is in no layer stands under a name in angle brackets"),
-    "type": (_T, "class of the layer; null where the profile does not tell"),
-    "leaf": (_B, "no other layer is called in it"),
-    "calls": (_F, "calls a step"),
-    "self_ns": (_F, "own time: the latency without the layers inside"),
-    "input_shapes": (_T, "of the layer's first call, JSON"),
-    "output_shapes": (_T, "of the layer's first call, JSON"),
-    "allocated_bytes": (_F, "bytes allocated a step, in all phases, without the layers inside"),
-    "forward_bytes": (_F, "the part of it in calls of the layer itself"),
-    "layers": (_N, "layers of the type that were called"),
-    "leaves": (_N, "those in which no other layer is called"),
-    "share": (_F, "of the sum over all rows"),
-    "name": (_T, "kernel, copy or fill; operator where no device was captured"),
+    "workload": (_T, "name of the workload"),
+    "device_name": (_T, "name of the device"),
+    "precision": (_T, "precision of the operator, else of the run; it decides the peak"),
+    "batch": (_N, "samples in a batch of one rank"),
+    "samples_per_step": (_N, "samples in a step, over all ranks"),
+    "parameters": (_N, "number of parameters; for a layer, its own parameters only"),
+    "latency_ns": (_F, "for the model, a step at level M; for a layer, its calls in a step at level ML"),
+    "throughput_per_s": (_F, "samples per second: samples in a step divided by its latency"),
+    "optimal": (_B, "true if this is the optimal batch"),
+    "layer": (_T, "path of the layer; work outside layers has a name in angle brackets"),
+    "type": (_T, "class of the layer; null if the profile does not name it"),
+    "leaf": (_B, "true if it calls no other layer"),
+    "calls": (_F, "calls per step"),
+    "self_ns": (_F, "own time: the latency minus the time of the layers inside"),
+    "input_shapes": (_T, "input shapes of the layer's first call, as JSON"),
+    "output_shapes": (_T, "output shapes of the layer's first call, as JSON"),
+    "allocated_bytes": (_F, "bytes allocated per step, in all phases, without those of the layers inside"),
+    "forward_bytes": (_F, "the part of allocated_bytes in calls of the layer itself"),
+    "layers": (_N, "number of layers of this type that were called"),
+    "leaves": (_N, "number of these layers that call no other layer"),
+    "share": (_F, "share of the sum over all rows"),
+    "name": (_T, "kernel, copy or fill; the operator if no device was captured"),
     "kind": (_T, "kernel, memcpy, memset, graph, or op"),
     "phase": (_T, "phase of the step in which it was launched"),
     "operator": (_T, "innermost operator around the launch"),
-    "steps": (_N, "steps in which it was seen"),
-    "grid": (_T, "thread blocks"),
-    "block": (_T, "threads of a block"),
+    "steps": (_N, "number of steps in which it occurs"),
+    "grid": (_T, "number of thread blocks in each dimension"),
+    "block": (_T, "number of threads per block in each dimension"),
     "duration_ns": (_F, "device time of the call at level MLG"),
-    "kernels": (_F, "kernels, copies and fills a step"),
-    "sum_ns": (_F, "their durations at level MLG a step, summed"),
-    "gpu_ns": (_F, "the time a step in which at least one of them runs (union)"),
-    "non_gpu_ns": (_F, "self_ns − gpu_ns; null where the device worked on after the call"),
-    "gpu_share": (_F, "gpu_ns over the latency, of a layer over self_ns; of a model null without a device"),
+    "kernels": (_F, "number of kernels, copies and fills per step"),
+    "sum_ns": (_F, "sum of their durations per step, at level MLG"),
+    "gpu_ns": (_F, "time per step in which at least one of them runs (union)"),
+    "non_gpu_ns": (_F, "self_ns − gpu_ns; null if the device worked on after the call"),
+    "gpu_share": (_F, "gpu_ns divided by the latency (model; null without a device) or by self_ns (layer)"),
     "flops": (_F, "floating-point operations"),
-    "flops_source": (_T, "counter (ncu), counter, analytic (from shapes), or several"),
-    "counted_flops": (_N, "of a step, counted by torch's counter at level metrics"),
-    "dram_read_bytes": (_F, "bytes read from device memory (counter)"),
-    "dram_write_bytes": (_F, "bytes written to device memory (counter)"),
+    "flops_source": (_T, "counter (ncu), counter, analytic (from shapes), or several of these"),
+    "counted_flops": (_N, "FLOPs of a step by torch's counter, at level metrics"),
+    "dram_read_bytes": (_F, "bytes read from device memory"),
+    "dram_write_bytes": (_F, "bytes written to device memory"),
     "dram_bytes": (_F, "bytes read and written"),
-    "dram_source": (
-        _T,
-        "counter (ncu), counter, derived (from their rate and the time that ncu measured), or several",
-    ),
+    "dram_source": (_T, "counter (ncu), counter, derived (rate × time), or several of these"),
     "occupancy": (_F, "achieved occupancy, 0 to 1, weighted by duration"),
-    "occupancy_source": (_T, "counter (ncu), counter, estimate (the profiler's), or several"),
-    "intensity": (_F, "arithmetic intensity: flops over bytes read and written"),
-    "tflops": (_F, "10¹² flops a second of gpu_ns or duration_ns"),
+    "occupancy_source": (_T, "counter (ncu), counter, estimate (of the profiler), or several of these"),
+    "intensity": (_F, "arithmetic intensity: flops divided by the bytes read and written"),
+    "tflops": (_F, "10¹² flops per second of gpu_ns or duration_ns"),
     "attainable_tflops": (_F, "roofline at this intensity: min(peak, intensity × bandwidth)"),
-    "memory_bound": (_B, "the intensity is below peak / bandwidth"),
-    "level": (_T, "level of the run"),
-    "quantity": (_T, "what was measured"),
-    "added_ns": (_F, "what this level adds to the same quantity at the level above"),
-    "ratio": (_F, "over the quantity at the level at which it counts"),
+    "memory_bound": (_B, "true if the intensity is below peak / bandwidth"),
+    "level": (_T, "level of recording"),
+    "quantity": (_T, "the latency that is compared"),
+    "added_ns": (_F, "time that this level adds to the quantity, compared with the level above"),
+    "ratio": (_F, "latency_ns divided by that at the level that is valid for the quantity"),
 }
-"""Every column of the tables: its type and what it means. Means are 20 % trimmed means over the steps."""
+"""Every column of the tables: its type and its meaning. Means are 20 % trimmed means over the steps."""
 
 MISSING: Final = {
     "M": "the latency of the model needs level M: tracekit capture … --levels M",
     "ML": "the latency of layers needs level ML: tracekit capture … --levels ML",
     "MLG": "kernels and their times need level MLG: tracekit capture … --levels MLG",
     "layers": "the trace has no layers: record with {layers}",
-    "memory": "no allocations: record with {memory}",
+    "memory": "the trace has no allocations: record with {memory}",
     "bytes": (
         "bytes to and from device memory need hardware counters: a trace with the CUPTI metrics dram__bytes_read.sum and"
-        " dram__bytes_write.sum, as --metrics, or a table of Nsight Compute, as --ncu"
+        " dram__bytes_write.sum (--metrics), or a table of Nsight Compute (--ncu)"
     ),
     "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }
-"""What a table lacks, and how it is recorded; in braces keys of `tracekit.readers.RECORDABLE`."""
+"""Data that a table may lack, and how to record them; the braces hold keys of `tracekit.readers.RECORDABLE`."""
 
 Base = Literal["runs", "levels", "layers", "memory", "kernels"]
 Figure = Literal["order", "type", "device", "roofline"]
@@ -97,20 +94,20 @@ Figure = Literal["order", "type", "device", "roofline"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis(Entry):
-    """One analysis: all that its table, its figure and its documentation are made of.
+    """One analysis: the facts from which its table, its figure and its documentation are made.
 
     `key` is A1 … A15, or overhead; `needs` are keys of MISSING, "kernels", or "layer_kernels".
 
     * `levels`: the levels of recording that it needs
-    * `base`: the table that it is a view of: the runs of a series; the levels, layers or kernels of a run; or the memory of
-      its layers and of what is in none
-    * `by`: the columns by which the base table is grouped; none when its rows are shown as they are
-    * `filled`: the column that is null in the rows that are left out
-    * `share`: the column of which `share` gives each row's part
-    * `wants`: what it needs besides, and without which it has columns that are null
-    * `answer`: in one sentence, with figures in braces (`answers.figures_of`)
-    * `otherwise`: the same when no share, or no bound, is known
-    * `figure`: how it is drawn
+    * `base`: the table of which it is a view: the runs of a series; the levels, layers or kernels of a run; or the memory
+      of its layers and of the work outside layers
+    * `by`: the columns by which it groups the base table; empty if it shows the rows as they are
+    * `filled`: a column; rows in which it is null are left out
+    * `share`: the column whose share per row is the column `share`
+    * `wants`: needs without which some of its columns are null
+    * `answer`: one sentence, with figures in braces (`answers.figures_of`)
+    * `otherwise`: the answer if no share, or no bound, is known
+    * `figure`: the kind of its figure
     """
 
     levels: tuple[str, ...]
@@ -127,28 +124,28 @@ class Analysis(Entry):
 _TEXTS: Final = """
 A1: Model information: How fast is the model, and at which batch?
 A2: Layer information: Which layers does the model run?
-A3: Layer latency: How long does each layer take, in the order of execution?
-A4: Layer memory allocation: How much memory does each layer allocate, in the order of execution?
+A3: Layer latency: How long does each layer take, in execution order?
+A4: Layer memory allocation: How much memory does each layer allocate, in execution order?
 A5: Layer type distribution: How many layers are there of each type?
-A6: Layer latency by type: Which types of layers take the time?
-A7: Layer memory allocation by type: Which types of layers allocate the memory?
-A8: GPU kernel information: Which kernels run, call by call?
+A6: Layer latency by type: Which types of layers take the most time?
+A7: Layer memory allocation by type: Which types of layers allocate the most memory?
+A8: GPU kernel information: Which kernels run in a step, in order?
 A9: GPU kernel roofline: Is each kernel bound by memory or by arithmetic?
-A10: GPU kernel information by name: Which kernels take the time?
-A11: GPU kernel information by layer: Which layers take the device's time?
+A10: GPU kernel information by name: Which kernels take the most time?
+A11: GPU kernel information by layer: Which layers take the most device time?
 A12: GPU metrics by layer: How much arithmetic and memory traffic does each layer cause?
-A13: GPU and non-GPU latency of layers: How much of each layer's time does the device work?
+A13: GPU and non-GPU latency of layers: How long does the device work in each layer's own time?
 A14: Layer roofline: Is each layer bound by memory or by arithmetic?
-A15: GPU kernel information by model: What do the kernels of the model do, and what bounds it?
-overhead: What each level adds: How much does each level of recording slow down what lies above it?
+A15: GPU kernel information by model: What work do the model's kernels do, and what bounds it?
+overhead: What each level adds: How much does each level of recording slow down the model and its layers?
 """
-"""A line each: the key, the title and the question."""
+"""One line per analysis: the key, the title and the question."""
 
 _OF_KEY: Final = {key: texts for key, *texts in (line.split(": ", 2) for line in _TEXTS.strip().split("\n"))}
 
 
 def _analysis(key: str, levels: str, base: Base, columns: str, shown: str = "", **more: Any) -> Analysis:
-    """A record whose lists are texts with blanks."""
+    """A record; its lists are given as texts separated by blanks."""
     title, question = _OF_KEY[key]
     texts = {"levels": levels, "shown": shown}
     texts |= {name: more.pop(name) for name in ("by", "order", "needs", "wants") if name in more}
@@ -172,8 +169,8 @@ _BY_CALL: dict[str, Any] = {"by": "layer phase name turn", "order": "order first
 _BY_LAYER: dict[str, Any] = {"by": "layer", "order": "order layer"}
 _LAYERS_OF_KERNELS: Final[dict[str, Any]] = {
     **(_BY_LAYER | {"share": "sum_ns", "needs": "kernels layer_kernels", "wants": _OF_DEVICE}),
-    "answer": "{top[layer]} takes {top[share]} of the kernels' time.",
-    "otherwise": "{rows} layers with kernels.",
+    "answer": "{top[layer]} takes the most time, {top[share]}.",
+    "otherwise": "Kernels belong to {rows} layers.",
 }
 
 
@@ -183,8 +180,8 @@ def _by_type(share: str) -> dict[str, Any]:
 
 def _roofline(of: str) -> dict[str, Any]:
     return {
-        "answer": f"{{bound}} of {{rows}} {of} are bound by memory, the others by arithmetic.{{sources}}{{bandwidth}}",
-        "otherwise": f"The intensity of {{rows}} {of} is known; {{unknown}} not known.{{sources}}",
+        "answer": f"{{bound}} of {{rows}} {of} are bound by memory.{{sources}}{{bandwidth}}",
+        "otherwise": f"The intensity of {{rows}} {of} is known, but {{unknown}} not.{{sources}}",
         **{"filled": "intensity", "figure": "roofline"},
     }
 
@@ -203,7 +200,7 @@ _ANALYSES: Final = (
         f"{_LAYER} output_shapes latency_ns self_ns allocated_bytes",
         needs="layers",
         wants="ML memory",
-        answer="{rows} layers, {sum[leaf]} of them without layers inside.",
+        answer="The model runs {rows} layers; {sum[leaf]} of them call no other layer.",
     ),
     _analysis(
         *("A3", "ML", "layers"),
@@ -211,21 +208,21 @@ _ANALYSES: Final = (
         f"{_LAYER} latency_ns self_ns share",
         share="self_ns",
         needs="ML layers",
-        answer="{top[layer]} takes the most: {top[self_ns]} of its own, {top[share]} of all layers.",
+        answer="{top[layer]} has the longest own time: {top[self_ns]}, {top[share]} of that of all layers.",
         figure="order",
     ),
     _analysis(
         *("A4", "MLG", "memory", f"{_LAYER} {_ALLOCATED} share"),
         share="allocated_bytes",
         needs="memory layers",
-        answer="{sum[allocated_bytes]} are allocated a step, {layers[allocated_bytes]} of them by layers.",
+        answer="A step allocates {sum[allocated_bytes]}, of which layers allocate {layers[allocated_bytes]}.",
         figure="order",
     ),
     _analysis(
         *("A5", "ML", "layers", "type layers leaves calls share"),
         **_by_type("layers"),
         needs="layers",
-        answer="{rows} types; {top[share]} of the layers are {top[type]}.",
+        answer="The layers have {rows} types; {top[share]} of the layers are {top[type]}.",
     ),
     _analysis(
         *("A6", "ML", "layers", "type layers self_ns share"),
@@ -237,7 +234,7 @@ _ANALYSES: Final = (
         *("A7", "MLG", "layers", f"type layers {_ALLOCATED} share"),
         **_by_type("allocated_bytes"),
         needs="memory layers",
-        answer="{top[type]} allocates {top[share]} of what layers allocate.",
+        answer="{top[type]} allocates {top[share]} of the memory that layers allocate.",
     ),
     _analysis(
         *("A8", "MLG", "kernels"),
@@ -245,7 +242,7 @@ _ANALYSES: Final = (
         "index name layer duration_ns flops dram_read_bytes dram_write_bytes occupancy",
         **_BY_CALL,
         wants=_OF_DEVICE,
-        answer="{rows} {calls} a step.",
+        answer="A step has {rows} {calls}.",
     ),
     _analysis(
         *("A9", "MLG metrics", "kernels"),
@@ -262,8 +259,8 @@ _ANALYSES: Final = (
         order="-sum_ns -kernels name",
         needs="kernels",
         wants=_OF_DEVICE,
-        answer="{rows} names; {top[name]} takes {top[share]}.",
-        otherwise="{rows} names.",
+        answer="Of {rows} names, {top[name]} takes the most time, {top[share]}.",
+        otherwise="The kernels have {rows} names.",
     ),
     _analysis(
         *("A11", "MLG", "kernels"),
@@ -280,7 +277,7 @@ _ANALYSES: Final = (
     _analysis(
         *("A13", "ML MLG", "layers", f"{_LAYER} self_ns gpu_ns non_gpu_ns gpu_share"),
         needs="ML MLG layers",
-        answer="In {part} of the layers' own time {works}, {sum[gpu_ns]} of {sum[self_ns]}.",
+        answer="During {part} of the layers' own time, {works}: {sum[gpu_ns]} of {sum[self_ns]}.",
         figure="device",
     ),
     _analysis(
@@ -295,7 +292,7 @@ _ANALYSES: Final = (
         by="run",
         needs="kernels",
         wants=f"M {_OF_DEVICE}",
-        answer="In a step {works} for {top[gpu_ns]}.{bandwidth}",
+        answer="In a step, {works} for {top[gpu_ns]}.{bandwidth}",
     ),
     _analysis(*("overhead", "M", "levels"), "quantity level latency_ns added_ns ratio"),
 )

@@ -1,10 +1,10 @@
-"""The kernels of a run, call by call: which layer and operator each is of, its time, its work, and what tells it.
+"""The kernels of a run, call by call: the layer and the operator of each, its time, its work, and the sources of these.
 
-Times come from the run at level MLG. FLOPs, DRAM bytes and occupancy come from Nsight Compute where its metrics were joined
-(`analyses.counters.ncu`), else from hardware counters (`analyses.counters.join`), FLOPs else from shapes (`analyses.flops`),
-occupancy else from the profiler's own estimate. The FLOPs of an operator that launches several kernels stand at the longest of them, 0 at the others.
+Times come from the run at level MLG. FLOPs, DRAM bytes and occupancy come from Nsight Compute if its metrics were joined
+(`analyses.counters.ncu`), else from hardware counters (`analyses.counters.join`), else FLOPs come from shapes (`analyses.flops`)
+and occupancy from the profiler's estimate. If an operator launches several kernels, its longest kernel has its FLOPs, the others 0.
 
-On a trace without a device an operator's call is a row, and its self time the duration.
+In a trace without a device, a row is a call of an operator, and its duration is the self time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SHOWN = (
 CALLS = {
     **{name: COLUMNS[name][0] for name in _SHOWN.split()},
     "step": pl.Int64(),
-    "order": pl.Int64(),  # place in the step
-    "turn": pl.Int64(),  # how many of its name come before it in its step, layer and phase
+    "order": pl.Int64(),  # position in the step
+    "turn": pl.Int64(),  # number of kernels of its name before it in its step, layer and phase
 }
 _NO_ARITHMETIC = ("memcpy", "memset")
 
@@ -50,7 +50,7 @@ _NO_ARITHMETIC = ("memcpy", "memset")
 def kernel_calls(run: XspRun) -> pl.DataFrame:
     """One row per kernel (copy, fill) of the steps, in the order of the launches in each step: the columns of CALLS.
 
-    Without a run at level MLG those of the run for counters, without durations; none when there is neither.
+    Without a run at level MLG, the kernels of the counter run, without durations; empty without both.
     """
     scope = run.kernels or run.counters
     if scope is None:
@@ -76,7 +76,7 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
 def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataFrame:
     """For each group of kernels the time `gpu_ns` in a step in which at least one of them runs: trimmed means over steps.
 
-    With `forward` of those alone that a call of their layer launched. Null without a run at level MLG.
+    With `forward`, only for kernels that a call of their layer launched. Null without a run at level MLG.
     """
     if run.kernels is None:
         return pl.DataFrame(schema=dict.fromkeys(keys, pl.String) | {"gpu_ns": pl.Float64})
@@ -92,7 +92,7 @@ def union_by(run: XspRun, keys: list[str], *, forward: bool = False) -> pl.DataF
 
 def _recorded(scope: Scope) -> pl.DataFrame:
     rows = placed(scope)
-    if scope.on_cpu:  # an operator that calls others comes in several pieces
+    if scope.on_cpu:  # an operator that calls others has several pieces
         rows = (
             rows.group_by("launch_id", maintain_order=True)
             .agg(pl.exclude("launch_id", "duration").first(), pl.col("duration").sum())
@@ -106,7 +106,7 @@ def _recorded(scope: Scope) -> pl.DataFrame:
 
 
 def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataFrame) -> pl.DataFrame:
-    """The rows with the columns of MEASURED and their sources: of Nsight Compute, else of the counters; occupancy else
+    """The rows with the columns of MEASURED and their sources: Nsight Compute, else the counters; for occupancy else
     the profiler's estimate.
     """
     kernels = rows.filter(pl.col("kind") == "kernel")
@@ -119,7 +119,7 @@ def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.Data
         .join(ncu, on="activity_id", how="left", maintain_order="left")
         .join(counted, on="activity_id", how="left", maintain_order="left", suffix="_counted")
     )
-    # The bytes of a launch come from one side, as they belong together.
+    # The bytes of a launch come from one source, because they belong together.
     of_ncu = pl.col("dram_bytes").is_not_null()
     traffic = [name for name in MEASURED if name.startswith("dram_")]
     estimated = pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
@@ -171,7 +171,7 @@ def _ranges(scope: Scope) -> pl.DataFrame:
 
 
 def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
-    """`flops` where no counter tells them: those of the counted operator around the launch, at its longest kernel."""
+    """`flops` of kernels without a counter: the FLOPs of the counted operator around the launch, at its longest kernel."""
     counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
     owner = take(counted.owner, rows["anchor"].to_numpy())
     precision = np.where(owner >= 0, take(counted.precision, owner), -1)
@@ -181,7 +181,7 @@ def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         pl.Series("of_operator", take(counted.flops, owner)),
         names.gather(precision % names.len()),
     )
-    # Copies do no arithmetic; and of equals the first counts.
+    # Copies do no arithmetic; among equal kernels the first counts.
     works = ~pl.col("kind").cast(pl.String).is_in(_NO_ARITHMETIC) & (pl.col("owner") >= 0)
     length = pl.when(works).then(pl.col("duration_ns").fill_null(0))
     longest = length.rank("ordinal", descending=True).over("owner") == 1

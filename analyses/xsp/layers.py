@@ -1,7 +1,7 @@
-"""The layers of a run, call by call and by path: latency, own time, allocated memory, and what a capture wrote of them.
+"""The layers of a run, call by call and by path: latency, own time, allocated memory, and the data of the capture.
 
-A layer's latency is the time of its calls, other layers inside them included; its *own* time leaves those out, so that
-own times add up. Both are the host's: of the forward pass, and of what activation checkpointing computes again.
+A layer's latency is the time of its calls, including other layers inside them; its *own* time leaves these out, so that
+own times add up. Both are host times: of the forward pass, and of the recomputation of activation checkpointing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracekit.trace import Trace
 __all__ = ["FORWARD_METHODS", "allocations", "layer_table", "module_table", "own_time_ns"]
 
 FORWARD_METHODS = ("capture", "module", "range", "compiled", "interval")
-"""How the layer of work is known that runs inside a span of the layer itself."""
+"""The methods of attribution for work inside a span of the layer itself."""
 
 _COLUMNS = {
     name: COLUMNS[name][0] for name in ("index", "layer", "type", "leaf", "calls", "latency_ns", "self_ns")
@@ -28,10 +28,10 @@ _COLUMNS = {
 
 
 def layer_table(run: XspRun) -> pl.DataFrame:
-    """One row per layer in the order of execution: `index` (from 1), `layer`, `type`, `leaf`, `calls` a step, and the
+    """One row per layer in the order of execution: `index` (from 1), `layer`, `type`, `leaf`, `calls` per step, and the
     trimmed means over steps of `latency_ns` and `self_ns`, each the sum of the layer's calls in a step.
 
-    Of the run at level ML; else of a deeper one, which tells the layers but not their latencies.
+    From the run at level ML, else from a deeper run, which has the layers but not their latencies.
     """
     rows = _by_layer(next(iter(run.recordings), None))
     times = ("latency_ns", "self_ns")
@@ -39,7 +39,7 @@ def layer_table(run: XspRun) -> pl.DataFrame:
 
 
 def own_time_ns(scope: Scope | None) -> float | None:
-    """The own times of all layers in a step, summed; None without layers."""
+    """The sum of the own times of all layers in a step; None without layers."""
     layers = _by_layer(scope)
     return float(layers["self_ns"].sum()) if layers.height else None
 
@@ -74,7 +74,7 @@ def _by_layer(scope: Scope | None) -> pl.DataFrame:
 
 def _layer_calls(scope: Scope) -> pl.DataFrame | None:
     """One row per call of a layer in the steps: `layer` (its path), `type`, `step`, `start`, `latency_ns`, `self_ns`,
-    and `leaf`, whether no other layer is called in it. Of the surest source of layers that the trace has; None without.
+    and `leaf`, true if it calls no other layer. From the most reliable source of layers in the trace; None without layers.
     """
     sources = attribution(scope).model.layers.sources
     if not sources:
@@ -82,7 +82,7 @@ def _layer_calls(scope: Scope) -> pl.DataFrame | None:
     nesting, layers = sources[0].nesting, sources[0].layer
     leaf = np.ones(layers.size, dtype=bool)
     leaf[nesting.parent[nesting.parent >= 0]] = False
-    # A call inside a call of the same layer (a model that wraps itself) is part of the outer one.
+    # A call inside a call of the same layer (a model that wraps itself) is part of the outer call.
     again = (nesting.parent >= 0) & (layers[np.maximum(nesting.parent, 0)] == layers)
     rows = paths_of(scope, layers).with_columns(
         steps_of(scope, nesting.start),
@@ -97,7 +97,7 @@ def _layer_calls(scope: Scope) -> pl.DataFrame | None:
 def allocations(scope: Scope | None) -> pl.DataFrame | None:
     """`layer`, `allocated_bytes`, and the part of it in calls of the layer itself, `forward_bytes`: trimmed means over steps.
 
-    Of device memory, where a device was captured. None when the allocator was not profiled.
+    Device memory if a device was captured, else host memory. None if the allocator was not profiled.
     """
     if scope is None or scope.trace.memory is None:
         return None
@@ -132,7 +132,7 @@ class _Table(msgspec.Struct):
 
 
 def module_table(trace: Trace) -> pl.DataFrame:
-    """What a capture wrote of each module: `layer`, `parameters` of its own, `input_shapes` and `output_shapes` (JSON)."""
+    """The capture's data of each module: `layer`, `parameters` of its own, `input_shapes` and `output_shapes` (JSON)."""
     try:
         modules = msgspec.json.decode(trace.meta.layers or '{"layers": []}', type=_Table).layers
     except msgspec.DecodeError:
@@ -151,7 +151,7 @@ def module_table(trace: Trace) -> pl.DataFrame:
 
 
 def _parameters(count: int | None) -> int | None:
-    """The count, unless it is none that a column can hold: then it is damaged."""
+    """The count; None if it does not fit into a column, because it is then damaged."""
     return count if count is not None and 0 <= count < 2**63 else None
 
 

@@ -1,6 +1,6 @@
-"""One run of a model: the recordings of its levels, and what each of them tells (XSP's ladder).
+"""One run of a model: the recordings of its levels, and the figures from each of them (XSP's ladder).
 
-A level that is recorded disturbs all levels above it. So the latency of the model comes from the run at level M alone,
+The recording of a level disturbs all levels above it. So the latency of the model comes from the run at level M alone,
 that of layers from the run at level ML, times of kernels from the run at level MLG, and no time from a run in which
 hardware counters were measured.
 """
@@ -23,10 +23,10 @@ from tracekit.trace import DeviceInfo, Trace
 __all__ = ["PRECISIONS", "UNATTRIBUTED", "XspRun", "paths_of", "placed", "run_of", "steps_of"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""Those with a peak."""
+"""The precisions with a peak."""
 
 UNATTRIBUTED = "<unattributed>"
-"""Stands for the layer of what is in no layer."""
+"""The name of the layer for work outside layers."""
 
 
 def placed(scope: Scope) -> pl.DataFrame:
@@ -50,7 +50,7 @@ def _placed(scope: Scope) -> pl.DataFrame:
 
 
 def steps_of(scope: Scope, times: Int64Array) -> pl.Series:
-    """The number of the step that is open on the host at each time, null outside of the steps; 0 without steps."""
+    """The number of the step that is open on the host at each time, null outside the steps; 0 without steps."""
     return (
         step_at(scope.steps, times)
         if scope.steps.height
@@ -67,13 +67,13 @@ def paths_of(scope: Scope, layers: Int64Array) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class XspRun:
-    """One run of a model, with the steps that were recorded at its levels; None where there are none.
+    """One run of a model, with the steps that were recorded at its levels; None for a level without steps.
 
     * `label`: its name
     * `manifest`: what the capture wrote about it
     * `layers`: the recording at level ML
-    * `kernels`: that at level MLG
-    * `counters`: that in which hardware counters were measured
+    * `kernels`: the recording at level MLG
+    * `counters`: the recording with hardware counters
     """
 
     label: str
@@ -84,7 +84,7 @@ class XspRun:
 
     @property
     def recordings(self) -> list[Scope]:
-        """Those that there are, that of the layers first."""
+        """The existing recordings, the recording of the layers first."""
         return [each for each in (self.layers, self.kernels, self.counters) if each is not None]
 
     def step_ns(self, level: Level) -> float | None:
@@ -93,7 +93,7 @@ class XspRun:
 
     @property
     def latency_ns(self) -> float | None:
-        """The latency of the model: of a step at level M, in ns."""
+        """The latency of the model: the time of a step at level M, in ns."""
         return self.step_ns("M")
 
     @property
@@ -103,7 +103,7 @@ class XspRun:
 
     @property
     def settings(self) -> Settings | None:
-        """How the run was set; None when no manifest tells it."""
+        """The settings of the run; None without a manifest."""
         return None if self.manifest is None else self.manifest.settings
 
     @property
@@ -115,12 +115,12 @@ class XspRun:
 
     @property
     def precision(self) -> str | None:
-        """The precision that the run was set to; None when no manifest tells it."""
+        """The precision in the settings of the run; None without a manifest."""
         return None if self.settings is None else self.settings.precision
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the self time of operators stands for kernels, because no device was captured."""
+        """True if the self time of operators replaces kernels, because no device was captured."""
         return self.kernels is not None and self.kernels.on_cpu
 
     @property
@@ -142,8 +142,8 @@ class XspRun:
         return None if self.manifest is None else self.manifest.device_name
 
     def peak_tflops(self, precision: str) -> float | None:
-        """The peak of the device for one of PRECISIONS in 10¹² FLOP/s: the vendor's figure, for fp32 else what the size and
-        the clock in the trace give; None when neither is there.
+        """The peak of the device for one of PRECISIONS in 10¹² FLOP/s: the vendor's figure, or for fp32 else the peak from
+        the size and the clock in the trace; None without both.
         """
         name, device = self.device_name, self.device
         listed = None if name is None else peak_tflops(name, precision)
@@ -153,15 +153,15 @@ class XspRun:
 
     @property
     def bandwidth_gbps(self) -> float | None:
-        """The peak bandwidth of the device's memory in 10⁹ bytes/s: the vendor's figure, else the one in the trace; None
-        when neither is there.
+        """The peak bandwidth of the device's memory in 10⁹ bytes/s: the vendor's figure, else the figure in the trace; None
+        without both.
         """
         listed = None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
         return self.recorded_bandwidth_gbps if listed is None else listed
 
     @property
     def recorded_bandwidth_gbps(self) -> float | None:
-        """The bandwidth that the trace gives for the device, where the vendor's figure is not listed; else None."""
+        """The device's bandwidth in the trace if the vendor's figure is not listed; else None."""
         if self.device is None or self.device.memory_bandwidth is None:
             return None
         return None if peak_bandwidth_gbps(self.device.name) else self.device.memory_bandwidth / 1e9
@@ -174,10 +174,10 @@ def run_of(
     counters: Trace | None = None,
     step: str | None = None,
 ) -> XspRun:
-    """A run from its traces; the level of each is that which the manifest beside it tells, or its content.
+    """A run from its traces; the level of each comes from the manifest next to it, else from its content.
 
-    A trace with counters over single kernels is that of a run for counters; one with operators or device activities is
-    of level MLG; one with layers only of level ML. Raises UsageError when `step` matches nothing.
+    A trace with counters over single kernels belongs to a counter run, a trace with operators or device activities to
+    level MLG, a trace with only layers to level ML. Raises UsageError if `step` matches nothing.
 
     >>> import tracekit
     >>> run = run_of("cnn", tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
@@ -200,6 +200,6 @@ def _level_of(trace: Trace) -> str:
 
 
 def _devices_in_use(trace: Trace) -> list[DeviceInfo]:
-    """The devices of a trace that have a name and worked; all that have a name, where none did."""
+    """The named devices of a trace that worked; if none did, all named devices."""
     used = set(trace.device["device_id"].unique())
     return [one for one in trace.meta.devices if one.name and (one.device_id in used or not used)]

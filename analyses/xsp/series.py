@@ -1,4 +1,4 @@
-"""The tables of several runs of a model that differ in the batch: A1, and A15 of all of them, and XSP's optimal batch."""
+"""The tables of several runs of a model that differ in the batch: A1, A15 for all of them, and XSP's optimal batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GAIN: Final = Fraction(5, 100)
 
 
 def optimal_batch(runs: Mapping[int, tuple[int, float]]) -> tuple[int | None, bool]:
-    """The smallest batch b for which 2b was run too and brings at most 5 % more throughput, and whether it is open.
+    """The smallest batch b for which 2b was run too and brings at most 5 % more throughput, and True if it is open.
 
-    `runs` gives for each batch the samples of a step and its time in ns. When no doubling stops to gain, it is the
-    largest batch, and open: a larger one may still gain. None, and open, when there are no runs.
+    `runs` gives for each batch the samples of a step and its time in ns. If every doubling gains more, the result is the
+    largest batch, and open: a larger batch may gain more. Without runs it is None, and open.
 
     >>> optimal_batch({1: (1, 100.0), 2: (2, 110.0), 4: (4, 220.0)})
     (2, False)
@@ -40,7 +40,7 @@ def optimal_batch(runs: Mapping[int, tuple[int, float]]) -> tuple[int | None, bo
 
 
 def best_run(runs: Sequence[XspRun]) -> int:
-    """The number of the run at the optimal batch; the first where no two batches can be compared."""
+    """The number of the run at the optimal batch; the first run if no two batches can be compared."""
     best, _ = optimal_batch(_times(runs))
     return next((i for i, run in enumerate(runs) if best is not None and run.batch == best), 0)
 
@@ -72,13 +72,13 @@ def model_information(runs: Sequence[XspRun]) -> StatedTable:
     frame = pl.DataFrame(rows, schema=analysis.schema, orient="row").sort("batch", nulls_last=True)
     answer = f"A step takes {format_ns(latencies[0])}."
     if len(runs) > 1 and best is not None:
-        gain = "a larger one may still gain" if is_open else "twice as many bring at most 5 % more throughput"
+        gain = "a larger batch may gain more" if is_open else "twice the batch gains at most 5 % throughput"
         answer = f"The optimal batch is {best}{';' if is_open else ':'} {gain}."
     return finished(analysis, frame, answer, ["M"] if len(latencies) < len(runs) else [])
 
 
 def model_kernels(tables: Sequence[StatedTable]) -> StatedTable:
-    """A15 of all runs, by batch, from that of each."""
+    """A15 for all runs, by batch, from the table of each run."""
     full = [table for table in tables if table.frame.height]
     if not full:
         return tables[0]

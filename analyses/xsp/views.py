@@ -1,4 +1,4 @@
-"""The tables of XSP's analyses: each a view of the layers or of the kernels of a run, as its record in CATALOGUE says."""
+"""The tables of XSP's analyses: each is a view of the layers or the kernels of a run, which its record in CATALOGUE describes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _OF_LAYER = ~pl.col("layer").str.starts_with("<") | (pl.col("layer") == "<root>"
 
 
 def tables_of(run: XspRun, keys: Iterable[str] = CATALOGUE) -> dict[str, StatedTable]:
-    """The tables of these analyses of a single run, but A1, which is of a series."""
+    """The tables of these analyses for a single run, except A1, which is about a series."""
     views = _Views(run)
     return {key: views.table(CATALOGUE[key]) for key in keys if CATALOGUE[key].base != "runs"}
 
 
 def lacking_note(missing: Iterable[str], format_: str) -> str | None:
-    """What lacks (keys of MISSING), and how a profiler that writes this format records it; None when nothing does."""
+    """The missing data (keys of MISSING), and how a profiler of this format records them; None if no data are missing."""
     flags = {what: flag_for(what, format_) for what in RECORDABLE}
     return "; ".join(MISSING[key].format(**flags) for key in dict.fromkeys(missing)) or None
 
@@ -40,7 +40,7 @@ def lacking_note(missing: Iterable[str], format_: str) -> str | None:
 def finished(
     analysis: Analysis, rows: pl.DataFrame, answer: str, missing: Iterable[str], format_: str = "kineto"
 ) -> StatedTable:
-    """The table with the columns of the analysis in order; one that the rows lack is null."""
+    """The table with the columns of the analysis in order; columns that the rows lack are null."""
     frame = in_schema(rows, analysis.schema)
     return StatedTable(
         analysis.key, frame, answer if frame.height else "Nothing to show.", lacking_note(missing, format_)
@@ -48,7 +48,7 @@ def finished(
 
 
 class _Views:
-    """The tables of one run. What several are made of is made once."""
+    """The tables of one run. Data that several tables share are made once."""
 
     def __init__(self, run: XspRun) -> None:
         self.run = run
@@ -87,7 +87,7 @@ class _Views:
         return finished(analysis, rows, answer, missing, run.format)
 
     def lacking(self, needs: Sequence[str]) -> list[str]:
-        """Those keys of MISSING that the run lacks of what is needed."""
+        """The needed keys of MISSING whose data the run lacks."""
         return [key for need in needs if (key := self._lacks(need)) is not None]
 
     def _lacks(self, need: str) -> str | None:
@@ -108,14 +108,14 @@ class _Views:
         return None if works[figure].count() else need
 
     def of_layers(self, analysis: Analysis) -> pl.DataFrame:
-        """The layers, or their sums by type, with as many figures as the analysis shows."""
+        """The layers, or their sums by type, with the figures of the analysis."""
         rows, run = self.layers, self.run
         if "allocated_bytes" in analysis.columns and self.memory is not None:
-            # Nothing was allocated in the layers that are not there, which was captured.
+            # Layers without a row allocated nothing: allocations were captured.
             rows = rows.join(self.memory, on="layer", how="left", maintain_order="left").with_columns(
                 pl.col("allocated_bytes", "forward_bytes").fill_null(0.0)
             )
-            if analysis.base == "memory":  # what was allocated in no layer, by size
+            if analysis.base == "memory":  # allocations outside layers, by size
                 others = self.memory.join(rows, on="layer", how="anti")
                 rows = pl.concat([rows, in_order(others, ("-allocated_bytes", "layer"))], how="diagonal")
         if "parameters" in analysis.columns:
@@ -132,7 +132,7 @@ class _Views:
         )
 
     def of_kernels(self, analysis: Analysis) -> pl.DataFrame:
-        """The kernels by the columns of the analysis, with their place below the roof."""
+        """The kernels grouped by the columns of the analysis, with their roofline."""
         run, keys = self.run, list(analysis.by)
         rows = _grouped(self.kernels, keys)
         if "gpu_ns" in analysis.columns:
@@ -150,9 +150,9 @@ class _Views:
 
 
 def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
-    """What each level adds to the quantities above it: the model's latency at M, ML and MLG, the layers' at ML and MLG.
+    """The time that each level adds to the model's latency (at M, ML and MLG) and to the layers' (at ML and MLG).
 
-    The latency of layers is the sum of their own times in a step; `ratio` is over the level at which the quantity counts.
+    The latency of layers is the sum of their own times in a step; `ratio` is relative to the level that is valid for it.
     """
     latencies: dict[str, dict[str, float | None]] = {
         "model latency": {level: run.step_ns(level) for level in ("M", "ML", "MLG")},
@@ -170,17 +170,17 @@ def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
                 row = {"quantity": quantity, "level": level, "latency_ns": latency, "added_ns": added}
                 rows.append({**row, "ratio": latency / base if base else None})
                 before = latency
-    answer = "One level only."
+    answer = "A comparison of the model's latency needs level M and another level."
     of_model = [row for row in rows if row["quantity"] == "model latency" and row["ratio"]]
     if len(of_model) > 1:
         last = of_model[-1]
-        answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long."
+        answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long as at level M."
     frame = pl.DataFrame(rows, schema=analysis.schema)
     return finished(analysis, frame, answer, missing if rows else ["M"], run.format)
 
 
 def _with_device(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
-    """What of the layers' own time the device works; only what a call of the layer launched is part of its time."""
+    """The part of the layers' own time in which the device works; only work that a call of the layer launched counts."""
     rest = pl.col("self_ns") - pl.col("gpu_ns")
     device = union_by(run, ["layer"], forward=True)
     return (
@@ -194,12 +194,12 @@ def _with_device(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
 
 
 def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Per group the trimmed means over steps of the number of kernels, their summed time and their work.
+    """For each group, the trimmed means over steps of the number of kernels, their summed time and their work.
 
-    FLOPs are the sum of those that are known, null when none is. Bytes are null unless all kernels of the group tell
-    theirs: a part of the traffic would pass for all of it. Occupancy is weighted by duration.
+    FLOPs are the sum of the known FLOPs, null if none are known. Bytes are null unless all kernels of the group have
+    them: otherwise a part of the traffic would look like all of it. Occupancy is weighted by duration.
 
-    With `turn` among the keys a group has one kernel in a step, and its texts are those of the first step.
+    With `turn` among the keys, a group has one kernel in a step, and its texts are those of the first step.
     """
     single = "turn" in keys
     is_kernel = pl.col("kind") == "kernel"
@@ -230,14 +230,14 @@ def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
     """The rows with the columns of a roofline, over their `gpu_ns`, else their `duration_ns`.
 
-    The precision is that of the operator with the most FLOPs, else that of the run. Null where FLOPs, bytes, or the
+    The precision is that of the operator with the most FLOPs, else that of the run. Null if FLOPs, bytes, or the
     device's peaks are not known.
     """
     time = pl.col("gpu_ns" if "gpu_ns" in rows.columns else "duration_ns")
     peaks = {name: run.peak_tflops(name) for name in PRECISIONS}
     peak = pl.col("precision").replace_strict(peaks, default=None, return_dtype=pl.Float64)
     bandwidth = pl.lit(run.bandwidth_gbps, dtype=pl.Float64)
-    # What is shown as read and as written adds up to what is shown as moved.
+    # The bytes shown as read and as written add up to the bytes shown as moved.
     moved = pl.coalesce(pl.col("dram_read_bytes") + pl.col("dram_write_bytes"), "dram_bytes")
     # FLOPs per ns are 10⁹ a second; so is intensity × bandwidth.
     roof = pl.min_horizontal(peak, pl.col("intensity") * bandwidth / 1e3)
@@ -249,7 +249,7 @@ def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
             pl.when(time > 0).then(pl.col("flops") / time / 1e3).alias("tflops"),
         )
         .with_columns((pl.col("intensity") < peak * 1e3 / bandwidth).alias("memory_bound"))
-        # min_horizontal would pass over the one that is null
+        # min_horizontal would ignore a null
         .with_columns(pl.when(pl.col("memory_bound").is_not_null()).then(roof).alias("attainable_tflops"))
     )
 

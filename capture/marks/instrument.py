@@ -1,7 +1,7 @@
 """Profiler ranges and sequence-number intervals for every call of every module of a model.
 
 Only forward hooks are used: backward hooks change the autograd graph and fail on in-place operations. The
-hooks return nothing, so losses and gradients stay bit for bit what they were.
+hooks return nothing, so losses and gradients stay bit-identical.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Instrumentation", "describe_layers"]
 
 
 def describe_layers(model: nn.Module) -> list[tuple[Layer, nn.Module]]:
-    """Return every module of `model` once, parents before children; a layer's `id` is its place in that order.
+    """Return every module of `model` once, parents before children; a layer's `id` is its position in that order.
 
-    A block compiled by `torch.compile(block)` is one layer, and what is inside it none: hooks there would break its
-    graph at every layer, so that the trace would show another program. Raises `UsageError` when a module was
-    compiled in place, which puts the hooks of the module itself inside.
+    A block compiled by `torch.compile(block)` is one layer, and its submodules are not layers: hooks there would break its
+    graph at every layer, so that the trace would show another program. Raises `UsageError` if a module was
+    compiled in place, because its own hooks would then be inside the graph.
     """
     layers: list[tuple[Layer, nn.Module]] = []
     _describe(model, "", None, layers, set())
@@ -71,7 +71,7 @@ def _describe(
 
 
 def _type_name(module: nn.Module) -> str:
-    """The name of the module's class, not of the one that sharding (FSDP2) derives from it."""
+    """The name of the module's class, not of the class that sharding (FSDP2) derives from it."""
     bases = {base.__name__: base for base in type(module).__bases__}
     if bases.pop("FSDPModule", None) is not None and bases:
         return next(iter(bases))
@@ -79,7 +79,7 @@ def _type_name(module: nn.Module) -> str:
 
 
 def _shapes(value: object, most: int = 8) -> list[list[int]]:
-    """The shapes of the tensors in a nest of tuples, lists and dicts, at most so many."""
+    """The shapes of the tensors in nested tuples, lists and dicts, up to a maximum number."""
     if isinstance(value, torch.Tensor):
         return [list(value.shape)]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
@@ -115,7 +115,7 @@ class Instrumentation:
     """Marks every module call of `model` while it is entered as a context manager.
 
     Set `step` to the number of the step being recorded, or to None while nothing is recorded: ranges are
-    opened either way, but calls are kept only for recorded steps. Raises `UsageError` when a module is compiled in
+    opened in both cases, but calls are kept only for recorded steps. Raises `UsageError` if a module is compiled in
     place.
     """
 
@@ -191,8 +191,8 @@ class Instrumentation:
 
     def _leave(self, layer: Layer) -> None:
         stack = self._open.stack
-        # A global pre-hook that raises skips `enter` but not `leave`: then there is nothing of ours to close.
-        # The first test is for speed: nearly always the call on top is the one that ends.
+        # A global pre-hook that raises skips `enter` but not `leave`: then there is no call of ours to close.
+        # The first test is for speed: nearly always the call on top ends.
         if not (stack and stack[-1].layer is layer) and not any(call.layer is layer for call in stack):
             return
         while stack:

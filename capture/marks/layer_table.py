@@ -1,4 +1,4 @@
-"""The layer table that a capture adds to its trace: every module, and every call of it by sequence numbers.
+"""The layer table that a capture adds to its trace: every module, and its calls with their sequence numbers.
 
 Autograd gives each node that it records on a thread the next *sequence number*. A module call that began at
 number `first_sequence` and ended at `end_sequence` created the nodes first ≤ n < end, so a backward operation
@@ -15,11 +15,11 @@ LAYER_TABLE_VERSION = 1
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One module. `parameters` counts the elements of the parameters it holds itself, without its children.
+    """One module. `parameters` counts the elements of its own parameters, without its children.
 
     A parameter that several modules share counts in each of them. `name` is the exact qualified name ("" for
-    the root), `range_name` the name of its ranges in the trace. `input_shapes` and `output_shapes` are those of the
-    tensors of its first recorded call, None when it was not called. A compiled block is one layer, with all
+    the root), `range_name` the name of its ranges in the trace. `input_shapes` and `output_shapes` are the
+    shapes of the tensors of its first recorded call, None if it was not called. A compiled block is one layer, with all
     parameters inside it.
     """
 

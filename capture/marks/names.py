@@ -53,7 +53,7 @@ def phase_range_name(phase: Phase) -> str:
 
 
 def step_range_name(number: int) -> str:
-    """Return the range name of a step, which is the profiler's own."""
+    """Return the range name of a step, as the profiler writes it."""
     return f"{STEP_PREFIX}{number}"
 
 

@@ -1,4 +1,4 @@
-"""Ranges for Nsight and other NVTX tools, in a domain of their own; nothing at all when no tool is attached."""
+"""Ranges for Nsight and other NVTX tools, in their own domain; none if no tool is attached."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DOMAIN: Final = "tracekit"
 
 
 class NvtxDomain:
-    """The domain, with a category each for steps, phases and layers.
+    """The domain, with one category each for steps, phases and layers.
 
-    The `nvtx` package gives a stand-in for the domain when no tool listens, or when NVTX_DISABLE is set: then, and
+    The `nvtx` package returns a stand-in for the domain if no tool is attached or NVTX_DISABLE is set. Then, and
     without the package, `active` is false and every range is an empty context.
     """
 
@@ -30,11 +30,11 @@ class NvtxDomain:
 
     @property
     def active(self) -> bool:
-        """Whether a tool listens."""
+        """True if a tool is attached."""
         return self._domain is not None
 
     def range(self, name: str, category: str) -> AbstractContextManager[object]:
-        """A push/pop range on the calling thread; what describes it is made once a name."""
+        """A push/pop range on the calling thread; its attributes are made once per name."""
         if self._domain is None:
             return nullcontext()
         key = name, category

@@ -19,11 +19,11 @@ Range = AbstractContextManager[object]
 
 
 class Marks(Protocol):
-    """Where ranges go. `kind` says what the ranges of layers carry."""
+    """A destination of ranges. `kind` says what the ranges of layers contain."""
 
     @property
     def kind(self) -> RangeKind:
-        """`structured`: name and arguments; `plain`: the name; `timed`: the host's clock; `none`: there are none."""
+        """`structured`: name and arguments; `plain`: the name; `timed`: times of the host's clock; `none`: no ranges."""
 
     def step(self, number: int) -> Range:
         """A range around a step."""
@@ -57,9 +57,9 @@ class ProfilerMarks:
     """Ranges of the PyTorch profiler, of the cheapest kind that works with this torch and these options.
 
     `_RecordFunctionFast` costs a fifth of `record_function` and carries arguments into the trace, but it is
-    not a public name: when it is missing or takes other arguments, plain ranges carry the layer's name alone.
-    So they do when no shapes are recorded, because then the profiler reads no arguments, not even the scope,
-    and would file the ranges among the operators.
+    not a public name: if it is missing or takes other arguments, plain ranges carry only the layer's name.
+    They do so too if no shapes are recorded, because then the profiler reads no arguments, not even the scope,
+    and would list the ranges as operators.
     """
 
     def __init__(self, *, shapes_recorded: bool = True) -> None:
@@ -67,7 +67,7 @@ class ProfilerMarks:
         self.kind: RangeKind = "plain" if self._fast is None else "structured"
 
     def step(self, number: int) -> Range:  # noqa: ARG002
-        """Nothing: the profiler marks its steps itself."""
+        """An empty context: the profiler marks its steps itself."""
         return nullcontext()
 
     def phase(self, phase: Phase) -> Range:
@@ -99,20 +99,20 @@ def _fast_range() -> Callable[..., Any] | None:
 
 
 class WithNvtx:
-    """The marks of another kind, and the same ranges for NVTX tools."""
+    """Marks of another kind, plus the same ranges for NVTX tools."""
 
     def __init__(self, marks: Marks, domain: NvtxDomain) -> None:
         self._marks, self._domain = marks, domain
 
     @classmethod
     def if_attached(cls, marks: Marks) -> Marks:
-        """These marks, with NVTX ranges when a tool listens."""
+        """These marks, with NVTX ranges if a tool is attached."""
         domain = NvtxDomain()
         return cls(marks, domain) if domain.active else marks
 
     @property
     def kind(self) -> RangeKind:
-        """That of the other marks."""
+        """The kind of the other marks."""
         return self._marks.kind
 
     def step(self, number: int) -> Range:

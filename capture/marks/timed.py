@@ -1,7 +1,7 @@
-"""Ranges by the host's clock, without a profiler: what the level ML records.
+"""Ranges by the host's clock, without a profiler, as the level ML records them.
 
-They cost about a microsecond each, so that the latency of a layer is that of a run that little else disturbs. On
-a GPU they tell when the host called a layer, not when the device ran it.
+They cost about a microsecond each, so that they hardly change the latency of a layer. On a GPU they say when
+the host called a layer, not when the device ran it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracekit.capture.marks.ranges import Range, RangeKind
 __all__ = ["TimedMarks"]
 
 _PROCESS = 0
-"""Not the real number, which says something of the machine and nothing of the run."""
+"""Not the real number, which describes the machine and not the run."""
 
 
 class TimedMarks:
@@ -37,7 +37,7 @@ class TimedMarks:
         self._arguments: dict[int, dict[str, Any]] = {}
 
     def step(self, number: int) -> Range:
-        """A range named as the profiler names steps."""
+        """A range with the profiler's name of the step."""
         return _Timed(self, step_range_name(number), None)
 
     def phase(self, phase: Phase) -> Range:
@@ -56,7 +56,7 @@ class TimedMarks:
         return _Timed(self, layer.range_name, arguments)
 
     def export(self, path: str) -> None:
-        """Write the ranges as Chrome-format JSON; times are µs with three decimals, that is exact ns."""
+        """Write the ranges as Chrome-format JSON; times are µs with three decimals, so they are exact to the ns."""
         rows = sorted(self.rows, key=lambda row: (row[1], -row[2]))
         first = rows[0][1] if rows else 0
         events = [

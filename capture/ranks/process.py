@@ -1,4 +1,4 @@
-"""What one rank of a capture runs, in a process of its own."""
+"""The program of one rank of a capture, in its own process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 def main(arguments: Sequence[str]) -> None:
     """Record one rank: `arguments` are the plan as JSON, the capture's folder, the scratch folder and the rank.
 
-    Leaves `rankN.json`, the manifest with this rank's runs, or `errorN.json`, a `Failure`, in the scratch folder.
+    Writes `rankN.json`, the manifest with this rank's runs, or `errorN.json`, a `Failure`, into the scratch folder.
     """
     plan = msgspec.json.decode(arguments[0], type=Plan)
     folder, scratch, rank = Path(arguments[1]), Path(arguments[2]), int(arguments[3])
@@ -49,13 +49,13 @@ def main(arguments: Sequence[str]) -> None:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
         _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))
     dist.destroy_process_group()
-    # While the interpreter is taken down, a thread of gloo that frees a tensor now and then aborts the process.
-    atexit._run_exitfuncs()  # those of the user's code, which os._exit skips
+    # While the interpreter shuts down, a thread of gloo that frees a tensor sometimes aborts the process.
+    atexit._run_exitfuncs()  # the exit handlers of the user's code, which os._exit skips
     _leave(0)
 
 
 def _join(plan: Plan, rank: int) -> None:
-    """Meet the other ranks."""
+    """Join the process group of the ranks."""
     on_gpu = plan.settings.device == "cuda"
     if on_gpu:
         if torch.cuda.device_count() < plan.settings.ranks:
@@ -90,7 +90,7 @@ def _fail(scratch: Path, rank: int, failure: Failure) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit at once. What was finished is written; taking leave of the other ranks would wait for those that hang."""
+    """Exit at once. Finished levels are written; leaving the process group would wait for ranks that hang."""
     sys.stderr.flush()
     os._exit(code)
 
@@ -100,5 +100,5 @@ def _traceback(error: BaseException | None) -> str:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Stop at once: what was finished is kept, and an exception may come up in the middle of torch, which prints it."""
+    """Stop at once: finished levels are kept, and an exception could arise inside torch, which would print it."""
     _leave(_INTERRUPTED)

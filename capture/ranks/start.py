@@ -1,4 +1,4 @@
-"""A capture on several ranks: one process each on this machine, and one manifest of them all. It imports no torch."""
+"""A capture on several ranks: one process each on this machine, and one manifest for all of them. It imports no torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _GRACE_SECONDS: Final = 10
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a rank failed, as it writes it down: the name of a class in `tracekit.errors`, one line, tracebacks or "".
+    """The reason why a rank failed, as it writes it: the name of a class in `tracekit.errors`, one line, tracebacks or "".
 
-    `own_part` is that of a WorkloadError.
+    `own_part` is the `own_part` of a WorkloadError.
     """
 
     kind: str
@@ -40,17 +40,17 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def error_file(scratch: Path, rank: int) -> Path:
-    """Where a rank writes down why it failed."""
+    """The file in which a rank writes why it failed."""
     return scratch / f"error{rank}.json"
 
 
 def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> Manifest:
     """Run the plan on its ranks and return the manifest of all their runs, which is written into `folder`.
 
-    Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError when a step of any
-    rank did not fit the memory. What was finished on all ranks stays.
+    Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError if a step of any
+    rank did not fit into memory. Levels that all ranks have finished stay.
     """
-    # Not in `folder`: when its disk is full, the ranks must still be able to say so.
+    # Not in `folder`: if its disk is full, the ranks must still be able to write so.
     with tempfile.TemporaryDirectory(prefix="tracekit-ranks-") as scratch_name:
         scratch = Path(scratch_name)
         port = _free_port()
@@ -78,7 +78,7 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
 def _keep_finished(
     processes: list[subprocess.Popen[bytes]], scratch: Path, plan: Plan, folder: Path, *, stopped: str | None
 ) -> Manifest | None:
-    """End the ranks and write the manifest of what all of them have finished; None when that is nothing."""
+    """End the ranks and write the manifest of the levels that all have finished; None if there are none."""
     _stop(processes)
     for unfinished in folder.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(unfinished)  # of ranks that were stopped while they wrote
@@ -104,7 +104,7 @@ def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> sub
 def _wait(
     processes: list[subprocess.Popen[bytes]], scratch: Path, progress: Callable[[str], None]
 ) -> int | None:
-    """Wait for all ranks, telling what the first one does; returns the one that failed first, None when all went well."""
+    """Wait for all ranks and report the progress of the first; returns the rank that failed first, or None."""
     lines_out = 0
     while True:
         codes = [process.poll() for process in processes]
@@ -121,9 +121,9 @@ def _wait(
 
 
 def _failed_at(scratch: Path, rank: int) -> int:
-    """When a rank wrote down its error. One fails, and the others fail because they miss it a moment later.
+    """The time at which a rank wrote its error. If one rank fails, the others fail a moment later because it is missing.
 
-    A rank that wrote none was killed, which no other rank's error can have caused: it comes first.
+    A rank without an error was killed. Another rank's error cannot have caused that, so it comes first.
     """
     path = error_file(scratch, rank)
     return path.stat().st_mtime_ns if path.exists() else 0
@@ -133,11 +133,11 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text("utf-8").splitlines()
     except FileNotFoundError:
-        return []  # the first rank has said nothing yet
+        return []  # the first rank has written nothing yet
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End what still runs, gently first: a rank that is interrupted writes down what it has finished."""
+    """End the ranks that still run, first by an interrupt, after which a rank writes the levels that it has finished."""
     deadline = time.monotonic() + _GRACE_SECONDS
     for process in processes:
         if process.poll() is None:
@@ -168,8 +168,8 @@ def _merged(scratch: Path, plan: Plan) -> Manifest | None:
 
 
 def error_of(failed: int, codes: list[int | None], scratch: Path) -> TracekitError:
-    """The error to raise when rank `failed` is the first of which it was seen; `codes` are the exit codes of all."""
-    # The rank that ran out of memory takes others with it, which may be seen to end first.
+    """The error to raise if rank `failed` is the first that was seen to fail; `codes` are the exit codes of all ranks."""
+    # The rank that ran out of memory makes others fail, whose end may be seen first.
     for rank, code in enumerate(codes):
         failure = _failure(scratch, rank)
         if failure is not None and failure.kind == OutOfMemoryError.__name__:
@@ -193,7 +193,7 @@ def _failure(scratch: Path, rank: int) -> Failure | None:
 
 
 def _raised(rank: int, failure: Failure) -> TracekitError:
-    """The error that a rank wrote down, of the same kind, with the rank's traceback as its cause."""
+    """The error that a rank wrote, as the same class, with the rank's traceback as its cause."""
     kind = getattr(errors, failure.kind, TracekitError)
     error: TracekitError = kind(f"rank {rank}: {failure.text}")
     if isinstance(error, WorkloadError):
@@ -203,7 +203,7 @@ def _raised(rank: int, failure: Failure) -> TracekitError:
 
 
 class _InAnotherProcess(Exception):  # noqa: N818 - it carries the text of an error, and is none itself
-    """The traceback of a rank, so that it is shown where that of a single process would be."""
+    """The traceback of a rank, so that it is shown in the same place as the traceback of a single process."""
 
 
 def _free_port() -> int:

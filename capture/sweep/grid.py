@@ -26,10 +26,10 @@ _LONGEST_NAME: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The values of each setting that a sweep combines. Of one without values, that of the `settings` is taken.
+    """The values of each setting that a sweep combines. A setting without values takes that of `settings`.
 
     `workloads` are named as in `tracekit.capture.run.run`, the others as in `tracekit.manifest.Settings`, and None
-    leaves the choice to the workload, or to torch. Runs come in the order of the fields, the last one changing fastest,
+    means that the workload, or torch, chooses. Runs come in the order of the fields, the last one changing fastest,
     and batches from small to large.
     """
 
@@ -47,15 +47,15 @@ class Grid:
     def plans(
         self, *, settings: Settings, options: CaptureOptions, levels: tuple[Level, ...], data: Path | None
     ) -> list[Plan]:
-        """One plan for each combination, each once; `settings` give what the grid does not vary.
+        """One plan for each distinct combination; `settings` give the values that the grid does not vary.
 
-        Raises UsageError when there is no workload or a number is out of range.
+        Raises UsageError if there is no workload or a number is out of range.
         """
         if not self.workloads:
             raise UsageError("the sweep has no workload", remedy="name at least one")
         names = [field.name for field in fields(self)][1:]
         lists: list[Sequence[Any]] = [getattr(self, name) or (getattr(settings, name),) for name in names]
-        # The workload's own batch comes first; it is not known to be larger than any.
+        # The workload's own batch comes first, because its size is not known.
         lists[-1] = sorted(lists[-1], key=lambda batch: batch or 0)
         plans: dict[str, Plan] = {}
         for workload, *values in itertools.product(self.workloads, *lists):
@@ -72,7 +72,7 @@ class Grid:
 
 
 def run_key(plan: Plan) -> str:
-    """A hash of all that was asked for, 16 hexadecimal digits. The path of the data counts, what is in it does not.
+    """A hash of the whole plan, 16 hexadecimal digits. The path of the data counts, its content does not.
 
     >>> run_key(Plan(workload="cnn")) == run_key(Plan(workload="cnn", settings=Settings()))
     True
@@ -87,7 +87,7 @@ def series_key(plan: Plan) -> str:
 
 
 def folder_of(plan: Plan) -> str:
-    """The name of the run's folder: the workload's and a short key.
+    """The name of the run's folder: the name of the workload and a short key.
 
     >>> folder_of(Plan(workload="yolov5:s")).startswith("yolov5-s-")
     True
@@ -98,7 +98,7 @@ def folder_of(plan: Plan) -> str:
 
 
 def label_of(plan: Plan, grid: Grid) -> str:
-    """The workload, the batch, and what else the grid varies, for a line of progress.
+    """The workload, the batch, and the other settings that the grid varies, for a line of progress.
 
     >>> label_of(Plan(workload="cnn", settings=Settings(batch=8, threads=2)), Grid(workloads=["cnn"], threads=[1, 2]))
     'cnn threads 2 batch 8'

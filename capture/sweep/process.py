@@ -1,4 +1,4 @@
-"""One run of a sweep in a process of its own, so that no run inherits another's memory, caches or crash.
+"""One run of a sweep in its own process, so that no run inherits another's memory, caches or crash.
 
 It imports no torch; the process that it starts does.
 """
@@ -34,7 +34,7 @@ _LONGEST_ERROR: Final = 300
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended: its `status`, one line when it did not succeed, and the `seconds` that its process took."""
+    """The end of a run: its `status`, one line if it did not succeed, and the `seconds` that its process took."""
 
     status: Status
     error: str | None = None
@@ -42,15 +42,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command(plan: Plan, folder: Path, result: Path) -> list[str]:
-    """The words of the process that records the plan into `folder` and writes its `Outcome` as JSON to `result`."""
+    """The command line of the process that records the plan into `folder` and writes its `Outcome` as JSON to `result`."""
     return words_of("tracekit.capture.sweep.process", plan, folder, result)
 
 
 def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outcome:
-    """Record the plan into `folder` and return how that ended; it is stopped after `timeout` seconds.
+    """Record the plan into `folder` and return its outcome; the process is stopped after `timeout` seconds.
 
-    A process that the system killed (SIGKILL) counts as out of memory: that is how Linux ends one when memory runs
-    out. When this function is left early, as by Ctrl-C, the process and all that it started are ended first.
+    A process that the system killed (SIGKILL) counts as out of memory, because Linux does this when memory runs out.
+    If this function is left early, for example by Ctrl-C, it first ends the process and all processes that it started.
     """
     with tempfile.TemporaryDirectory(prefix="tracekit-sweep-") as scratch_name:
         result, stderr = Path(scratch_name) / "result.json", Path(scratch_name) / "stderr"
@@ -64,21 +64,21 @@ def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outco
 
 
 def _wait(words: Sequence[str], stderr: Path, timeout: float | None) -> int | None:
-    """Run the process to its end and return its exit code; None when time ran out. Nothing of it is left running."""
+    """Run the process to its end and return its exit code; None after the timeout. No child process is left running."""
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            start_new_session=True,  # a group that can be ended as a whole, and that a terminal's Ctrl-C spares
+            start_new_session=True,  # a group that can be ended as a whole, and that a terminal's Ctrl-C does not reach
         )
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while process.poll() is None:
                 if deadline is not None and time.monotonic() >= deadline:
                     return None
-                # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+                # Polling: once Polars is loaded, Ctrl-C no longer ends a blocking wait.
                 time.sleep(_POLL_SECONDS)
             return process.returncode
         finally:
@@ -86,7 +86,7 @@ def _wait(words: Sequence[str], stderr: Path, timeout: float | None) -> int | No
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its ranks and loaders, gently first: who is interrupted writes down what is finished."""
+    """End the process and its ranks and loaders, first by an interrupt, after which they write the finished levels."""
     try:
         if process.poll() is None:
             process.terminate()
@@ -94,7 +94,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 process.wait(GRACE_SECONDS)
     finally:
         if hasattr(os, "killpg"):
-            # Whoever is left: a loader whose parent was killed would wait for work forever.
+            # The processes that are left: a loader whose parent was killed would wait for work forever.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, SIGKILL)
         process.kill()

@@ -1,4 +1,4 @@
-"""`sweep`: run a grid of settings, each in a fresh process, into one index that can be taken up again.
+"""`sweep`: run a grid of settings, each in a fresh process, into one index from which an interrupted sweep can resume.
 
 It imports no torch.
 """
@@ -36,9 +36,9 @@ __all__ = ["Grid", "Progress", "sweep"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a sweep stands: `number` of `total` runs, called `label`, is about to start or, with `row`, has ended.
+    """The progress of a sweep: run `number` of `total`, called `label`, is about to start or, with `row`, has ended.
 
-    `row` is its row of the index. `seconds_left` is the mean time of the runs so far times those that are left, None
+    `row` is its row of the index. `seconds_left` is the mean time of the runs so far times the number of runs left, None
     before the first has ended.
     """
 
@@ -63,15 +63,15 @@ def sweep(
 ) -> pl.DataFrame:
     """Run the grid and return its rows of the index, in the order of the grid; columns as in `tracekit.sweep_index`.
 
-    Each run is a process of its own, which records as `tracekit.capture.run.run` does, into a folder of its own in
-    `out`. `out/index.parquet` is written anew, as a whole, after each. What it holds already is not run again, unless
+    Each run is a separate process, which records as `tracekit.capture.run.run` does, into its own folder in `out`.
+    After each run, the whole of `out/index.parquet` is rewritten. A run that it already holds is not repeated, unless
     `retry` is set and the run did not succeed. A run that fails, exceeds `timeout` seconds or runs out of memory is
     recorded, and the sweep goes on; larger batches of a run that was out of memory are skipped, unless `retry` is set.
-    `settings` hold where the grid names no values. One sweep at a time may write to a folder.
+    `settings` apply to settings without values in the grid. One sweep at a time may write to a folder.
 
-    Raises `UsageError` for an unknown workload, a value out of range, data that are not there, a folder that cannot be
-    written to or an index with other columns; `MissingDependencyError` without torch. After KeyboardInterrupt
-    the run that was going has been ended and the index holds those before it.
+    Raises `UsageError` for an unknown workload, a value out of range, missing data, a folder that cannot be written
+    to or an index with other columns; `MissingDependencyError` without torch. After KeyboardInterrupt, the current
+    run has been ended and the index holds the runs before it.
     """
     if timeout is not None and timeout <= 0:
         raise UsageError(f"the timeout is {timeout:g} s", remedy="it must be more than 0")
@@ -100,19 +100,19 @@ class _Index:
     def __init__(self, folder: Path) -> None:
         self._path = folder / INDEX_FILE
         self._frame = read_index(folder) if self._path.exists() else index_of([])
-        # Written even when it is empty: a folder that takes no file says so before hours of work.
+        # Written even if it is empty, so that a folder without write permission fails before hours of work.
         self._write()
 
     def knows(self, plan: Plan, *, retry: bool) -> bool:
-        """Whether the plan need not be run: it is done, or it did not succeed and is not to be retried.
+        """True if the plan need not run: it is done, or it did not succeed and must not be retried.
 
-        A run that was skipped is looked at again: what it was skipped for may have succeeded since.
+        A skipped run is checked again: the smaller batch may have succeeded since.
         """
         statuses = self._frame.filter(pl.col("key") == run_key(plan))["status"].to_list()
         return bool(statuses) and (statuses[0] == DONE or (not retry and statuses[0] != SKIPPED))
 
     def reason_to_skip(self, plan: Plan) -> str | None:
-        """Which smaller batch of otherwise equal settings was out of memory, as a sentence; None when there is none."""
+        """A sentence about a smaller batch of otherwise equal settings that was out of memory; None if there is none."""
         smaller = self._frame.filter(
             (pl.col("series") == series_key(plan))
             & (pl.col("status") == OUT_OF_MEMORY)
@@ -121,7 +121,7 @@ class _Index:
         return f"batch {min(smaller)} is out of memory already" if smaller else None
 
     def put(self, row: dict[str, Any]) -> None:
-        """Add the row in the place of an older one of the same key, and write the file."""
+        """Add the row, replace an older row with the same key, and write the file."""
         self._frame = pl.concat([self._frame.filter(pl.col("key") != row["key"]), index_of([row])])
         self._write()
 
@@ -154,7 +154,7 @@ def _left(seconds: list[float], runs: int) -> float | None:
 
 
 def _skipped(plan: Plan, index: _Index, *, retry: bool) -> dict[str, Any] | None:
-    """The row of a plan that is not worth a try, None of one that is."""
+    """The row of a plan that is skipped; None if it should run."""
     reason = None if retry else index.reason_to_skip(plan)
     return None if reason is None else _row(plan, Outcome(status="skipped", error=reason), None)
 
@@ -211,7 +211,7 @@ def _measured(manifest: Manifest) -> dict[str, Any]:
 
 
 def _peak(manifest: Manifest) -> int | None:
-    """The most on any rank, without the profiler where that was run."""
+    """The highest peak of any rank, at the level without the profiler if it was run."""
     for level in ("M", *(run.level for run in manifest.runs)):
         peaks = [run.peak_memory_bytes for run in manifest.runs if run.level == level]
         most = max((peak for peak in peaks if peak is not None), default=None)

@@ -66,14 +66,14 @@ _SHORT_NAMES = {
     "resnet": "resnet50",
     "lstm": "lstm_translation",
 }
-"""What people call a variant of a workload."""
+"""Short names of a workload with a variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """What the user chose; None, or an empty variant, leaves the choice to the workload.
+    """The user's choices; with None, or an empty variant, the workload chooses.
 
-    `tiny` asks for a model that takes a step in well under a second on one core. `data` is a file or folder of real
+    `tiny` requests a model that takes a step in well under a second on one core. `data` is a file or folder of real
     data. `max_rows` caps the rows of each embedding table.
     """
 
@@ -88,7 +88,7 @@ class WorkloadOptions:
 
 
 class Workload(Protocol):
-    """A model that is being trained. `config` says with which settings, for the manifest."""
+    """A model in training. `config` holds its settings, for the manifest."""
 
     @property
     def model(self) -> nn.Module:
@@ -99,21 +99,21 @@ class Workload(Protocol):
         """The settings that shape the run, such as the batch size."""
 
     def batches(self) -> Iterator[Any]:
-        """Batches on the host, without end."""
+        """Batches on the host, in an endless loop."""
 
     def step(self, batch: Any, phase: PhaseRange) -> torch.Tensor:
         """Train on one batch, each phase within `with phase(name):`; return the loss, detached."""
 
 
 class WorkloadFactory(Protocol):
-    """What a registry entry holds."""
+    """The function of a registry entry."""
 
     def __call__(self, options: WorkloadOptions) -> Workload | Recipe:
         """Build the workload on `options.device`, with torch's random state already seeded."""
 
 
 class Loadable(Protocol):
-    """A workload that was found and is not imported yet."""
+    """A workload that is not imported yet."""
 
     def load(self) -> WorkloadFactory:
         """Import it."""
@@ -121,7 +121,7 @@ class Loadable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _InFile:
-    """A function in a file of the user's own; one that takes no argument is a factory all the same."""
+    """A function in the user's own file; a function without arguments is a factory as well."""
 
     path: Path
     function: str
@@ -131,8 +131,8 @@ class _InFile:
         if spec is None or spec.loader is None:
             raise UsageError("it is not a Python file", path=self.path, remedy="name it FILE.py:FUNCTION")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # its classes must be found again in the processes of a DataLoader
-        sys.path.insert(0, str(self.path.parent.resolve()))  # as if it were run as a script
+        sys.modules[spec.name] = module  # the processes of a DataLoader must be able to import its classes
+        sys.path.insert(0, str(self.path.parent.resolve()))  # as if the file were run as a script
         spec.loader.exec_module(module)
         function: Callable[..., Any] | None = getattr(module, self.function, None)
         if not callable(function):
@@ -152,14 +152,14 @@ def built_in() -> list[str]:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether this workload's code is tracekit's own."""
+    """True if tracekit provides this workload."""
     return _SHORT_NAMES.get(name, name).partition(":")[0] in _BUILT_IN
 
 
 def find(name: str) -> tuple[Loadable, str]:
     """Return the workload `name` (or a short name such as `yolov5s`), whose `load()` imports it and returns a `WorkloadFactory`, and its variant.
 
-    Raises `UsageError`, with names that are close or all there are, when there is none of that name.
+    Raises `UsageError`, with similar names or all names, if there is no such workload.
     """
     base, _, variant = _SHORT_NAMES.get(name, name).partition(":")
     if base.endswith(".py"):

@@ -54,7 +54,7 @@ _PAD, _CLS, _SEP, _MASK, _FIRST_WORD = 0, 101, 102, 103, 104  # as in BERT's own
 _SHORTEST = 16
 _RATE = 1e-4
 _DECAY = 0.01
-_BYTES_PER_TOKEN = 4  # of English text, roughly; it spreads the samples over the files
+_BYTES_PER_TOKEN = 4  # roughly that of English text; it spreads the samples over the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class PairMaker:
     mask: int = _MASK
 
     def split(self, random: torch.Generator) -> tuple[int, int]:
-        """Return how many tokens the first and the second piece shall have."""
+        """Return the numbers of tokens of the first and the second piece."""
         total = sample_length(self.length, random, _SHORTEST) - 3
         first = int(torch.randint(1, total, (), generator=random, device="cpu"))
         return first, total - first
@@ -78,7 +78,7 @@ class PairMaker:
     ) -> dict[str, torch.Tensor]:
         """Return `input_ids`, `token_type_ids`, `attention_mask`, `labels` of shape (length) and the NSP label.
 
-        15 % of the tokens are to be guessed. `next_sentence_label` is 0 when the second piece `follows`.
+        The model predicts 15 % of the tokens. `next_sentence_label` is 0 if the second piece `follows`.
         """
         sep = torch.tensor([self.sep], device="cpu")
         whole = torch.cat([torch.tensor([self.cls], device="cpu"), first, sep, second, sep])
@@ -109,7 +109,7 @@ class SyntheticPairs:
 
 
 class TextPairs(Dataset[Any]):
-    """Samples of real text: a piece, and half of the time the piece that follows it, else one from elsewhere."""
+    """Samples of real text: a piece, and with probability one half the next piece, else a piece from elsewhere."""
 
     def __init__(self, text: TextLines, tokenizer: Tokenizer, pairs: PairMaker, seed: int) -> None:
         self.text = text
@@ -171,7 +171,7 @@ def forward(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
 
 
 def loss(output: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the sum of both cross entropies, as BERT is trained."""
+    """Return the sum of both cross entropies, BERT's training loss."""
     words = output.prediction_logits.float().flatten(0, 1)
     guessed = functional.cross_entropy(words, batch["labels"].flatten(), ignore_index=IGNORED)
     follows = functional.cross_entropy(output.seq_relationship_logits.float(), batch["next_sentence_label"])
@@ -181,7 +181,7 @@ def loss(output: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def example_batch(variant: str, *, tiny: bool = False) -> dict[str, torch.Tensor]:
     """Return a batch of one full sample, of 512 tokens (tiny: 32), on the device of the context.
 
-    A full sample needs no attention mask, and transformers would read its values, which there are none of on meta.
+    A full sample needs no attention mask. transformers would read the mask's values, which do not exist on meta.
     """
     length = _default_length(variant, tiny=tiny)
     return {
@@ -199,9 +199,9 @@ def _default_length(variant: str, *, tiny: bool) -> int:
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 8 sequences of 512 tokens a step, trained by AdamW with a warm-up.
 
-    With `options.data`, a text file or a folder of `.txt`, it trains on that text. Its words become tokens by
-    the `tokenizer.json` beside it, if there is one, else by hashing (`HashedWords`). Raises `UsageError` for an
-    unknown variant, a size too small, or data that hold no text; `MissingDependencyError` without transformers.
+    With `options.data`, a text file or a folder of `.txt`, it trains on that text. The
+    `tokenizer.json` next to it turns its words into tokens, if there is one, else hashing does (`HashedWords`). Raises `UsageError` for an
+    unknown variant, a size too small, or data without text; `MissingDependencyError` without transformers.
     """
     variant = variant_or_default("bert", options.variant, VARIANTS)
     variant = "tiny" if options.tiny else variant
@@ -247,5 +247,5 @@ def _text_pairs(data: Path, pairs: PairMaker, vocabulary: int, seed: int) -> Tex
         mask=tokenizer.special("[MASK]", _MASK),
     )
     dataset = TextPairs(text, tokenizer, pairs, seed)
-    dataset[0]  # an error in the data shall come now, not from a loader process
+    dataset[0]  # an error in the data must occur now, not in a loader process
     return dataset

@@ -1,4 +1,4 @@
-"""Training a language model to guess the next token: what `gpt2` and `llama` share."""
+"""Training a language model to predict the next token: the code that `gpt2` and `llama` share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tracekit.errors import UsageError
 __all__ = ["SyntheticText", "TextSequences", "causal_example", "causal_recipe", "forward", "loss"]
 
 _DECAY = 0.1
-_BYTES_PER_TOKEN = 4  # of English text, roughly; it spreads the samples over the files
-_FIRST_WORD = 3  # the numbers below it are those of special tokens
+_BYTES_PER_TOKEN = 4  # roughly that of English text; it spreads the samples over the files
+_FIRST_WORD = 3  # lower numbers are special tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class TextSequences(Dataset[Any]):
 def causal_example(length: int) -> dict[str, torch.Tensor]:
     """Return a batch of one sample of `length` tokens, on the device of the context.
 
-    It brings its attention mask, (1, 1, length, length): to make one, transformers would read values of the
-    batch, which there are none of on meta.
+    It contains its attention mask, (1, 1, length, length): to make one, transformers would read values of the
+    batch, which do not exist on meta.
     """
     mask = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
     return {"input_ids": torch.full((1, length), _FIRST_WORD), "attention_mask": mask}
@@ -77,7 +77,7 @@ def forward(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:
 
 
 def loss(output: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the mean cross entropy of each token but the first, given those before it."""
+    """Return the mean cross entropy of each token except the first, given the tokens before it."""
     scores = output.logits[:, :-1].float().flatten(0, 1)
     return functional.cross_entropy(scores, batch["input_ids"][:, 1:].flatten())
 
@@ -88,7 +88,7 @@ def causal_recipe(
     """Return the recipe that trains `model` on sequences of `length` tokens, with the options' data if any.
 
     `batch` is the default of a model that is not tiny, `rate` the highest learning rate. Raises `UsageError`
-    when the data hold no text or the length is 1.
+    if the data have no text or the length is 1.
     """
     if length < 2:
         raise UsageError(f"a sequence of {length} token", remedy="choose a size of at least 2")
@@ -98,7 +98,7 @@ def causal_recipe(
     if options.data is not None:
         tokenizer = find_tokenizer(options.data, _FIRST_WORD, vocabulary)
         text = TextSequences(TextLines(options.data), tokenizer, length)
-        text[0]  # an error in the data shall come now, not from a loader process
+        text[0]  # an error in the data must occur now, not in a loader process
     synthetic = SyntheticText(ZipfWords(_FIRST_WORD, vocabulary), length)
     return Recipe(
         model=model,

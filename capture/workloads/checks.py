@@ -1,4 +1,4 @@
-"""What a workload needs before it is built: choices that it knows, packages, memory. What is missing ends in one line."""
+"""Checks before a workload is built: valid choices, packages, memory. An error is one line."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def variant_or_default(workload: str, variant: str, variants: Sequence[str]) -> str:
-    """Return `variant`, or the first of `variants` when it is empty.
+    """Return `variant`, or the first of `variants` if it is empty.
 
-    Raises `UsageError`, naming the closest variants or all of them, when there is no such variant.
+    Raises `UsageError`, with similar variants or all of them, if there is no such variant.
     """
     if not variant:
         return variants[0]
@@ -45,19 +45,19 @@ def variant_or_default(workload: str, variant: str, variants: Sequence[str]) -> 
 
 
 def refuse_data(workload: str, options: WorkloadOptions) -> None:
-    """Raise `UsageError` when real data are given to a workload that reads none."""
+    """Raise `UsageError` if real data are given to a workload that reads none."""
     if options.data is not None:
         raise UsageError(f"{workload} reads no real data", path=options.data, remedy="leave out --data")
 
 
 def refuse_max_rows(workload: str, options: WorkloadOptions) -> None:
-    """Raise `UsageError` when embedding rows are limited for a workload that has no tables."""
+    """Raise `UsageError` if embedding rows are limited for a workload without tables."""
     if options.max_rows is not None:
         raise UsageError(f"{workload} has no embedding tables to cap", remedy="leave out --max-rows")
 
 
 def refuse_other_size(workload: str, options: WorkloadOptions, size: int, unit: str) -> None:
-    """Raise `UsageError` for another size than the only one that the model is made for."""
+    """Raise `UsageError` for a size other than the only size of the model."""
     if options.size not in (None, size):
         raise UsageError(
             f"{workload} takes {size} {unit}, not {options.size}",
@@ -68,9 +68,9 @@ def refuse_other_size(workload: str, options: WorkloadOptions, size: int, unit: 
 def import_transformers(*also: str) -> ModuleType:
     """Return the package transformers; `also` names further packages that the model needs.
 
-    Raises `MissingDependencyError` when one of them cannot be imported.
+    Raises `MissingDependencyError` if one of them cannot be imported.
     """
-    # Models are made from their configuration alone; should the library look for more, it shall not download.
+    # Models are made from their configuration alone; the library must not download anything else.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     for package in also:
         _import(package)
@@ -88,10 +88,10 @@ def _import(package: str) -> ModuleType:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the bytes that could be allocated on `device` now, None when the system does not tell.
+    """Return the bytes that could be allocated on `device` now, None if the system does not report them.
 
-    Of a CPU it is what Linux calls available (free, or cache that it would give back), at most what is left of the
-    container's limit; elsewhere the free pages, or failing these all pages, of the machine.
+    On a CPU this is the memory that Linux calls available (free, or reclaimable cache), at most the rest of the
+    container's limit; on other systems the free pages, or else all pages, of the machine.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -99,7 +99,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def require_bytes(needed: int, device: torch.device, *, what: str, remedy: str) -> None:
-    """Raise `OutOfMemoryError` when `device` is known to have less than `needed` bytes free for `what`."""
+    """Raise `OutOfMemoryError` if `device` is known to have less than `needed` bytes free for `what`."""
     if device.type == "meta":
         return  # nothing is allocated there
     free = free_bytes(device)
@@ -115,7 +115,7 @@ def _host_bytes() -> int | None:
             key, _, value = line.partition(":")
             if key == "MemAvailable":
                 return int(value.split()[0]) * 1024
-    names = getattr(os, "sysconf_names", {})  # no such thing on Windows
+    names = getattr(os, "sysconf_names", {})  # Windows has no such function
     for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         if pages in names and "SC_PAGE_SIZE" in names:
             return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

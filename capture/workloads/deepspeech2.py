@@ -1,4 +1,4 @@
-"""`deepspeech2`: speech recognition by convolutions and two-way recurrent layers; `size` is frames of 10 ms.
+"""`deepspeech2`: speech recognition by convolutions and bidirectional recurrent layers; `size` is frames of 10 ms.
 
 Variants are five layers of LSTMs of 1,024 or of GRUs of 800. An utterance is at most `size` frames long.
 """
@@ -53,10 +53,10 @@ _TINY_WIDTH, _TINY_CHANNELS = 32, 4
 
 
 class MaskedConvolutions(nn.Module):
-    """Two convolutions over frequency and time, the first of which halves the time.
+    """Two convolutions over frequency and time; the first halves the time.
 
-    What lies beyond the end of an utterance, 0 in a batch, is set to 0 again between them: an utterance must not
-    depend on the others of its batch. After them it is packed away.
+    Frames after the end of an utterance, 0 in a batch, are set to 0 again between the convolutions: an utterance must
+    not depend on the others in its batch. After the convolutions, packing removes these frames.
     """
 
     def __init__(self, channels: int) -> None:
@@ -79,7 +79,7 @@ class MaskedConvolutions(nn.Module):
 
 
 class TwoWayLayer(nn.Module):
-    """A recurrent layer in both directions, which are added; between layers its input is normalised."""
+    """A bidirectional recurrent layer that adds both directions; between layers its input is normalised."""
 
     def __init__(self, cell: type[nn.LSTM | nn.GRU], inputs: int, width: int, *, normalise: bool) -> None:
         super().__init__()
@@ -96,9 +96,9 @@ class TwoWayLayer(nn.Module):
 
 
 class DeepSpeech2(nn.Module):
-    """Convolutions, two-way recurrent layers and scores of 29 letters for each 20 ms.
+    """Convolutions, bidirectional recurrent layers and scores of 29 letters for each 20 ms.
 
-    The layers see the utterances packed, so that normalisation counts sound only and no filling.
+    The layers get packed utterances, so that normalisation counts only sound and no padding.
     """
 
     def __init__(self, shape: _Shape) -> None:
@@ -120,7 +120,7 @@ class DeepSpeech2(nn.Module):
         self.head = nn.Linear(shape.width, len(ALPHABET), bias=False)
 
     def forward(self, spectrograms: torch.Tensor, frames: torch.Tensor) -> Spelling:
-        """Return scores (time, batch, 29) and how many of them count, for `spectrograms` (batch, 161, frames).
+        """Return scores (time, batch, 29) and the number of valid scores, for `spectrograms` (batch, 161, frames).
 
         `frames` (batch,) are the lengths, the longest first. On a GPU the host waits for the device once, as packing
         needs the lengths on the host.
@@ -156,7 +156,7 @@ def _forward(model: nn.Module, batch: SpeechBatch) -> Spelling:
 def _loss(spelling: Spelling, batch: SpeechBatch) -> torch.Tensor:
     scores, lengths = spelling
     _, _, labels, counts = batch
-    # Sums over hundreds of frames: half precision would not do.
+    # Sums over hundreds of frames: half precision is not enough.
     with torch.autocast(scores.device.type, enabled=False):
         chances = scores.float().log_softmax(dim=2)
         total = functional.ctc_loss(chances, labels, lengths, counts, reduction="sum", zero_infinity=True)
@@ -171,7 +171,7 @@ def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 16 utterances of at most 16 s a step, trained by SGD with momentum.
 
     The loss is that of connectionist temporal classification (CTC). `data` is a folder of `NAME.wav` and `NAME.txt`;
-    raises `UsageError` when there are none.
+    raises `UsageError` if there are none.
     """
     variant = variant_or_default("deepspeech2", options.variant, VARIANTS)
     refuse_max_rows("deepspeech2", options)

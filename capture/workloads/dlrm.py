@@ -1,4 +1,4 @@
-"""`dlrm`: the recommendation model DLRM, which guesses clicks from 13 numbers and 26 categories.
+"""`dlrm`: the recommendation model DLRM, which predicts clicks from 13 numbers and 26 categories.
 
 Variants are the two published sizes, for the Kaggle and the terabyte data set of Criteo. Nearly all parameters are
 in the embedding tables, nearly all arithmetic is in two small perceptrons.
@@ -43,7 +43,7 @@ _TINY_BATCH = 32
 @dataclass(frozen=True, slots=True)
 class _Shape:
     rows: tuple[int, ...]
-    bottom: tuple[int, ...]  # its last width is that of an embedding
+    bottom: tuple[int, ...]  # its last width is the width of an embedding
     top: tuple[int, ...]
     batch: int
 
@@ -65,7 +65,7 @@ def _perceptron(widths: Sequence[int], *, activate_last: bool) -> nn.Sequential:
 
 
 def _table(rows: int, width: int) -> nn.EmbeddingBag:
-    # Drawn here and not by the module, whose own draw would be thrown away: most of a minute for the large tables.
+    # Drawn here, because the module's own draw would be discarded: most of a minute for the large tables.
     bound = sqrt(1 / rows)
     weight = torch.empty(rows, width).uniform_(-bound, bound)
     return nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode="sum", sparse=True)
@@ -107,7 +107,7 @@ class Dlrm(nn.Module):
         by_table = ids.t().contiguous().unsqueeze(2)  # bags of one id each
         vectors = [self.bottom(dense)]
         vectors += [table(bags) for table, bags in zip(self.tables, by_table, strict=True)]
-        # Under autocast the perceptron's output is of half precision and the tables' is not.
+        # Under autocast, the perceptron's output has half precision, but the tables' output does not.
         features = torch.stack([vector.to(vectors[-1].dtype) for vector in vectors], dim=1)
         logits: torch.Tensor = self.top(self.interaction(features)).squeeze(1)
         return logits
@@ -139,7 +139,7 @@ def _forward(model: nn.Module, batch: ClickBatch) -> torch.Tensor:
 
 
 def _loss(logits: torch.Tensor, batch: ClickBatch) -> torch.Tensor:
-    # The sigmoid is part of the loss: cross entropy of probabilities is forbidden under autocast, of logits it is
+    # The sigmoid is part of the loss: autocast forbids cross entropy of probabilities, but that of logits is
     # computed in full precision.
     return functional.binary_cross_entropy_with_logits(logits, batch[2])
 
@@ -169,7 +169,7 @@ def build(options: WorkloadOptions) -> Recipe:
     `max_rows` caps each table, ids being taken modulo its rows; a tiny model has tables of at most 1,000 rows.
     `data` is a `train.txt` of Criteo. The tables are allocated on the device itself.
 
-    Raises `UsageError` when they would not fit there, for a size (a row has none), and for unusable data.
+    Raises `UsageError` if they would not fit there, if a size is given (a row has none), and for unusable data.
     """
     variant = variant_or_default("dlrm", options.variant, VARIANTS)
     shape = _SHAPES[variant]

@@ -1,4 +1,4 @@
-"""`encoder`: a small encoder trained to guess masked tokens; `size` is the sequence length."""
+"""`encoder`: a small encoder trained to predict masked tokens; `size` is the sequence length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 _VOCABULARY = 2_000
 _MASK_TOKEN = 0
-_IGNORED = -100  # the target of a token that is not to be guessed
+_IGNORED = -100  # the target of a token that is not predicted
 _MASKED_SHARE = 0.15
 _WIDTH = 128
 _HEADS = 4
@@ -105,7 +105,7 @@ class MaskedZipfTokens(Dataset[Pair]):
         chance = torch.rand(self.length, generator=random)
         masked = (chance < _MASKED_SHARE) | (
             chance == chance.min()
-        )  # of nothing masked there is no mean loss
+        )  # without masked tokens there is no mean loss
         return words.masked_fill(masked, _MASK_TOKEN), words.masked_fill(~masked, _IGNORED)
 
 

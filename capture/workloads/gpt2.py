@@ -1,4 +1,4 @@
-"""`gpt2`: GPT-2, trained to guess the next token; `size` is in tokens."""
+"""`gpt2`: GPT-2, trained to predict the next token; `size` is in tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 8 sequences of 1024 tokens a step, trained by AdamW with a warm-up.
 
     With `options.data` it trains on that text, as `bert` does. Raises `UsageError` for an unknown variant or
-    data that hold no text, `MissingDependencyError` without transformers.
+    data without text, `MissingDependencyError` without transformers.
     """
     variant = variant_or_default("gpt2", options.variant, VARIANTS)
     length = options.size or (32 if options.tiny else 1024)

@@ -1,4 +1,4 @@
-"""`llama`: Llama, trained to guess the next token; `size` is in tokens."""
+"""`llama`: Llama, trained to predict the next token; `size` is in tokens."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 1 sequence of 2048 tokens a step, trained by AdamW with a warm-up.
 
     With `options.data` it trains on that text, as `bert` does. Raises `UsageError` for an unknown variant or
-    data that hold no text, `MissingDependencyError` without transformers.
+    data without text, `MissingDependencyError` without transformers.
     """
     variant = variant_or_default("llama", options.variant, VARIANTS)
     length = options.size or (32 if options.tiny else 2048)

@@ -1,4 +1,4 @@
-"""`lstm_translation`: translation by layers of LSTMs with attention, after GNMT; `size` is tokens a sentence.
+"""`lstm_translation`: translation by layers of LSTMs with attention, after GNMT; `size` is tokens per sentence.
 
 The one variant, `gnmt`, has 160,670,272 parameters.
 """
@@ -59,7 +59,7 @@ class AdditiveAttention(nn.Module):
     def forward(self, queries: torch.Tensor, keys: torch.Tensor, filling: torch.Tensor) -> torch.Tensor:
         """Return (batch, queries, width) for queries (batch, queries, width) and keys (batch, keys, width).
 
-        Keys where `filling` (batch, keys) is true have no weight.
+        Keys for which `filling` (batch, keys) is true have no weight.
         """
         mixed = torch.tanh(self.query(queries).unsqueeze(2) + self.key(keys).unsqueeze(1))
         weights = self.weigh(mixed).squeeze(3).masked_fill(filling.unsqueeze(1), -torch.inf).softmax(dim=2)
@@ -67,7 +67,7 @@ class AdditiveAttention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer that reads in both directions, then layers that read forward, from the third on added to their input."""
+    """A bidirectional layer, then forward layers; from the third on, layers add their input to their output."""
 
     def __init__(self, shape: _Shape) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A layer that asks the attention, whose answer each further layer gets beside its input."""
+    """A layer that queries the attention; each further layer gets its result in addition to the input."""
 
     def __init__(self, shape: _Shape) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class LstmTranslator(nn.Module):
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return scores (batch, length, vocabulary) of the token after each one of `target` (batch, length).
 
-        `source` is (batch, length), the longest first; tokens of 0 fill it up and are not heeded.
+        `source` is (batch, length), the longest first; tokens of 0 are padding and are ignored.
         """
         filling = source == PADDING
         encoded = self.encoder(self.embedding(source), (~filling).sum(dim=1))

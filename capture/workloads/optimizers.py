@@ -20,7 +20,7 @@ def linear_warmup(rate: float, updates: int) -> Callable[[int], float]:
 class ScheduledOptimizer:
     """Makes an optimizer, and sets its learning rate after each update.
 
-    `optimizer` and `after_update` are what a `Recipe` needs of these names; they work on the optimizer made last.
+    `optimizer` and `after_update` are those of a `Recipe`; they use the optimizer made last.
     """
 
     def __init__(

@@ -9,9 +9,9 @@ __all__ = ["pack", "with_data"]
 
 
 def pack(features: torch.Tensor, lengths: torch.Tensor) -> PackedSequence:
-    """Pack `features` (batch, longest, width), the longest first, without what lies beyond `lengths` (batch,).
+    """Pack `features` (batch, longest, width), the longest first, without frames after `lengths` (batch,).
 
-    torch wants the lengths on the host, so on a GPU this waits for the device. On the meta device, where lengths
+    torch needs the lengths on the host, so on a GPU this waits for the device. On the meta device, where lengths
     have no values, all count as the longest.
     """
     if lengths.is_meta:

@@ -1,7 +1,7 @@
 """`resnet50`: a residual network that classifies images; `size` is the image's side in pixels.
 
-Variants are the depths. Where a block halves the image, its 3×3 convolution does (so-called v1.5), which costs about
-6 % more than the original layout and learns better. "4.1 GFLOPs", which tables give for 50 layers, are
+Variants are the depths. If a block halves the image, its 3×3 convolution does it (so-called v1.5). This costs about
+6 % more than the original layout and learns better. The "4.1 GFLOPs" that tables give for 50 layers are
 multiply-additions; as operations they are 8.2.
 """
 
@@ -71,7 +71,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3×3 convolution between 1×1 ones that narrow and widen, added to their input."""
+    """A 3×3 convolution between 1×1 convolutions that narrow and widen, added to their input."""
 
     expansion = 4
 
@@ -111,7 +111,7 @@ class ResNet(nn.Module):
     """
 
     def __init__(self, block: type[BasicBlock | Bottleneck], counts: Sequence[int], width: int) -> None:
-        """Make stages of `counts` blocks; the first is `width` wide, each other twice its predecessor."""
+        """Make stages of `counts` blocks; the first is `width` wide, each other twice as wide as its predecessor."""
         super().__init__()
         self.normalise = Normalise()
         self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
@@ -176,7 +176,7 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 64 images of 224×224 pixels a step, trained by SGD with momentum.
 
-    `data` is a folder with one folder of images per class, at most 1,000. Raises `UsageError` when it is not.
+    `data` is a folder with one folder of images per class, at most 1,000. Raises `UsageError` if it is not.
     """
     variant = variant_or_default("resnet50", options.variant, VARIANTS)
     refuse_max_rows("resnet50", options)

@@ -1,4 +1,4 @@
-"""`transformer`: the encoder-decoder Transformer as it was first published, for translation; `size` is tokens a sentence.
+"""`transformer`: the encoder-decoder Transformer as it was first published, for translation; `size` is tokens per sentence.
 
 Variants are its two published sizes with a vocabulary of 37,000, and the large one with the 33,708 tokens of the
 MLPerf benchmark.
@@ -91,12 +91,12 @@ class TranslationTransformer(nn.Module):
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return scores (batch, length, vocabulary) of the token after each one of `target` (batch, length).
 
-        `source` is (batch, length); tokens of 0 fill it up and are not heeded.
+        `source` is (batch, length); tokens of 0 are padding and are ignored.
         """
         filling = source == PADDING
         ahead = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
-        # What fills up a target lies after its tokens, where the mask of the future already hides it. Saying that the
-        # mask is causal spares a comparison, for which the host would wait.
+        # The padding of a target comes after its tokens, where the causal mask already hides it. To declare the
+        # mask as causal avoids a comparison for which the host would wait.
         features = self.transformer(
             self._embed(source),
             self._embed(target),

@@ -74,8 +74,8 @@ def _loss(output: Any, batch: ImageBatch) -> torch.Tensor:
 def build(options: WorkloadOptions) -> Recipe:
     """Build the workload, by default 64 images of 224×224 pixels a step, trained by AdamW with a warm-up.
 
-    Raises `UsageError` for an unknown variant, a side that is no multiple of 16, or when real data are asked
-    for; `MissingDependencyError` without transformers.
+    Raises `UsageError` for an unknown variant, a side that is no multiple of 16, or if real data are
+    requested; `MissingDependencyError` without transformers.
     """
     variant = variant_or_default("vit", options.variant, VARIANTS)
     refuse_data("vit", options)

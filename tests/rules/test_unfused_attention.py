@@ -20,7 +20,7 @@ def test_fires_on_a_softmax_between_batched_products() -> None:
     assert found.ns_at_stake == 4 * MS
     assert found.severity == "critical"
     assert found.title == "Attention is not fused: its softmax takes 50.0 % of the device time"
-    assert "1 softmax call takes 4.00 ms beside 2 batched" in found.evidence
+    assert "1 softmax call takes 4.00 ms, in addition to 2 batched" in found.evidence
     assert "scaled_dot_product_attention" in found.advice
 
 

@@ -157,7 +157,7 @@ def at_batch(batch: int, latency: float) -> XspRun:
     [
         ({1: 1000, 2: 1500, 4: 2900, 8: 5800}, 2, "optimal batch is 2:"),
         ({8: 5800, 2: 1500, 1: 1000, 4: 2900}, 2, "optimal batch is 2:"),
-        ({1: 1000, 2: 1100}, 2, "larger one may still gain"),
+        ({1: 1000, 2: 1100}, 2, "larger batch may gain more"),
         ({1: 2100, 2: 4000}, 1, "optimal batch is 1:"),  # exactly 5 % is no gain
     ],
 )

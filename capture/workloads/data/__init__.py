@@ -1,1 +1,1 @@
-"""Data of the workloads: made up, or read from files."""
+"""Data of the workloads: made-up, or read from files."""

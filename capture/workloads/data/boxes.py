@@ -1,4 +1,4 @@
-"""Made-up objects in images: as many, as large and of as unequal classes as in COCO's photographs."""
+"""Made-up objects in images, with number, size and class frequencies as in COCO's photographs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SyntheticObjects(Dataset[BoxedImage]):
 def collate_boxes(samples: Sequence[BoxedImage]) -> BoxBatch:
     """Return images (batch, 3, side, side), boxes (batch, most, 4) and labels (batch, most).
 
-    Images with fewer boxes than the `most` of the batch are filled up with boxes and labels of 0.
+    Images with fewer than `most` boxes, the largest number in the batch, are padded with boxes and labels of 0.
     """
     most = max(1, *(len(boxes) for _, boxes, _ in samples))
     filled_boxes = torch.zeros(len(samples), most, 4)
@@ -131,7 +131,7 @@ class SyntheticCoco(Dataset[DetectionSample]):
 
 
 def collate_detections(samples: list[DetectionSample]) -> DetectionSample:
-    """Return images (batch, 3, side, side) and the boxes (n, 6) of all, column 0 naming a box's image."""
+    """Return images (batch, 3, side, side) and all their boxes (n, 6); column 0 is the number of the image."""
     images = torch.stack([image for image, _ in samples])
     boxes = torch.cat([rows for _, rows in samples])
     counts = torch.tensor([len(rows) for _, rows in samples])

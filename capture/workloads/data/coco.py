@@ -23,9 +23,9 @@ class CocoImages(Dataset[DetectionSample]):
     """The images at `path` with their boxes, augmented; see `find_labels` for what a dataset looks like.
 
     A sample depends on the seed, its index and the files. An image that cannot be decoded is replaced by the
-    next one that can; a malformed row of labels is left out.
+    next image that can; a malformed row of labels is left out.
 
-    Raises `UsageError` when `path` is no such dataset or none of its images can be decoded.
+    Raises `UsageError` if `path` is not such a dataset or none of its images can be decoded.
     """
 
     def __init__(self, path: Path, *, side: int, classes: int, seed: int, augmentation: Augmentation) -> None:
@@ -34,7 +34,7 @@ class CocoImages(Dataset[DetectionSample]):
         self.seed = seed
         self.augmentation = augmentation
         self.source = find_labels(path, classes)
-        # One place for each image, so that the loader's processes need no lock: all write the same there.
+        # One place per image, so that the loader's processes need no lock: all write the same value.
         self._undecodable = _shared_zeros(len(self.source.images), torch.bool)
         self._malformed_rows = _shared_zeros(len(self.source.images), torch.int32)
         self.load(0)
@@ -43,11 +43,11 @@ class CocoImages(Dataset[DetectionSample]):
         return len(self.source.images)
 
     def skipped(self) -> int:
-        """Return how many images and rows of labels were left out so far, in all processes, each counted once."""
+        """Return the number of images and rows of labels left out so far, in all processes, each counted once."""
         return self.source.malformed + int(self._undecodable.sum()) + int(self._malformed_rows.sum())
 
     def load(self, index: int) -> tuple[Image.Image, Rows]:
-        """Return image `index`, or else the next that can be decoded, as it is on disk, and its boxes."""
+        """Return image `index`, or the next image that can be decoded, as on disk, and its boxes."""
         for number in range(index, index + len(self)):
             at = number % len(self)
             if self._undecodable[at]:

@@ -47,7 +47,7 @@ DECODE_FAULTS: Final = (
     zlib.error,
     Image.DecompressionBombError,
 )
-"""What Pillow's decoders raise for a file that is damaged or no image."""
+"""The errors of Pillow's decoders for a file that is damaged or not an image."""
 
 _GREY = (114, 114, 114)
 LEAST_SIDE_PX = 2.0
@@ -57,7 +57,7 @@ _MIXUP_BETA = 32.0
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """How much images are changed at random; the defaults are those of the smaller models.
+    """The strengths of random changes to images; the defaults are those of the smaller models.
 
     `mosaic`, `mixup` and `flip` are probabilities. `scale` and `shift` are the largest changes of the size and,
     in sides, of the place. `colour` are the largest relative changes of hue, saturation and value.
@@ -72,7 +72,7 @@ class Augmentation:
 
 
 def decode(path: str) -> Image.Image:
-    """Return the image at `path` in RGB, upright. Raises one of `DECODE_FAULTS` when it cannot be read."""
+    """Return the image at `path` in RGB, upright. Raises one of `DECODE_FAULTS` if it cannot be read."""
     with Image.open(Path(path)) as image:
         ImageOps.exif_transpose(image, in_place=True)
         return image.convert("RGB")
@@ -108,8 +108,8 @@ def mosaic(parts: Sequence[tuple[Image.Image, Rows]], side: int, rng: np.random.
 def look_at(scene: Scene, side: int, change: Augmentation, rng: np.random.Generator) -> Scene:
     """Return a window of `side` pixels on the middle of `scene`, changed in scale and shifted at random.
 
-    Boxes of which no more than a tenth is in the window, or that are 2 pixels or less in width or height there,
-    are left out; others are cut at its border.
+    Boxes with at most a tenth of their area in the window, or at most 2 pixels of width or height there, are
+    left out; others are cut at its border.
     """
     image, boxes = scene
     scale = rng.uniform(1 - change.scale, 1 + change.scale)

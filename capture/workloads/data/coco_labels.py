@@ -1,4 +1,4 @@
-"""The files of a detection dataset on disk: which images there are, and which boxes they hold.
+"""The files of a detection dataset on disk: its images and their boxes.
 
 Two layouts: images below a folder `images` with YOLO's text files below `labels`, or images anywhere with a COCO
 `instances_*.json`.
@@ -34,12 +34,12 @@ _SLACK = 1e-3  # how far a share may lie beyond the image by rounding
 _BOX_VALUES = 4
 _LEAST_POLYGON_VALUES = 6
 _Record = TypeVar("_Record")
-_LAYOUTS = "give a folder with images/ beside labels/*.txt, or with images and an instances_*.json"
+_LAYOUTS = "give a folder with images/ and labels/*.txt, or with images and an instances_*.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TextLabels:
-    """Images, and boxes from one text file for each, read when they are needed; an image without a file has none.
+    """Images, and boxes from one text file per image, read when they are needed; an image without a file has no boxes.
 
     `malformed` counts the entries that were left out when the dataset was opened.
     """
@@ -50,7 +50,7 @@ class TextLabels:
     malformed: int = 0
 
     def rows(self, index: int) -> tuple[Rows, int]:
-        """Return the boxes of image `index`, and how many rows of its file are malformed."""
+        """Return the boxes of image `index`, and the number of malformed rows in its file."""
         try:
             text = Path(self.labels[index]).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -76,15 +76,15 @@ class InstanceLabels:
     malformed: int
 
     def rows(self, index: int) -> tuple[Rows, int]:
-        """Return the boxes of image `index`; none of its rows is malformed, as `malformed` has them."""
+        """Return the boxes of image `index`, and 0: `malformed` already counts the malformed entries."""
         return self.boxes[self.starts[index] : self.starts[index + 1]], 0
 
 
 def find_labels(path: Path, classes: int) -> TextLabels | InstanceLabels:
-    """Return the dataset at `path`: a folder in one of the two layouts, or an instances file beside its images.
+    """Return the dataset at `path`: a folder in one of the two layouts, or an instances file next to its images.
 
-    A folder that has both kinds of labels is read by its text files; of several instances files, one of
-    training images is preferred. Raises `UsageError` when `path` is not there or is no such dataset.
+    If a folder has both kinds of labels, the text files are read; among several instances files, one for
+    training images is preferred. Raises `UsageError` if `path` does not exist or is not such a dataset.
     """
     if not path.exists():
         raise UsageError("no such file or folder", path=path, remedy=_LAYOUTS)
@@ -106,7 +106,7 @@ def find_labels(path: Path, classes: int) -> TextLabels | InstanceLabels:
 
 
 def _files_below(root: Path) -> Iterator[str]:
-    """Paths of all files; folders may be links, even ones that form a ring."""
+    """Paths of all files; folders may be links, even links that form a cycle."""
 
     def refuse(error: OSError) -> None:
         raise UsageError(f"cannot be read: {error.strerror}", path=error.filename) from error
@@ -153,14 +153,14 @@ def _text_labels(path: Path, root: Path, images: list[str], classes: int) -> Tex
 
 
 def _text_box(fields: list[str], classes: int) -> tuple[float, ...] | None:
-    """A class and a box, or a class and the corners of a polygon; None when the row is neither."""
+    """A class and a box, or a class and the corners of a polygon; None if the row is neither."""
     try:
         category, *values = (float(field) for field in fields)
     except ValueError:
         return None
     if not (category.is_integer() and 0 <= category < classes):
         return None
-    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):  # false of NaN too
+    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):  # also false for NaN
         return None
     if len(values) == _BOX_VALUES:
         x, y, width, height = values
@@ -176,7 +176,7 @@ def _text_box(fields: list[str], classes: int) -> tuple[float, ...] | None:
 def _clipped(
     category: float, left: float, top: float, right: float, bottom: float
 ) -> tuple[float, ...] | None:
-    """The box cut to the image; None when nothing is left of it."""
+    """The box cut to the image; None if nothing is left of it."""
     left, top, right, bottom = max(left, 0.0), max(top, 0.0), min(right, 1.0), min(bottom, 1.0)
     if not (right > left and bottom > top):
         return None
@@ -272,7 +272,7 @@ def _class_numbers(path: Path, categories: list[Any], classes: int) -> dict[int,
 def _instance_box(
     annotation: _Annotation, sizes: Mapping[int | str, _Image], numbers: Mapping[int, int]
 ) -> tuple[float, ...] | None:
-    """The class and the box; None when its image or its category is unknown, or nothing of it is in the image."""
+    """The class and the box; None if its image or category is unknown, or no part of it is in the image."""
     image = sizes.get(annotation.image_id)
     if image is None or annotation.category_id not in numbers:
         return None
@@ -301,7 +301,7 @@ def _locate(path: Path, records: Iterable[_Image], images: list[str]) -> dict[in
 
 
 def _distance(image: str, name: PurePath, split: str) -> tuple[bool, bool, str]:
-    """Sorts first the image whose folders are those of the `name` in the file, then one in the folder of its split."""
+    """A sort key: first the image in the folders of the `name` in the file, then an image in the folder of its split."""
     parts = PurePath(image).parts
     in_split = any(folder and split.endswith(f"_{folder}") for folder in parts[:-1])
     return parts[-len(name.parts) :] != name.parts, not in_split, image

@@ -47,7 +47,7 @@ _SYNTHETIC_ROWS = 1_000_000
 _CLICK_SHARE = 0.256
 _ZIPF_EXPONENT = 1.1
 _DENSE_MU, _DENSE_SIGMA = 1.0, 2.0
-_STRIDE = 64  # rows between two known places of a file; a row costs reading at most so many
+_STRIDE = 64  # rows between two indexed places of a file; to read one row takes at most this many
 CHUNK_BYTES = 1 << 22
 LONGEST_BLOCK = 1 << 20
 _MOST_BAD_IN_A_ROW = 10_000
@@ -57,7 +57,7 @@ ClickBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def collate_clicks(rows: Sequence[ClickRow]) -> ClickBatch:
-    """Return dense features (batch, 13), ids (batch, 26) of int64 and labels (batch,), floats of 32 bits."""
+    """Return dense features (batch, 13) and labels (batch,) as 32-bit floats, and ids (batch, 26) as int64."""
     dense, ids, labels = zip(*rows, strict=True)
     return (
         torch.from_numpy(np.concatenate(dense).reshape(-1, DENSE)),
@@ -69,8 +69,8 @@ def collate_clicks(rows: Sequence[ClickRow]) -> ClickBatch:
 class SyntheticClicks(Dataset[ClickRow]):
     """Rows whose ids are Zipf-distributed within each category, as most clicks fall on few values.
 
-    Dense features are log(1 + x) of a log-normal x. Popular ids are the low ones, as in files whose ids were
-    numbered in the order in which they appear. A row depends on its index and the seed alone.
+    Dense features are log(1 + x) of a log-normal x. Low ids are popular, as in files whose ids were
+    numbered in order of appearance. A row depends on its index and the seed alone.
     """
 
     def __init__(self, categories: Sequence[int], table_rows: Sequence[int], seed: int) -> None:
@@ -86,7 +86,7 @@ class SyntheticClicks(Dataset[ClickRow]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[ClickRow]:
-        """Return many rows at once, which torch's loader asks for; each is the one that its index alone gives."""
+        """Return many rows at once, as torch's loader requests; each row depends only on its index."""
         uniform = hashed_uniform(self.seed, np.array(indices, dtype=np.int64), TABLES + 2 * DENSE + 1)
         ids = bounded_zipf(uniform[:, :TABLES], self.categories, _ZIPF_EXPONENT) % self.table_rows
         radius = np.sqrt(-2 * np.log(uniform[:, TABLES : TABLES + DENSE]))
@@ -97,7 +97,7 @@ class SyntheticClicks(Dataset[ClickRow]):
 
 
 def parse_row(line: bytes, table_rows: Sequence[int]) -> ClickRow | None:
-    """Return the row that a line of a Criteo file holds, None when it holds none.
+    """Return the row in a line of a Criteo file, None if the line is malformed.
 
     A line is a label (0 or 1), 13 integers and 26 hexadecimal numbers, separated by tabs; any but the label may be
     empty, which counts as 0. A dense feature is log(1 + x), x at least 0; an id is taken modulo its table's rows.
@@ -121,15 +121,15 @@ def parse_row(line: bytes, table_rows: Sequence[int]) -> ClickRow | None:
 
 
 class CriteoFile(Dataset[ClickRow]):
-    """The rows of a Criteo file, read where they stand; only the place of every 64th is kept in memory.
+    """The rows of a Criteo file, read from disk; only the place of every 64th is kept in memory.
 
-    A malformed row is replaced by the next sound one and counted in `skipped`, once for each time it is asked for.
+    A malformed row is replaced by the next valid row and counted in `skipped`, once for each request.
     """
 
     def __init__(self, path: Path, table_rows: Sequence[int]) -> None:
         """Find the rows of `path`, a file or a folder with a `train.txt`.
 
-        Raises `UsageError` when it cannot be read, is compressed, or does not begin like such a file.
+        Raises `UsageError` if it cannot be read, is compressed, or does not begin like such a file.
         """
         self.path = path / "train.txt" if path.is_dir() else path
         self.table_rows = tuple(table_rows)
@@ -157,7 +157,7 @@ class CriteoFile(Dataset[ClickRow]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[ClickRow]:
-        """Return many rows, which torch's loader asks for; neighbours are read together."""
+        """Return many rows, as torch's loader requests; neighbours are read together."""
         blocks: dict[int, list[bytes]] = {}
         rows = []
         for index in indices:
@@ -193,7 +193,7 @@ class CriteoFile(Dataset[ClickRow]):
 
 
 def _find_rows(path: Path) -> tuple[NDArray[np.int64], int]:
-    """Return where each 64th row begins, with the file's end as a last place, and the number of rows."""
+    """Return the start of each 64th row, followed by the end of the file, and the number of rows."""
     parts = [np.zeros(1, dtype=np.int64)]
     position = newlines = last_newline_end = 0
     with path.open("rb") as file:

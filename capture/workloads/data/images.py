@@ -1,4 +1,4 @@
-"""Images as bytes: made up, or read from folders, cropped to one size; and what turns them into model inputs."""
+"""Images as bytes: made-up, or read from folders, cropped to one size; and their conversion to model inputs."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def resized_crop_box(
 class ImageFolder(Dataset[LabelledImage]):
     """Images in one folder per class; the classes are numbered in the order of the folders' names.
 
-    A sample is a random part of the image, resized to (3, side, side) and mirrored half of the time; which part
-    depends on the index and the seed alone. An image that cannot be decoded is replaced by the next that can and
-    counted in `skipped`, once for each time it is asked for.
+    A sample is a random part of the image, resized to (3, side, side) and mirrored half of the time; it depends
+    only on the index and the seed. An image that cannot be decoded is replaced by the next image that can, and
+    counted in `skipped`, once for each request.
     """
 
     def __init__(self, root: Path, side: int, classes: int, seed: int) -> None:
-        """List the images under `root`; raises `UsageError` when there are none, or more than `classes` folders."""
+        """List the images under `root`; raises `UsageError` if there are none, or more than `classes` folders."""
         self.root = root
         self.side = side
         self.seed = seed

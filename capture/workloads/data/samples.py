@@ -1,6 +1,6 @@
-"""Generated samples, the random numbers that they are made of, and a count of real samples that cannot be used.
+"""Generated samples, the random numbers that they are made of, and a count of unusable samples of real data.
 
-Random numbers depend on the seed and the index of the sample alone.
+Random numbers depend only on the seed and the index of the sample.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLOTS: Final = 256
 
 
 class GeneratedSamples(Dataset[Any]):
-    """50,000 samples that `make` makes from a random state; each depends on its index and the seed alone."""
+    """50,000 samples that `make` makes from a random state; each depends only on its index and the seed."""
 
     def __init__(self, make: Callable[[torch.Generator], Any], seed: int) -> None:
         self.make = make
@@ -42,10 +42,10 @@ class GeneratedSamples(Dataset[Any]):
 
 
 class SkipCounter:
-    """Counts over all loader processes without a lock, which could not be handed to processes of every kind.
+    """Counts over all loader processes without a lock, which not every kind of process can inherit.
 
-    Each worker adds to a slot of its own in shared memory; beyond 255 workers some share one, and a count made by
-    two of them at the same instant may be lost.
+    Each worker adds to its own slot in shared memory; with more than 255 workers some share a slot, and if two of them
+    count at the same instant, one count may be lost.
     """
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class SkipCounter:
         self._slots.share_memory_()  # type: ignore[no-untyped-call]
 
     def add(self, count: int = 1) -> None:
-        """Count `count` more, in whatever process this is."""
+        """Count `count` more, in any process."""
         worker = get_worker_info()
         self._slots[0 if worker is None else 1 + worker.id % (_SLOTS - 1)] += count
 
     def __call__(self) -> int:
-        """Return the count so far, of all processes."""
+        """Return the count of all processes so far."""
         return int(self._slots.sum())
 
 
@@ -68,12 +68,12 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def numpy_generator(seed: int, index: int) -> np.random.Generator:
-    """Return the generator of sample `index` of the data set that `seed` stands for; `seed` may be negative."""
+    """Return the generator of sample `index` in the data set of this `seed`; `seed` may be negative."""
     return np.random.default_rng([seed % 2**64, index])
 
 
 def torch_generator(seed: int, index: int) -> torch.Generator:
-    """Return the random state of sample `index` of the data set that `seed` stands for, on the host."""
+    """Return the random state of sample `index` in the data set of this `seed`, on the host."""
     return torch.Generator(device="cpu").manual_seed((seed * 1_000_003 + index) % (1 << 63))
 
 
@@ -81,10 +81,10 @@ def hashed_uniform(seed: int, indices: NDArray[np.int64], columns: int) -> NDArr
     """Return uniform numbers in (0, 1) of shape (len(indices), columns); a row depends on its index and the seed.
 
     Unlike a generator for each sample, this makes thousands of rows at once: number k of the splitmix64 sequence
-    is a hash of k, so that any row can be had without those before it.
+    is a hash of k, so that any row can be made without the rows before it.
     """
     start = _splitmix64(np.array(seed % 2**64, dtype=np.uint64))
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is intended
         first: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(columns)
         places: NDArray[np.uint64] = np.add.outer(first + start, np.arange(columns, dtype=np.uint64))
         bits = _splitmix64(places)
@@ -123,6 +123,6 @@ def bounded_zipf(
 def log_normal_length(
     random: np.random.Generator, *, median: float, sigma: float, least: int, most: int
 ) -> int:
-    """Return a length drawn from a log-normal distribution, rounded and held within [least, most]."""
+    """Return a length drawn from a log-normal distribution, rounded and clipped to [least, most]."""
     drawn = random.lognormal(np.log(median), sigma)
     return int(min(max(round(drawn), least), most))

@@ -1,4 +1,4 @@
-"""Spectrograms of speech with what was said: made up, or from a folder of WAV files with texts beside them."""
+"""Spectrograms of speech with their transcripts: made-up, or from a folder of WAV files with text files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SyntheticSpeech(Dataset[Utterance]):
 def collate_speech(samples: Sequence[Utterance]) -> SpeechBatch:
     """Return spectrograms (batch, 161, longest), their frames (batch,), labels (batch, most) and their counts (batch,).
 
-    The longest utterance comes first; what the others lack is filled up with 0.
+    The longest utterance comes first; the others are padded with 0.
     """
     ordered = sorted(samples, key=lambda sample: -sample[0].shape[1])
     return (
@@ -102,12 +102,12 @@ class SpeechFolder(Dataset[Utterance]):
     """WAV files anywhere below a folder, each with its text in a file of the same name that ends in `.txt`.
 
     An utterance is usable if its sound is of one channel of 16 bits at 16 kHz and at most `longest` frames of 10 ms
-    long, and its text has letters, no more than the model could spell in that time. Another is replaced by the next
-    that is usable and counted in `skipped`, once for each time it is asked for.
+    long, and its text has letters, no more than the model could spell in that time. Any other is replaced by the next
+    usable utterance and counted in `skipped`, once for each request.
     """
 
     def __init__(self, root: Path, longest: int) -> None:
-        """List the files below `root`; raises `UsageError` when there are none."""
+        """List the files below `root`; raises `UsageError` if there are none."""
         self.root = root
         self.longest = longest
         self.skipped = SkipCounter()
@@ -131,7 +131,7 @@ class SpeechFolder(Dataset[Utterance]):
         raise UsageError(
             f"no usable utterance from {self._sounds[index].name!r} on",
             path=self.root,
-            remedy="give one channel of 16 bits at 16 kHz, a .txt beside, and a --size of enough frames",
+            remedy="give one channel of 16 bits at 16 kHz, a .txt next to it, and a --size of enough frames",
         )
 
     def _read(self, path: Path) -> Utterance | None:
@@ -147,7 +147,7 @@ class SpeechFolder(Dataset[Utterance]):
         except (OSError, UnicodeDecodeError, EOFError, wave.Error):
             return None
         letters = [ALPHABET.index(letter) for letter in " ".join(text.split()) if letter in ALPHABET[1:]]
-        # A letter that is doubled needs a blank between.
+        # A doubled letter needs a blank between.
         needed = len(letters) + sum(a == b for a, b in pairwise(letters))
         if not letters or needed > frames // FRAMES_PER_OUTPUT or len(pcm) < _WINDOW:
             return None

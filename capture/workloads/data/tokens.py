@@ -1,4 +1,4 @@
-"""Token numbers for language models: random ones distributed as in text, and those of real text files."""
+"""Token numbers for language models: random numbers distributed as in text, and those of real text files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 IGNORED: Final = -100
-"""The label of a token that is not to be guessed, as torch's cross entropy and transformers have it."""
+"""The label of a token that is not predicted, as in torch's cross entropy and transformers."""
 
 _ZIPF_EXPONENT = 1.05
 _SHORT_SHARE = 0.1
@@ -61,7 +61,7 @@ class ZipfWords:
 
 
 def sample_length(longest: int, random: torch.Generator, shortest: int = 8) -> int:
-    """Return how many tokens a sample has: nine in ten are full, the others of any length from `shortest`."""
+    """Return the number of tokens of a sample: nine in ten are full, the others have any length from `shortest`."""
     draw = torch.rand(2, generator=random, device="cpu").tolist()
     if draw[0] >= _SHORT_SHARE or longest <= shortest:
         return longest
@@ -78,8 +78,8 @@ def mask_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the input and the labels of masked language modelling, both of the shape of `tokens`.
 
-    Of the tokens where `maskable` is true, `share` are chosen, at least one. Eight in ten of these become
-    `mask`, one in ten any word, one in ten stays. The labels are the chosen tokens, elsewhere `IGNORED`.
+    A `share` of the tokens with `maskable` is chosen, at least one. Eight in ten of these become `mask`, one in
+    ten any word, one in ten stays. The labels are the chosen tokens, elsewhere `IGNORED`.
     """
     level = torch.rand(tokens.shape, generator=random, device="cpu").masked_fill(~maskable, 2.0)
     count = max(1, round(share * int(maskable.sum())))
@@ -96,7 +96,7 @@ def mask_tokens(
 
 
 class Tokenizer(Protocol):
-    """What turns text into token numbers. `name` goes into the manifest."""
+    """Turns text into token numbers. `name` goes into the manifest."""
 
     name: str
 
@@ -104,14 +104,14 @@ class Tokenizer(Protocol):
         """Return the token numbers of `text`, without special tokens."""
 
     def special(self, word: str, default: int) -> int:
-        """Return the number of the special token `word`, or `default` where there are no words to look up."""
+        """Return the number of the special token `word`, or `default` if there are no words to look up."""
 
 
 class HashedWords:
-    """Words and signs to token numbers by the CRC-32 of their lower-cased UTF-8 bytes.
+    """Turns words and signs into token numbers by the CRC-32 of their lower-cased UTF-8 bytes.
 
-    Not a tokenizer a model could be used with, but equal words get equal numbers and frequencies stay those
-    of the text. The numbers go from `first` to below `vocabulary`.
+    No real model uses such tokens, but equal words get equal numbers, and the frequencies are those of the
+    text. The numbers go from `first` to below `vocabulary`.
     """
 
     name = "hashed words"
@@ -153,7 +153,7 @@ class FileTokenizer:
         return ids
 
     def special(self, word: str, default: int) -> int:  # noqa: ARG002 - of the protocol
-        """Return the number of `word`; raises `UsageError` when the tokenizer has no such token."""
+        """Return the number of `word`; raises `UsageError` if the tokenizer has no such token."""
         number: int | None = self._tokenizer.token_to_id(word)
         if number is None:
             raise UsageError(f"the tokenizer has no token {word}", path=self.path, remedy="move it away")
@@ -161,9 +161,9 @@ class FileTokenizer:
 
 
 def find_tokenizer(data: Path, first: int, vocabulary: int) -> Tokenizer:
-    """Return the tokenizer of the `tokenizer.json` in or beside `data`, without one `HashedWords`.
+    """Return the tokenizer of the `tokenizer.json` in or next to `data`, else `HashedWords`.
 
-    Words are hashed too where the package tokenizers cannot be imported. Raises `UsageError` when the file
+    Words are also hashed if the package tokenizers cannot be imported. Raises `UsageError` if the file
     cannot be read or has more tokens than the model's `vocabulary`.
     """
     path = (data if data.is_dir() else data.parent) / "tokenizer.json"
@@ -181,10 +181,10 @@ def find_tokenizer(data: Path, first: int, vocabulary: int) -> Tokenizer:
 
 
 class TextLines:
-    """The lines of a text file, or of all `.txt` files in a folder, reached by their place in the whole.
+    """The lines of a text file, or of all `.txt` files in a folder, found by their byte position.
 
     Nothing is read ahead and no table of lines is kept, so that a file of any size can be used. A line that
-    is no UTF-8 is passed over and counted. A line longer than 64 KiB comes in pieces.
+    is not UTF-8 is skipped and counted. A line longer than 64 KiB comes in pieces.
     """
 
     def __init__(self, path: Path) -> None:
@@ -208,13 +208,13 @@ class TextLines:
         return self.starts[-1]
 
     def skipped(self) -> int:
-        """Return how many lines were no UTF-8 so far, over all loader processes."""
+        """Return the number of lines so far that were not UTF-8, over all loader processes."""
         return self._skipped()
 
     def lines_from(self, place: int) -> Iterator[str]:
-        """Yield the lines that are not blank, from the first that begins at byte `place` or after, once round.
+        """Yield the lines that are not blank, once each, from the first that begins at byte `place` or later.
 
-        Raises `UsageError` when a file cannot be read, or has 64 MiB on end without a line of text.
+        Raises `UsageError` if a file cannot be read, or has 64 MiB in a row without a line of text.
         """
         first = bisect_right(self.starts, place) - 1
         offset = place - self.starts[first]
@@ -253,7 +253,7 @@ class TextLines:
 
 
 def _go_to_line(file: BinaryIO, begin: int) -> bool:
-    """Move to the first line that begins at `begin` or after; return whether that is within a very long line."""
+    """Move to the first line that begins at `begin` or later; return True inside a very long line."""
     if begin == 0:
         return False
     file.seek(begin - 1)

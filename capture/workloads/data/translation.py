@@ -1,4 +1,4 @@
-"""Made-up sentence pairs as token numbers: frequencies fall as in text, lengths vary as sentences' do."""
+"""Made-up sentence pairs as token numbers, with frequencies as in text and lengths as in sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TokenBatch = tuple[torch.Tensor, torch.Tensor]
 class SentencePairs(Dataset[SentencePair]):
     """Pairs of sentences of at most `longest` tokens; a sample depends on its index and the seed alone.
 
-    The first ends with the end token, which counts; the second has the begin token before it besides.
+    The first ends with the end token, which counts; the second also begins with the begin token.
     """
 
     def __init__(self, vocabulary: int, longest: int, seed: int) -> None:
@@ -63,7 +63,7 @@ class SentencePairs(Dataset[SentencePair]):
 
 
 def collate_pairs(samples: Sequence[SentencePair]) -> TokenBatch:
-    """Return sources (batch, longest) and targets (batch, longest), filled up with 0, the longest source first."""
+    """Return sources (batch, longest) and targets (batch, longest), padded with 0, the longest source first."""
     ordered = sorted(samples, key=lambda sample: -len(sample[0]))
     return (
         pad_sequence([source for source, _ in ordered], batch_first=True),

@@ -1,4 +1,4 @@
-"""`hf:NAME`: an architecture of transformers with random weights, trained on data that are made up."""
+"""`hf:NAME`: an architecture of transformers with random weights, trained on made-up data."""
 
 from tracekit.capture.workloads.hf.workload import VARIANTS, build, build_model, example_batch
 

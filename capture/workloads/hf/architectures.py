@@ -14,21 +14,21 @@ __all__ = ["ARCHITECTURES", "Architecture", "find", "names"]
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model class of transformers, how large it shall be, and on what it is trained.
+    """A model class of transformers, its sizes, and its training data.
 
     `name` is what follows `hf:`. `task` is a short noun. `model` and `config` name classes of transformers;
-    `tiny` and `full` are keyword arguments of the latter, and where one of them is a mapping with the key
-    `class`, it stands for a configuration of that class. The numbers of a tiny model's special tokens lie within its
+    `tiny` and `full` are keyword arguments of the latter, and if one of them is a mapping with the key
+    `class`, it describes a configuration of that class. The numbers of a tiny model's special tokens lie within its
     vocabulary. `inputs` names a kind of `inputs.KINDS`.
 
     `tiny_size` and `size` are the default sizes, in `unit`. `size_keys` are the settings, with dots between
-    levels, that follow the size, or with /2 half of it; `step` is what a size must be a multiple of. `batch` is the
-    default of the full model. `call` holds arguments of the model beside the batch.
+    levels, that equal the size, or with /2 half of it; a size must be a multiple of `step`. `batch` is the default
+    of the full model. `call` holds arguments of the model in addition to the batch.
 
-    `train` are parts of names of parameters to be trained though transformers freezes them. `example_mask` says
-    which attention mask an example batch brings: none, `causal` or `full`. `autocast` is false where the model's code
+    `train` are parts of names of parameters that are trained although transformers freezes them. `example_mask` says
+    which attention mask an example batch contains: none, `causal` or `full`. `autocast` is false if the model's code
     fails in mixed precision; it then runs in full precision within such a training. `note` is for the reader of the
-    file: which published model the full one is, or why a setting is as it is.
+    file: the published model of the full size, or the reason for a setting.
     """
 
     name: str
@@ -57,7 +57,7 @@ ARCHITECTURES: Final = {
         Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Architecture, ...]
     )
 }
-"""All of them by name, families together."""
+"""All architectures by name, grouped by family."""
 
 _BY_CLASS: Final = {each.model.lower(): each for each in ARCHITECTURES.values()}
 
@@ -68,9 +68,9 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Architecture:
-    """Return the architecture of that name, or of that model class; upper and lower case are the same.
+    """Return the architecture of that name, or of that model class; upper and lower case are equal.
 
-    Raises `UsageError`, with the names that come close, when there is none.
+    Raises `UsageError`, with similar names, if there is none.
     """
     key = name.lower()
     architecture = ARCHITECTURES.get(key) or _BY_CLASS.get(key)

@@ -1,4 +1,4 @@
-"""What the models of the `hf` workload are trained on: one maker of samples for each kind of input.
+"""The training data of the `hf` workload: one maker of samples for each kind of input.
 
 A maker gets the model's configuration, the size and a random state, and returns the model's arguments for one
 sample, on the host. `KINDS` has them by name.
@@ -21,7 +21,7 @@ __all__ = ["KINDS", "Maker", "SampleMaker", "collate", "text_config"]
 
 Maker = Callable[[Any, int, torch.Generator], dict[str, Any]]
 
-_FIRST_WORD = 4  # the numbers below it are those of special tokens
+_FIRST_WORD = 4  # lower numbers are special tokens
 _SAMPLE_RATE = 16_000
 _CHARACTERS_PER_SECOND = 14
 _LONGEST_ANSWER = 128
@@ -42,7 +42,7 @@ class SampleMaker:
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a batch: tensors stacked; a list of what differs in size from sample to sample (boxes, masks)."""
+    """Return a batch: tensors stacked; a list for values of different sizes (boxes, masks)."""
     batch: dict[str, Any] = {}
     for key in samples[0]:
         values = [sample[key] for sample in samples]
@@ -52,7 +52,7 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def text_config(config: Any) -> Any:
-    """Return the part of a configuration that describes the model of text, or all of it."""
+    """Return the part of a configuration that describes the text model, or the whole configuration."""
     for part in ("text_config", "decoder"):
         inner = getattr(config, part, None)
         if inner is not None and hasattr(inner, "vocab_size"):
@@ -208,7 +208,7 @@ def _frames_characters(config: Any, size: int, random: torch.Generator) -> dict[
     return {
         "input_features": _noise(size, config.encoder_config.num_mel_bins, random=random),
         "attention_mask": torch.ones(size, dtype=torch.int64, device="cpu"),
-        # Such a model has one output for eight frames of 10 ms, hence pieces of words rather than letters.
+        # Such a model has one output for eight frames of 10 ms, so it predicts pieces of words, not letters.
         "labels": _characters_of_speech(config, size / 400, random),
     }
 
@@ -315,4 +315,4 @@ KINDS: Final[dict[str, Maker]] = {
     "waveform and characters": _waveform_characters,
     "waveform and words": _waveform_words,
 }
-"""The makers by the name of what they make."""
+"""The makers by the kind of their samples."""

@@ -1,4 +1,4 @@
-"""Images and what is in them, for the `hf` workload: classes, boxes, masks and depths."""
+"""Images and their content, for the `hf` workload: classes, boxes, masks and depths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TILE = 8
 
 
 def pixels(side: int, random: torch.Generator, *leading: int) -> torch.Tensor:
-    """Return an image (3, side, side) of mean 0 and deviation 1, as an image processor hands it out."""
+    """Return an image (3, side, side) of mean 0 and deviation 1, as an image processor returns it."""
     return torch.randn((*leading, 3, side, side), generator=random, device="cpu")
 
 
@@ -112,4 +112,4 @@ KINDS: Final = {
     "inputs and class": _inputs_and_class,
     "video and class": _video,
 }
-"""The makers by the name of what they make."""
+"""The makers by the kind of their samples."""

@@ -1,6 +1,6 @@
-"""Building and training an architecture of transformers with random weights, on data that are made up.
+"""Building and training an architecture of transformers with random weights, on made-up data.
 
-`size` is in what the entry names as its unit: tokens, pixels of a side, samples, frames or steps.
+`size` is in the unit of the entry: tokens, pixels of a side, samples, frames or steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def build_config(architecture: Architecture, *, tiny: bool = False, size: int = 
     """Return the architecture's configuration, an object of transformers, for inputs of `size` (0: the default).
 
     Layers are never dropped at random, so that all steps do the same work, and no cache of keys and values is
-    kept. Raises `UsageError` when the model cannot take that size, and `MissingDependencyError` without
+    kept. Raises `UsageError` if the model cannot take that size, and `MissingDependencyError` without
     transformers or a package the model needs.
     """
     default = architecture.tiny_size if tiny else architecture.size
@@ -55,7 +55,7 @@ def build_config(architecture: Architecture, *, tiny: bool = False, size: int = 
         _set(settings, key, size)
     config = _config(transformers, {"class": architecture.config, **settings})
     limit = _token_limit(config) if architecture.unit == "tokens" else None
-    if limit is not None and size > max(default, limit - 2):  # some keep two places for padding
+    if limit is not None and size > max(default, limit - 2):  # some reserve two positions for padding
         raise UsageError(
             f"hf:{architecture.name} takes no size of {size}", remedy=f"choose at most {limit - 2} tokens"
         )
@@ -77,7 +77,7 @@ def _set(settings: dict[str, Any], key: str, size: int) -> None:
 
 
 def _config(transformers: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the configuration that the settings describe: of the class they name, with others within."""
+    """Return the configuration that the settings describe: of the class that they name, with nested configurations."""
     inner = {
         key: _config(transformers, value) if isinstance(value, dict) and "class" in value else value
         for key, value in settings.items()
@@ -89,7 +89,7 @@ def _config(transformers: Any, settings: Mapping[str, Any]) -> Any:
 def _token_limit(config: Any) -> int | None:
     for key in _TOKEN_LIMITS:
         value = getattr(config, key, None)
-        if isinstance(value, int) and value > 0:  # XLNet has -1 for none
+        if isinstance(value, int) and value > 0:  # XLNet uses -1 for none
             return value
     return None
 
@@ -114,9 +114,9 @@ def build_model(variant: str, tiny: bool = False) -> nn.Module:
 def example_batch(variant: str, tiny: bool = False) -> dict[str, Any]:
     """Return a batch of one sample of the default size, on the device of the context.
 
-    A mask of padding is left out, and some models get a mask for attention instead: to make one, transformers
-    would read values of the batch, which there are none of on meta. Models that read values for other reasons
-    cannot run there. Raises as `build_model` does.
+    The padding mask is left out, and some models get an attention mask instead: to make one, transformers
+    would read values of the batch, which do not exist on meta. Models that read values for other reasons
+    cannot run there. Raises the errors of `build_model`.
     """
     architecture = find(variant or VARIANTS[0])
     config = build_config(architecture, tiny=tiny)
@@ -141,7 +141,7 @@ class _Forward:
         self.autocast = architecture.autocast
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
-        """Return the model's output; its `loss` is set where the model makes one."""
+        """Return the model's output; its `loss` is set if the model computes one."""
         if self.autocast:
             return model(**batch, **self.call)
         device = next(model.parameters()).device.type
@@ -150,7 +150,7 @@ class _Forward:
 
 
 def loss(output: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return the loss that the model made, for Decision Transformer the squared error of the actions."""
+    """Return the model's own loss, or for Decision Transformer the squared error of the actions."""
     own: torch.Tensor | None = getattr(output, "loss", None)
     if own is not None:
         return own.squeeze()
@@ -161,7 +161,7 @@ def build(options: WorkloadOptions) -> Recipe:
     """Build the training of the options' variant, by AdamW with a warm-up.
 
     `options.tiny` takes a model and inputs small enough for a step in well under a second on one core. Raises
-    `UsageError` for an unknown name, a size the model cannot take, or when real data are asked for, and
+    `UsageError` for an unknown name, a size the model cannot take, or if real data are requested, and
     `MissingDependencyError` without transformers or scipy.
     """
     architecture = find(options.variant or VARIANTS[0])

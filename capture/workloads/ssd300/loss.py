@@ -1,4 +1,4 @@
-"""The prior boxes of SSD, which of them stand for an object, and the loss over them.
+"""The prior boxes of SSD, their assignment to objects, and the loss over them.
 
 Boxes are in parts of the image, priors by centre and size, objects by corners. No step waits for the device: shapes
 do not depend on the data.
@@ -66,11 +66,11 @@ def overlaps(objects: torch.Tensor, priors: torch.Tensor) -> torch.Tensor:
 def match(
     objects: torch.Tensor, labels: torch.Tensor, priors: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which object each prior stands for, and its label, 0 if for none; both (batch, priors).
+    """Return the object of each prior, and its label, 0 for no object; both (batch, priors).
 
-    `objects` (batch, objects, 4) are boxes by corners, those of label 0 being no objects, `priors` (priors, 4) by
-    centre and size. A prior stands for the object that it overlaps most, if by at least half; and each object has at
-    least the prior that overlaps it most. If two objects claim a prior so, the later one gets it.
+    `objects` (batch, objects, 4) are boxes by corners (label 0: no object), `priors` (priors, 4) by centre
+    and size. A prior belongs to the object that it overlaps most, if by at least half; and each object has at least
+    the prior that overlaps it most. If two objects claim a prior in this way, the later object gets it.
     """
     real = (labels > 0).unsqueeze(2)
     overlap = overlaps(objects, corners(priors)).masked_fill(~real, 0)
@@ -84,10 +84,10 @@ def match(
 
 
 def box_offsets(boxes: torch.Tensor, priors: torch.Tensor) -> torch.Tensor:
-    """Return what the model is to answer for `boxes` (..., 4), by corners, at `priors` (..., 4), by centre and size.
+    """Return the target of the model for `boxes` (..., 4), by corners, at `priors` (..., 4), by centre and size.
 
-    It is the centre's distance in parts of the prior's size, and the logarithm of the sizes' ratio, each divided by
-    a constant (0.1, 0.2) that brings them to a like scale.
+    It is the distance of the centres relative to the prior's size, and the logarithm of the ratio of sizes, each
+    divided by a constant (0.1, 0.2) that brings them to a similar scale.
     """
     size = boxes[..., 2:] - boxes[..., :2]
     centre = (boxes[..., :2] + boxes[..., 2:]) / 2
@@ -96,7 +96,7 @@ def box_offsets(boxes: torch.Tensor, priors: torch.Tensor) -> torch.Tensor:
 
 
 def hard_negatives(background_loss: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    """Return which priors (batch, priors) count as background: the worst guessed, three for each positive one.
+    """Return which priors (batch, priors) count as background: those with the highest loss, three per positive prior.
 
     They are chosen within each image; an image without objects has none.
     """
@@ -130,7 +130,7 @@ class MultiBoxLoss(nn.Module):
         matched, classes = match(objects, labels, self.priors)
         positive = classes > 0
         boxes = objects.gather(1, matched.unsqueeze(2).expand(-1, -1, 4))
-        # Offsets to a box that only fills up are infinite, but then the prior is not positive and they do not count.
+        # Offsets to a padding box are infinite, but then the prior is not positive and they do not count.
         distance = functional.smooth_l1_loss(
             offsets.float(), box_offsets(boxes, self.priors), reduction="none"
         ).sum(dim=2)

@@ -33,11 +33,11 @@ VARIANTS: Final[tuple[str, ...]] = ("91", "81", "21")
 _BATCH, _TINY_BATCH = 32, 2
 _TINY_DIVISOR = 16
 _LEARNING_RATE = 1e-3
-_WARMUP_UPDATES = 300  # without it the loss jumps about, as no layer normalises over the batch
+_WARMUP_UPDATES = 300  # without it the loss fluctuates, because no layer normalises over the batch
 _MOMENTUM = 0.9
 _WEIGHT_DECAY = 5e-4
 _VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-# For each coarser grid, the width of a 1×1 convolution, and the width, stride and padding of a 3×3 one after it.
+# For each coarser grid, the width of a 1×1 convolution, and the width, stride and padding of the next 3×3 one.
 _EXTRAS = ((256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0))
 _FINE_SCALE = 20.0
 _HEAD_DEVIATION = 0.01
@@ -64,17 +64,17 @@ def _convolution(
 
 
 class Ssd300(nn.Module):
-    """VGG-16 with its dense layers made convolutions, four coarser grids, and predictions from six of them."""
+    """VGG-16 with convolutions instead of its dense layers, four coarser grids, and predictions from six of them."""
 
     def __init__(self, classes: int, divisor: int = 1) -> None:
-        """Make a network for `classes` classes, the background counted, with widths divided by `divisor`."""
+        """Make a network for `classes` classes, including the background, with widths divided by `divisor`."""
         super().__init__()
         self.classes = classes
         self.normalise = Normalise()
         stages: list[list[nn.Module]] = []
         channels = 3
         for stage, (width, count) in enumerate(_VGG_STAGES):
-            # 75 pixels are halved to 38 and not to 37.
+            # 75 pixels are halved to 38, not to 37.
             layers: list[nn.Module] = [nn.MaxPool2d(2, ceil_mode=stage == 3)] if stage else []
             for _ in range(count):
                 layers += _convolution(channels, width // divisor, padding=1)
@@ -105,7 +105,7 @@ class Ssd300(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        # Small, so that training from nothing does not begin with confident nonsense.
+        # Small, so that training from random weights does not begin with confident wrong scores.
         for head in [*self.boxes, *self.scores]:
             nn.init.normal_(head.weight, std=_HEAD_DEVIATION)
 
@@ -123,7 +123,7 @@ class Ssd300(nn.Module):
 
 
 def prediction_heads(widths: Sequence[int], values: int) -> nn.ModuleList:
-    """Return a convolution for each level, with `values` answers for each of its priors."""
+    """Return a convolution for each level, with `values` outputs for each of its priors."""
     return nn.ModuleList(
         nn.Conv2d(width, priors * values, 3, padding=1)
         for width, priors in zip(widths, PRIORS_PER_CELL, strict=True)
@@ -131,7 +131,7 @@ def prediction_heads(widths: Sequence[int], values: int) -> nn.ModuleList:
 
 
 def predict(heads: nn.ModuleList, levels: Sequence[torch.Tensor], values: int) -> torch.Tensor:
-    """Return the answers (batch, priors, values) of the heads for features of each level, in the order of the priors."""
+    """Return the outputs (batch, priors, values) of the heads for features of each level, in the order of the priors."""
     answers = [head(level).permute(0, 2, 3, 1) for head, level in zip(heads, levels, strict=True)]
     return torch.cat([answer.reshape(answer.shape[0], -1, values) for answer in answers], dim=1)
 

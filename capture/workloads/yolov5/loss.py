@@ -27,7 +27,7 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What each part of the loss counts for; `objectness` at 640 pixels, `classes` at 80 classes."""
+    """The weights of the parts of the loss; `objectness` at 640 pixels, `classes` at 80 classes."""
 
     classes: float
     objectness: float
@@ -36,7 +36,7 @@ class Gains:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The predictions of one level that answer for a target, n of them.
+    """The n predictions of one level that are assigned to targets.
 
     `image`, `anchor`, `row`, `column` and `category` are whole numbers (n,). `box` (n, 4) is the target's centre
     from the cell's corner, and its width and height, in cells; `prior` (n, 2) is the anchor's size in cells.
@@ -55,8 +55,8 @@ def match_targets(targets: torch.Tensor, anchors: torch.Tensor, height: int, wid
     """Match `targets` (n, 6) to the `anchors` (3, 2), in cells, of a level of `height` × `width` cells.
 
     A row is image, class, centre x, centre y, width, height; the last four are shares of the image. A target
-    fits an anchor when neither side is 4 times the other's or more. It then goes to the cell of its centre, and
-    to the horizontal and vertical neighbour that the centre is nearer to than half a cell, where there is one.
+    fits an anchor if no side is 4 times the other's or more. It is then assigned to the cell of its centre, and
+    to the horizontal and the vertical neighbour within half a cell of the centre, if they exist.
     """
     extent = targets.new_tensor((width, height))
     centres, sides = targets[:, 2:4] * extent, targets[:, 4:6] * extent
@@ -66,7 +66,7 @@ def match_targets(targets: torch.Tensor, anchors: torch.Tensor, height: int, wid
     centre = centres[target]
     within = centre % 1
     near_low = (within < 0.5) & (centre > 1)
-    # Not (extent - centre) % 1 < 0.5: of a centre on the border of two cells it would take the own cell twice.
+    # Not (extent - centre) % 1 < 0.5: for a centre on the border of two cells, it would take its own cell twice.
     near_high = (within > 0.5) & (centre < extent - 1)
     own = torch.ones_like(near_low[:, :1])
     takes = torch.cat((own, near_low, near_high), 1)
@@ -95,7 +95,7 @@ def complete_iou(boxes: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """
     low, high = boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2
     other_low, other_high = others[:, :2] - others[:, 2:] / 2, others[:, :2] + others[:, 2:] / 2
-    # Products of columns, as the gradient of `prod` looks for zeros, which makes a GPU wait for the host.
+    # Products of columns, because the gradient of `prod` searches for zeros, for which a GPU waits for the host.
     shared = (torch.minimum(high, other_high) - torch.maximum(low, other_low)).clamp(0)
     area = shared[:, 0] * shared[:, 1]
     iou = area / (boxes[:, 2] * boxes[:, 3] + others[:, 2] * others[:, 3] - area + _EPSILON)
@@ -126,20 +126,20 @@ class DetectionLoss:
     def __call__(self, levels: list[torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
         """Return the loss of the whole batch, a scalar.
 
-        `levels` are what `Detect` returns, `targets` (n, 6) the boxes as `match_targets` takes them; n may be 0.
+        `levels` is the result of `Detect`, `targets` (n, 6) the boxes as `match_targets` takes them; n may be 0.
         """
         anchors = self.anchors.to(targets.device)
         box = objectness = category = targets.new_zeros(())
         for level, priors, weight in zip(levels, anchors, _LEVEL_WEIGHTS, strict=True):
             matches = match_targets(targets, priors, level.shape[2], level.shape[3])
             wanted = torch.zeros_like(level[..., 4], dtype=torch.float32)
-            # Without matches a mean has no value; the loss is then that of the empty cells.
+            # Without matches a mean has no value; the loss is then the loss of the empty cells.
             if matches.image.shape[0]:
                 cells = (matches.image, matches.anchor, matches.row, matches.column)
                 predicted = level[cells].float()
                 iou = complete_iou(_boxes(predicted, matches.prior), matches.box)
                 box = box + (1 - iou).mean()
-                # Of several targets in one cell and anchor, one counts.
+                # If several targets share a cell and an anchor, one of them counts.
                 wanted[cells] = iou.detach().clamp(0)
                 category = category + self._class_loss(predicted[:, 5:], matches.category)
             scores = level[..., 4].float()

@@ -34,11 +34,11 @@ ANCHORS_PX: Final = (
 """Width and height of each level's anchors, in pixels."""
 
 _INPUTS: Final = {12: (11, 6), 16: (15, 4), 19: (18, 14), 22: (21, 10), 24: (17, 20, 23)}
-"""The layers that take other outputs than that of the layer before, and whose."""
+"""The layers whose inputs are not the output of the previous layer, with these inputs."""
 _KEPT: Final = frozenset(number for inputs in _INPUTS.values() for number in inputs)
 
 _BOX_VALUES = 5  # x, y, width, height, objectness; the class scores follow
-_OBJECTS_PER_IMAGE = 8  # what the first objectness scores expect of an image of 640 pixels
+_OBJECTS_PER_IMAGE = 8  # the objects per image of 640 pixels that the first objectness scores expect
 _CLASS_PRIOR = 0.6
 
 
@@ -62,7 +62,7 @@ class CBS(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 1×1 and a 3×3 CBS of equal width, added to their input when `shortcut`."""
+    """A 1×1 and a 3×3 CBS of equal width, added to their input with `shortcut`."""
 
     def __init__(self, channels: int, *, shortcut: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Bottleneck(nn.Module):
 
 
 class C3(nn.Module):
-    """A cross-stage partial block: one half of the channels goes through bottlenecks, the other beside them."""
+    """A cross-stage partial block: one half of the channels goes through bottlenecks, the other half bypasses them."""
 
     def __init__(self, inputs: int, outputs: int, repeats: int, *, shortcut: bool = True) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Detect(nn.Module):
 
     @torch.no_grad()
     def _expect_few_objects(self, classes: int) -> None:
-        # With even scores at first, the many empty cells would swamp the first hundred steps.
+        # With equal scores at first, the many empty cells would dominate the first hundred steps.
         for conv, stride in zip(self.m, STRIDES, strict=True):
             bias = conv.get_parameter("bias")
             if bias.is_meta:

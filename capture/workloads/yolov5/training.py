@@ -1,4 +1,4 @@
-"""How YOLOv5 is trained: three parameter groups, warm-up, a falling learning rate, averaged weights."""
+"""The training of YOLOv5: three parameter groups, warm-up, a falling learning rate, averaged weights."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _AVERAGE_RAMP = 2000.0
 
 
 def accumulated(batch: int) -> int:
-    """Return over how many batches of `batch` the recipe gathers gradients, to come near to 64 images."""
+    """Return the number of batches of `batch` over which gradients are accumulated, to reach about 64 images."""
     return max(round(_NOMINAL_BATCH / batch), 1)
 
 
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
     """Return the biases, the convolutions' weights and the normalisations' weights of `model`.
 
-    Each parameter is in one group once, in the order of the modules.
+    Each parameter is in exactly one group, in the order of the modules.
     """
     biases: list[nn.Parameter] = []
     weights: list[nn.Parameter] = []
@@ -54,7 +54,7 @@ def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 class WeightAverage:
     """An exponential moving average of all floating-point entries of a model's state.
 
-    `state` maps an entry's name, without what wrappers add to it, to its average.
+    `state` maps an entry's name, without the prefixes of wrappers, to its average.
     """
 
     def __init__(self) -> None:
@@ -62,12 +62,12 @@ class WeightAverage:
 
     @torch.no_grad()
     def start(self, model: nn.Module) -> None:
-        """Begin at the present state of `model`."""
+        """Begin at the current state of `model`."""
         self.state = {name: value.clone() for name, value in _floating_state(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        """Move towards the state of `model` after so many `updates`, the more the fewer they are."""
+        """Move towards the state of `model` after this number of `updates`; fewer updates move it more."""
         decay = _AVERAGE_DECAY * (1 - math.exp(-updates / _AVERAGE_RAMP))
         for name, value in _floating_state(model).items():
             self.state[name].mul_(decay).add_(value, alpha=1 - decay)
@@ -77,7 +77,7 @@ class Training:
     """Makes the optimizer, and after each update sets its rates and averages the weights.
 
     An instance is a `Recipe`'s `after_update`. `batches_per_epoch` sets the lengths of the warm-up and of the
-    fall to `final_share` of the learning rate; each batch is taken to be an update.
+    fall to `final_share` of the learning rate; each batch counts as an update.
     """
 
     def __init__(self, *, batch: int, batches_per_epoch: int, final_share: float) -> None:
@@ -116,14 +116,14 @@ class Training:
         self._set_rates(self._optimizer, updates)
 
     def learning_rates(self, updates: int) -> tuple[float, float]:
-        """Return the biases' and the other parameters' learning rate after so many updates."""
+        """Return the biases' and the other parameters' learning rate after this number of updates."""
         epoch = min(updates // self.batches_per_epoch, _EPOCHS)
         rate = _LEARNING_RATE * (1 - epoch / _EPOCHS * (1 - self.final_share))
         warmth = min(updates / self.warm_up, 1.0)
         return _WARM_UP_BIAS_RATE + warmth * (rate - _WARM_UP_BIAS_RATE), warmth * rate
 
     def momentum(self, updates: int) -> float:
-        """Return the momentum after so many updates."""
+        """Return the momentum after this number of updates."""
         warmth = min(updates / self.warm_up, 1.0)
         return _WARM_UP_MOMENTUM + warmth * (_MOMENTUM - _WARM_UP_MOMENTUM)
 
@@ -141,7 +141,7 @@ def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:
         if not isinstance(inner, nn.Module):
             break
         model = inner
-    # A block that was compiled on its own keeps its wrapper's name within.
+    # The names of a separately compiled block contain the name of its wrapper.
     return {
         name.replace("_orig_mod.", ""): value
         for name, value in model.state_dict().items()

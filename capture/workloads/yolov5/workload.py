@@ -23,7 +23,7 @@ from tracekit.errors import UsageError
 __all__ = ["VARIANTS", "build", "build_model", "example_batch"]
 
 VARIANTS: Final[tuple[str, ...]] = ("s", "n", "m", "l", "x")
-"""The default first."""
+"""The default comes first."""
 
 _SIZE = 640
 _TINY_SIZE = 64
@@ -31,7 +31,7 @@ _BATCH = 16
 _TINY_BATCH = 2
 _TINY_DEPTH, _TINY_WIDTH = 0.33, 0.125
 _CLIP_NORM = 10.0
-# Where the coarsest level has a single cell, one image gives batch normalisation nothing to normalise over.
+# If the coarsest level has a single cell, batch normalisation has a single value per channel for one image.
 _LEAST_SIZE = 2 * STRIDES[-1]
 
 
@@ -63,7 +63,7 @@ _MODELS: Final = {
 
 
 def build_model(variant: str) -> YoloV5:
-    """Return YOLOv5 `variant` for COCO's 80 classes; the empty name is the default's.
+    """Return YOLOv5 `variant` for COCO's 80 classes; the empty name means the default.
 
     Raises `UsageError` for a variant that is not in `VARIANTS`.
     """

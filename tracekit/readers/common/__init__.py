@@ -1,1 +1,1 @@
-"""What readers of several formats share: files, stores of rows, excerpts."""
+"""Code that readers of several formats share: stores of rows, excerpts, and the frames of a trace."""

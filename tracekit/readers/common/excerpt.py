@@ -1,4 +1,4 @@
-"""The part of a large trace that is read: the steps around its middle that fit, complete, with all that they launched."""
+"""The part of a large trace that tracekit reads: as many whole steps around its middle as fit, with all work that they launched."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tracekit.trace import Excerpt
 __all__ = ["take_excerpt"]
 
 _TOLERANCE: Final = 3
-"""Up to so many times the allowed rows may fall into a window that a sample of the starts found small enough."""
+"""If a sample of the starts says that a window is small enough, it may hold up to this many times the allowed rows."""
 
 Times = npt.NDArray[np.int64]
 
 
 def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | None:
-    """Narrow a store that overflowed to a window in time that holds about `most_rows` of it, and say which; None for another one.
+    """Narrow an overflowed store to a window in time that holds about `most_rows` rows, and describe it; None for any other store.
 
-    Kept are host spans that touch the window, device activities that were launched in it or run before the last of
-    those ends, and the launches of all of them; of graphs that these activities replay also the nodes, and the host spans
-    in which they were made, whenever that was. Times are as in the file. Raises UsageError, about the file `path`,
-    when no window is small enough.
+    The store keeps host spans that touch the window, device activities that were launched in it or that run before the last
+    of these ends, and the launches of all of them. For graphs that these activities replay, it also keeps the nodes and the
+    host spans in which they were made, at any time. Times are as in the file. Raises UsageError, about the file `path`,
+    if no window is small enough.
     """
     starts, ends = _steps(store)
     most_rows, total = store.most_rows, store.rows
@@ -84,7 +84,7 @@ def _steps(store: FrameStore) -> tuple[Times, Times]:
 
 
 def _window(starts: Times, ends: Times, sample: Times, share: float) -> tuple[int, int, int]:
-    """Start and end of a window with this share of the rows, and how many whole steps it is; 0: it cuts one."""
+    """Start and end of a window with this share of the rows, and its number of whole steps; 0 if it cuts a step."""
     count = min(starts.size, max(1, int(share * starts.size)))
     while count:
         first = (starts.size - count) // 2
@@ -134,7 +134,7 @@ class _Captures:
     threads: pl.Series
 
     def enclosing(self, part: pl.DataFrame) -> pl.Expr:
-        """The host spans in which one of them was made: those that name a layer, and those that only copy nodes."""
+        """The host spans in which a node was made: spans that name a layer, and calls that only copy nodes."""
         if not self.times.size or "thread_id" not in part.columns:
             return pl.lit(value=False)
         start = part["start"].fill_null(0).to_numpy()
@@ -179,7 +179,7 @@ def _captures(store: FrameStore, replayed: pl.Expr, kept: pl.Expr, most_rows: in
 
 
 def _spanning(low: int, high: int) -> pl.Expr:
-    """Ranges that touch the window; one whose end is not known touches it when it starts before its end."""
+    """Ranges that touch the window; a range without an end touches it if it starts in it."""
     end = pl.col("start") + pl.col("duration").fill_null(0)
     return (pl.col("start") < high) & (
         (end > low) | (pl.col("duration").is_null() & (pl.col("start") >= low))

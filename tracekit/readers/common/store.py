@@ -1,4 +1,4 @@
-"""The store of raw frames: in memory, and beyond a number of rows in files of a temporary folder."""
+"""The store of raw frames: in memory, and above a number of rows in files of a temporary folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tracekit.errors import TracekitError, UsageError
 __all__ = ["FrameStore", "TimeSample", "roomy_place"]
 
 _FLUSHES: Final = 4
-"""Once frames go to disk, they go when this part of the allowed rows has gathered."""
+"""Once frames go to disk, they are written each time the allowed rows divided by this number are in memory."""
 
 _SAMPLES: Final = 1 << 20
 
 
 class TimeSample:
-    """A sample of the starts of all rows: every n-th one, with a larger n for more rows."""
+    """A sample of the starts of all rows: every n-th start, with a larger n for more rows."""
 
     def __init__(self) -> None:
         self._every = 1
@@ -34,7 +34,7 @@ class TimeSample:
         self._size = 0
 
     def add(self, starts: pl.Series) -> None:
-        """Take the starts of a frame; null ones are left out."""
+        """Add the starts of a frame, except nulls."""
         taken = starts.drop_nulls().to_numpy()[:: self._every]
         self._kept.append(taken)
         self._size += taken.size
@@ -44,13 +44,13 @@ class TimeSample:
             self._size = self._kept[0].size
 
     def sorted(self) -> npt.NDArray[np.int64]:
-        """The sample in order."""
+        """The sample, sorted."""
         return np.sort(np.concatenate(self._kept)) if self._kept else np.empty(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class FrameStore:
-    """Frames by name. With `most_rows`, no more than about as many rows are held in memory, the others on disk."""
+    """Frames by name. With `most_rows`, at most about that many rows are in memory, the others on disk."""
 
     most_rows: int | None = None
     rows: int = 0
@@ -62,11 +62,11 @@ class FrameStore:
 
     @property
     def overflowed(self) -> bool:
-        """Whether some frames are on disk."""
+        """True if some frames are on disk."""
         return self._folder is not None
 
     def add(self, name: str, frame: pl.DataFrame) -> None:
-        """Add rows to a frame. Raises TracekitError when the disk cannot take what the memory must not."""
+        """Add rows to a frame. Raises TracekitError if the rows do not fit on the disk."""
         self._held[name].append(frame)
         self.rows += frame.height
         self._held_rows += frame.height
@@ -87,12 +87,12 @@ class FrameStore:
         return buffers
 
     def take(self, name: str) -> pl.DataFrame | None:
-        """All rows of this name that are in memory, None when there are none; they are handed over, not kept."""
+        """All rows of this name that are in memory, or None. The store does not keep them."""
         frames = self._held.pop(name, [])
         return _joined(frames) if frames else None
 
     def parts(self, name: str, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        """The rows of this name piece by piece, from disk as well; only these columns, where they exist."""
+        """The rows of this name piece by piece, also from disk; only these columns, if they exist."""
         for file in self._files.get(name, []):
             there = pl.read_ipc_schema(file)
             wanted = None if columns is None else [column for column in columns if column in there]
@@ -104,9 +104,9 @@ class FrameStore:
     def keep_only(
         self, choose: dict[str, Callable[[pl.DataFrame], pl.Expr]], most: int, path: str | os.PathLike[str]
     ) -> int:
-        """Keep, in memory, the rows that `choose` wants of each named frame; returns how many.
+        """Keep in memory the rows of each named frame that `choose` selects; returns their number.
 
-        Raises UsageError, about the file `path`, when they are more than `most`.
+        Raises UsageError, about the file `path`, if they are more than `most`.
         """
         self._flush()
         kept: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -128,7 +128,7 @@ class FrameStore:
         return count
 
     def close(self) -> None:
-        """Remove what lies on disk."""
+        """Remove the files on disk."""
         if self._folder is not None:
             self._folder.cleanup()
         self._folder = None
@@ -156,7 +156,7 @@ def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def roomy_place() -> str | None:
-    """A folder for large temporary files: the user's own choice, else one on disk, since /tmp may be in memory."""
+    """A folder for large temporary files: the user's choice, else a folder on disk, because /tmp may be in memory."""
     if os.environ.get("TMPDIR"):
         return None
     return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - with a folder of our own in it

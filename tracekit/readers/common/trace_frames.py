@@ -30,14 +30,14 @@ class TraceFrames:
     host: pl.DataFrame
     device: pl.DataFrame
     others: dict[str, pl.DataFrame | None]  # by the names of `trace.FRAMES`
-    origin: int  # what was subtracted from their times, in ns
+    origin: int  # subtracted from their times, in ns
 
 
 def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> TraceFrames:
     """The frames of a trace from raw ones (by the names of `trace.FRAMES`), which are unsorted and have absolute times.
 
-    The origin is the earliest start of what the process itself did. `raw` is emptied, and the caller should keep no name for
-    a frame, so that each is freed when the next one is made.
+    The origin is the earliest start of an event of the process itself. `raw` is emptied. The caller should hold no reference
+    to a frame, so that each is freed when the next one is made.
     """
     timed = ("host", "device", "syncs", "memory", "counters", "collectives", "ranges")
     starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
@@ -57,7 +57,7 @@ def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.Da
 
 
 def side_frame(frame: pl.DataFrame | None, schema: Schema, origin: int) -> pl.DataFrame | None:
-    """A frame other than host and device, with its schema and in order of time; None if there is none."""
+    """A frame other than host and device, with its schema and sorted by time; None if there is none."""
     if frame is None:
         return None
     rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
@@ -69,7 +69,7 @@ def _shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
 
 
 def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
-    """The collectives, each with the operator's span that recorded it."""
+    """The collectives, each with the span of the operator that recorded it."""
     if frame is None:
         return None
     key = ["process_id", "thread_id", "start", "duration"]
@@ -79,7 +79,7 @@ def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) ->
 
 
 def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
-    """Count spans that are open when another begins and end before it does."""
+    """Count spans that are open when another begins and that end before the other ends."""
     nesting = kept_nesting(host)
     if not nesting.may_overlap():
         return
@@ -95,7 +95,7 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
 
 
 def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
-    """What the profile recorded, by the names of `Meta.captured`."""
+    """The kinds of data that the profile recorded, by the names of `Meta.captured`."""
     host, device, frames = parts.host, parts.device, parts.others
     kinds = set(host["kind"].cast(pl.String).unique().to_list())
     return {
@@ -116,8 +116,8 @@ def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
 
 
 def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:
-    """The rank in the file, else the rank in its name if it is the file of one process; an unknown rank is counted, and
-    is not 0.
+    """The rank in the file, else the rank in its name if the file has one process. An unknown rank is counted as a defect;
+    it is not 0.
     """
     matches = (pattern.search(path.name) for pattern in _RANK_IN_NAME)
     named = next((int(match.group(1)) for match in matches if match), None) if alone else None

@@ -19,7 +19,7 @@ __all__ = ["KINETO"]
 
 
 def _recognises(_path: Path) -> bool:
-    return True  # the reader says what is wrong with a file that is none
+    return True  # the reader says what is wrong if the file is not a trace
 
 
 def _read(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:

@@ -1,4 +1,4 @@
-"""What `args` may hold, by kind of event, as typed records; keys not listed are skipped at full speed."""
+"""Typed records of `args` by kind of event; the decoder skips other keys at full speed."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class MemoryArgs(
 
 
 def loose_args(raw: msgspec.Raw | bytes, defects: Defects) -> dict[str, Any]:
-    """Arguments with keys of any name; nothing, and counted, when they are not an object."""
+    """Arguments with keys of any name; empty, and counted as a defect, if they are not an object."""
     try:
         args: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -166,7 +166,7 @@ _Args = TypeVar("_Args", bound=msgspec.Struct)
 
 
 def decode_args(raws: Sequence[msgspec.Raw], record: type[_Args], defects: Defects) -> list[_Args]:
-    """The `args` of many events as records; one that is not an object becomes a record of nothing, and is counted."""
+    """The `args` of many events as records; if one is not an object, its record is empty and it is counted as a defect."""
     try:
         return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[record])  # type: ignore[valid-type]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

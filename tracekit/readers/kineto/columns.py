@@ -1,7 +1,7 @@
 """From lists of decoded JSON values to typed columns, exact and tolerant of mixed types.
 
-JSON from the wild writes one field now as a number, now as a string. Each function takes the plain case by one
-fast path over the whole column and looks at single values only where the types are mixed.
+Real JSON files write the same field sometimes as a number and sometimes as a string. Each function has a fast path over the
+whole column for the plain case, and looks at single values only if the types are mixed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXACT_FLOAT_US: Final = float(2**43)
 
 _INT64: Final = 2**63 - 1
 _LATEST_NS: Final = 3 * 10**18
-"""In 2065. The difference of two such times, with such a duration added, is still an Int64."""
+"""A time in 2065. The difference of two such times plus such a duration still fits into an Int64."""
 
 _LARGEST_US: Final = _INT64 // NS_PER_US
 _NEAR_LIMIT_NS: Final = 8 * 10**18
@@ -37,7 +37,7 @@ _INTEGER: Final = re.compile(r"[-+]?\d{1,40}(\.0*)?")
 def nanoseconds(values: Sequence[Any]) -> pl.Series:
     """Microseconds as JSON wrote them, in integer ns (Int64, null where unreadable).
 
-    Floats from `EXACT_FLOAT_US` on have lost ns already; the decoder gives those as text (`msgspec.Raw`).
+    Floats from `EXACT_FLOAT_US` on are not exact to the ns; the decoder gives these as text (`msgspec.Raw`).
     """
     types = set(map(type, values))
     if types <= _PLAIN_INT and all(abs(value) <= _LARGEST_US for value in _bounds(values)):
@@ -54,7 +54,7 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
 
 
 def times(values: Sequence[Any]) -> pl.Series:
-    """`nanoseconds`, with what no clock shows as null, so that sums and differences cannot overflow."""
+    """`nanoseconds`, with null for times that no clock shows, so that sums and differences cannot overflow."""
     ns = nanoseconds(values)
     if ns.is_between(-_LATEST_NS, _LATEST_NS).all():
         return ns
@@ -62,7 +62,7 @@ def times(values: Sequence[Any]) -> pl.Series:
 
 
 def _bounds(values: Sequence[Any]) -> tuple[float, ...]:
-    """The least and the greatest number; nothing when there is none."""
+    """The least and the greatest number; empty if there are no numbers."""
     numbers = [value for value in values if value is not None] if None in values else values
     return (min(numbers), max(numbers)) if numbers else ()
 
@@ -94,7 +94,7 @@ def _exact(value: object) -> int | None:
     except (InvalidOperation, ValueError):
         return None
     if not us.is_finite() or us.adjusted() > _DIGITS:
-        return None  # to write 1e999999 out takes half a minute
+        return None  # writing 1e999999 out takes half a minute
     ns = int((us * NS_PER_US).to_integral_value())
     return ns if abs(ns) <= _INT64 else None
 
@@ -106,7 +106,7 @@ def integers(values: Sequence[Any]) -> pl.Series:
             return pl.Series(values, dtype=pl.Int64)
         except (OverflowError, TypeError):  # beyond 64 bits; releases of Polars differ in what they raise
             return pl.Series([_integer(value) for value in values], dtype=pl.Int64)
-    # Of texts each is read once. Numbers are not looked up: large ones can be made to share one hash.
+    # Each distinct text is read once. Numbers are not looked up: a file could hold many with the same hash.
     of_text = {value: _integer(value) for value in {v for v in values if isinstance(v, str)}}
     return pl.Series(
         [of_text[value] if isinstance(value, str) else _integer(value) for value in values], dtype=pl.Int64
@@ -127,14 +127,14 @@ def _integer(value: object) -> int | None:
             number = int(text.split(".")[0])
         elif text[:2].lower() == "0x" and re.fullmatch(r"[0-9a-fA-F]{1,16}", text[2:]):
             number = int(text, 16)
-    # Addresses use the whole of 64 bits: keep them apart from one another, as a signed number.
+    # Addresses use all 64 bits: as signed numbers they stay distinct.
     if number is not None and number > _INT64:
         number = number - 2**64 if number < 2**64 else None
     return number if number is None or -_INT64 - 1 <= number <= _INT64 else None
 
 
 def floats(values: Sequence[Any]) -> pl.Series:
-    """Numbers, also written as strings; anything else is null."""
+    """Numbers, also if written as strings; anything else is null."""
     if set(map(type, values)) <= _PLAIN_FLOAT:
         return pl.Series(values, dtype=pl.Float64, strict=False)
     return pl.Series([None if v is None else str(v) for v in values], dtype=pl.String).cast(
@@ -150,7 +150,7 @@ def categorical(values: Sequence[Any]) -> pl.Series:
 
 
 def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
-    """The JSON text of undecoded values on one line, dictionary-encoded; null where the key was absent."""
+    """The JSON text of undecoded values on one line, dictionary-encoded; null if the key was absent."""
     joined = b"\x1e".join(values).decode("utf-8", "replace")
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")

@@ -1,8 +1,8 @@
 """From bytes to event records: the streaming decoder of Chrome-format JSON.
 
 The file is cut into blocks of whole events, and each block is decoded at once into typed records. A cut is a
-guess (the last `},{`-like place of a block), and decoding proves it: a prefix of the array that decodes is
-balanced, so the guess was right. What does not decode is salvaged event by event (`salvage`).
+guess (the last place in a block that looks like `},{`), and decoding proves it: a prefix of the array that decodes
+is balanced, so the guess was right. A block that does not decode is read event by event (`salvage`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TIME: Final = attrgetter("ts")
 _HEADER_LIMIT: Final = 256 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _EVENT_LIMIT: Final = 64 << 20
-"""No real event is as long; one that is would only fill the memory."""
+"""No real event is this long; a longer one would only fill the memory."""
 _GUESSES: Final = 3
 _WINDOW: Final = 4 << 10
-"""No key and its bracket are further apart."""
+"""A key and its bracket are never further apart."""
 _OPENINGS: Final = 8
-"""How many places that look like the event array are tried although braces say that they lie deeper."""
+"""How many places that look like the event array are tried although the braces say that they are nested deeper."""
 
 
 NO_ARGS: Final = msgspec.Raw(b"{}")
@@ -63,7 +63,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """An event whose time stays text, because a double cannot hold it to the ns."""
+    """An event whose time stays text, because a double cannot represent it to the ns."""
 
     ph: str = ""
     cat: str | None = None
@@ -90,10 +90,10 @@ class EventStream:
     defects: Defects = field(default_factory=Defects)
 
     def batches(self, pool: Pool | None) -> Iterator[list[AnyEvent] | bytes]:
-        """Lists of events, one a block; what the processes of `pool` decoded, if there is one, is bytes.
+        """Lists of events, one per block; with a `pool`, blocks that its processes decoded are bytes.
 
-        Cuts are guesses there as well. When one does not decode, it and all that follows is read in this process. Raises
-        UnreadableTraceError when the file is not a trace at all.
+        Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it. Raises
+        UnreadableTraceError if the file is not a trace at all.
         """
         blocks = self.source.blocks()
         pending = self._open_array(blocks)
@@ -124,9 +124,9 @@ class EventStream:
         yield from self._one_by_one(rest, blocks)
 
     def opened(self) -> tuple[bytes, Iterator[bytes]]:
-        """The plain bytes of the file: those up to the bracket that opens the event array, with it, and the blocks after it.
+        """The plain bytes of the file up to and including the bracket that opens the event array, and the blocks after it.
 
-        Raises UnreadableTraceError when the file is not a trace at all.
+        Raises UnreadableTraceError if the file is not a trace at all.
         """
         read: list[bytes] = []
         blocks = self.source.blocks()
@@ -162,7 +162,7 @@ class EventStream:
         self._read_tail(pending if ended else b"", blocks)
 
     def _open_array(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the opening bracket of the event array; returns what follows it."""
+        """Read up to the opening bracket of the event array; returns the bytes after it."""
         head = b""
         searched = counted = depth = tried = 0
         for block in blocks:
@@ -210,7 +210,7 @@ class EventStream:
             reach *= 8
 
     def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
-        """Events of text[:cut], how many bytes were used, and whether the array ended."""
+        """The events of text[:cut], the number of bytes used, and True if the array ended."""
         guess: int | None = cut
         for _ in range(_GUESSES):
             if guess is None:
@@ -283,9 +283,9 @@ def _skip_comma(text: bytes, cut: int) -> int:
 
 
 def decode_array(array: bytes) -> list[AnyEvent]:
-    """A JSON array of events as records; with times as text when doubles would lose their ns.
+    """A JSON array of events as records; with times as text if doubles would lose the ns.
 
-    Raises msgspec.DecodeError or UnicodeDecodeError when it is not one.
+    Raises msgspec.DecodeError or UnicodeDecodeError if the text is not such an array.
     """
     events = _FAST.decode(array)
     times = list(map(_TIME, events))
@@ -296,7 +296,7 @@ def decode_array(array: bytes) -> list[AnyEvent]:
 
 
 def _loses_ns(times: list[Any], types: set[type]) -> bool:
-    """Whether a number among the times is too large for a double to hold it to the ns."""
+    """True if a time is too large for a double to represent it to the ns."""
     numbers = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
     return max(numbers) >= EXACT_FLOAT_US or min(numbers) <= -EXACT_FLOAT_US
 

@@ -1,4 +1,4 @@
-"""From event records to raw frames: each block of events becomes a few typed frames, then the records are gone."""
+"""From event records to raw frames: each block of events becomes a few typed frames, and the records are freed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RawFrames:
             self.defects.add(kind, other.defect_examples[kind], count)
 
     def frame(self, name: str) -> pl.DataFrame | None:
-        """All rows collected under this name, or None when there are none; they are handed over, not kept."""
+        """All collected rows of this name, or None. This object does not keep them."""
         return self.store.take(name)
 
     def _add_group(self, phase: str, category: str | None, group: list[AnyEvent]) -> None:
@@ -327,9 +327,9 @@ class RawFrames:
         return pl.Series([self._id(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
 
     def _id(self, value: int | str | float | None) -> int:
-        """A process or thread number; text that is none ("Spans", "") gets a negative number of its own."""
+        """A process or thread number; a text that is not a number ("Spans", "") gets a negative number of its own."""
         if isinstance(value, int) and abs(value) < 2**63:
-            return value  # the most frequent kind, and metadata come one by one
+            return value  # the most frequent kind; metadata events come one by one
         number = columns.integers([value])[0]
         # The same text gets the same number in every process that decodes a part of the file.
         return _ANONYMOUS_BASE - zlib.crc32(str(value).encode()) if number is None else int(number)
@@ -349,7 +349,7 @@ def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _text(value: object) -> str:
-    """A text or a number as text; of lists and objects, which may nest to any depth, nothing."""
+    """A text or a number as text; empty for lists and objects, which may nest to any depth."""
     return str(value) if isinstance(value, str | int | float) else ""
 
 

@@ -1,6 +1,6 @@
-"""Helper processes that decode blocks of a large file, one a core.
+"""Helper processes that decode blocks of a large file, one per core.
 
-They are plain subprocesses that run `main`, and are spoken to over pipes. Unlike multiprocessing's, they never run the
+They are plain subprocesses that run `main` and communicate over pipes. Unlike multiprocessing's, they never run the
 caller's main module again, so that `tracekit.read` works in a script without an `if __name__ == "__main__"`.
 """
 
@@ -35,7 +35,7 @@ _START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tr
 
 
 class Pool:
-    """Submit blocks of events; each answer is packed frames, or empty when the block does not decode."""
+    """Takes blocks of events; each answer is packed frames, or empty if the block does not decode."""
 
     def __init__(self, helpers: int) -> None:
         self.depth = helpers + 1
@@ -72,7 +72,7 @@ class Pool:
 
 @contextmanager
 def decoder_pool(plain_bytes: int) -> Iterator[Pool | None]:
-    """A pool for a file of this size; None when one process is the better choice."""
+    """A pool for a file of this size; None if one process is faster."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if plain_bytes < _WORTH_BYTES or cores < 2 or not sys.executable:
         yield None
@@ -85,7 +85,7 @@ def decoder_pool(plain_bytes: int) -> Iterator[Pool | None]:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # The pool is one process a core already.
+    # The pool already has one process per core.
     environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", _START, json.dumps(sys.path)],
@@ -105,7 +105,7 @@ def _write_message(descriptor: int, payload: bytes) -> None:
 
 
 def _read_message(descriptor: int) -> bytes | None:
-    """The next payload; None when the other side is gone."""
+    """The next payload; None if the other side has ended."""
     head = _read_exactly(descriptor, _LENGTH_BYTES)
     return None if head is None else _read_exactly(descriptor, int.from_bytes(head, "little"))
 
@@ -125,7 +125,7 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
 
 
 def decode_block(block: bytes) -> bytes:
-    """The packed frames of a block; empty when it does not decode, which leaves it to the parent."""
+    """The packed frames of a block; empty if it does not decode, and the parent then reads it."""
     try:
         events = decode_array(b"[" + block + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -138,7 +138,7 @@ def decode_block(block: bytes) -> bytes:
 def main() -> None:
     """Serve until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its helpers itself
-    gc.disable()  # records hold no cycles, and there are millions of them
+    gc.disable()  # records form no cycles, and there are millions of them
     source, sink = os.dup(0), os.dup(1)
     while (block := _read_message(source)) is not None:
         _write_message(sink, decode_block(block))

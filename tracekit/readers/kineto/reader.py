@@ -33,7 +33,7 @@ from tracekit.trace import FLOW_SCHEMA, THREAD_SCHEMA, DeviceInfo, Excerpt, Meta
 __all__ = ["read_kineto"]
 
 _USUAL_RATIO: Final = 12
-"""How much larger than its gzip a trace usually is."""
+"""The usual ratio of a trace's size to the size of its gzip."""
 
 _PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
 _LEAST_ABSURD: Final = 4 * 10**18
@@ -44,8 +44,8 @@ _UTC_FROM_US: Final = 10**15
 def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) -> Trace:
     """Read one trace file, plain or gzip.
 
-    Raises UnreadableTraceError when the file is missing, foreign or holds no event. Times of the returned frames are ns from
-    the earliest event of the file.
+    Raises UnreadableTraceError if the file is missing, is not a trace, or has no event. Times of the returned frames are ns
+    from the earliest event of the file.
     """
     health = HealthLog()
     with closing(Source(path, limits)) as source, closing(FrameStore(limits.max_events)) as store:
@@ -64,7 +64,7 @@ def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) ->
 
 
 def _plain_size(source: Source) -> int:
-    """The size of the JSON in bytes; of a compressed file an estimate."""
+    """The size of the JSON in bytes; an estimate for a compressed file."""
     return source.size * _USUAL_RATIO if source.compressed else source.size
 
 
@@ -86,12 +86,12 @@ def _build(
         threads=_threads(raw),
         health=health.frame(),
         flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin),
-        **frames.others,  # type: ignore[arg-type]  # one of the fields is no frame
+        **frames.others,  # type: ignore[arg-type]  # one of the fields is not a frame
     )
 
 
 def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Refine the kind by name: steps, module calls, and what 2021 files list as operators although it is not."""
+    """Refine the kind by name: steps, module calls, and annotations that 2021 files list as operators."""
     if host is None:
         return None
     name = pl.col("name").cast(pl.String)
@@ -172,7 +172,7 @@ def _captured(header: dict[str, Any], frames: TraceFrames) -> frozenset[str]:
 
 
 def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
-    """The devices of the header; when any worked, only those that did, so that idle neighbours do not count."""
+    """The devices of the header; if any device worked, only the devices that worked, so that idle neighbours do not count."""
     infos: dict[int, DeviceInfo] = {}
     for entry in properties if isinstance(properties, list) else []:
         if not isinstance(entry, dict) or (number := _int(entry.get("id"))) is None:
@@ -190,7 +190,7 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
     used = device["device_id"].unique().sort().to_list()
     if not used:
         return tuple(infos.values())
-    # ROCm numbers its activities differently from its properties; when all devices are alike it does not matter.
+    # ROCm numbers devices differently in activities and in properties; if all devices are alike, it does not matter.
     kinds = {replace(info, device_id=0) for info in infos.values()}
     common = kinds.pop() if len(kinds) == 1 else DeviceInfo(0)
     return tuple(infos.get(number, replace(common, device_id=number)) for number in used)
@@ -206,7 +206,7 @@ def _distributed(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A text as it is, anything else as JSON; nothing of what is nested too deep to be written."""
+    """A text as it is, anything else as JSON; empty if it is nested too deeply to be written."""
     if isinstance(value, str):
         return value
     try:
@@ -216,7 +216,7 @@ def _text(value: Any) -> str:
 
 
 def _size(value: Any) -> int | None:
-    """A number that something can be divided by; a profiler that could not ask the device writes 0."""
+    """A number by which one can divide; None for 0, which a profiler writes if it could not ask the device."""
     size = _int(value)
     return size if size is not None and size > 0 else None
 

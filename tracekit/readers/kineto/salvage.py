@@ -1,4 +1,4 @@
-"""Reading what can be read of damaged JSON, one event at a time, and counting what was met."""
+"""Reads damaged JSON as far as possible, one event at a time, and counts the defects."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _LONGEST: Final = 16 << 20
 _JOIN_LIMIT: Final = 64
 _JOIN_BYTES: Final = 1 << 20
 _ALLOWANCE: Final = 4
-"""How many times its own size a text may be looked at in vain: damage can be made that invites to look ever further."""
+"""How many times its own size a text may be searched in vain: crafted damage can make each search longer than the last."""
 
 _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 @dataclass(slots=True)
 class Defects:
-    """Counts of what was met, each with one example."""
+    """Counts of defects by kind, each with one example."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, example: bytes | str = "", count: int = 1) -> None:
-        """Count `count` more defects of this kind; the first example is kept."""
+        """Count `count` more defects of this kind; keep the first example."""
         if count <= 0:
             return
         self.counts[kind] = self.counts.get(kind, 0) + count
@@ -65,7 +65,7 @@ class Defects:
 
 
 def decode_object(text: bytes, defects: Defects) -> dict[str, Any] | None:
-    """One JSON object, repaired where that is possible; None when it cannot be read."""
+    """One JSON object, repaired if possible; None if it cannot be read."""
     try:
         parsed = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -85,8 +85,8 @@ def salvage(
 ) -> tuple[list[_Record], int, bool]:
     """Decode `text` (events separated by commas) piece by piece, in time that grows with its length alone.
 
-    Returns the records, how many bytes were used, and whether the array's end was met. With `final` false,
-    an incomplete last piece is left for the next block; with `final` true it is dropped.
+    Returns the records, the number of bytes used, and True if the array ended. With `final` false, an
+    incomplete last piece is left for the next block; with `final` true it is dropped.
     """
     text, lone = _without_lone_surrogates(text)
     records, used, ended = _salvage(text, defects, record, final=final)
@@ -119,7 +119,7 @@ def _salvage(
 
 
 class _Pieces(Generic[_Record]):
-    """One text, its likely ends of events, and how much of it was looked at in vain."""
+    """One text, the likely ends of its events, and the number of bytes that may still be searched in vain."""
 
     def __init__(
         self, text: bytes, decoder: msgspec.json.Decoder[_Record], defects: Defects, *, final: bool
@@ -133,9 +133,9 @@ class _Pieces(Generic[_Record]):
         self.allowance = _ALLOWANCE * len(text) + _JOIN_BYTES
 
     def at(self, begin: int) -> tuple[_Record | None, int]:
-        """The event that begins here and its end; without an event, the end of what is to be left out.
+        """The event that begins here and its end; without an event, the end of the text to leave out.
 
-        That end is `begin` itself when it is not known yet: the rest of the text belongs to the next block.
+        That end is `begin` itself if it is not known yet: the rest of the text belongs to the next block.
         """
         while self.cuts[self.index] <= begin:
             self.index += 1
@@ -144,7 +144,7 @@ class _Pieces(Generic[_Record]):
             value, end = self._decode(begin, self.decoder)
             if value is not None:
                 return value, end
-        # Well-formed, but no event: text that is no UTF-8, a field of an odd type, a number between two events.
+        # Well-formed, but not an event: text that is not UTF-8, a field of an odd type, a number between two events.
         other, end = self._decode(begin, _ANYTHING)
         if other is not None:
             return self._with_mended_encoding(self.text[begin:end]), end
@@ -154,12 +154,12 @@ class _Pieces(Generic[_Record]):
             return None, self._junk(begin)
         following = _EVENT_BEGINS.search(self.text, begin + 1, self.cuts[self.index])
         if following:
-            # No repair: what looks like a broken name would swallow the event behind it.
+            # No repair: it would take the next event for a part of a broken name.
             return None, following.end()
         return self._repair(begin)
 
     def _decode(self, begin: int, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, int]:
-        """A value and its end; without one, the end of the text if it was still open there, else `begin`."""
+        """A value and its end; without a value, the end of the text if it is still open there, else `begin`."""
         first = self.cuts[self.index] - begin
         size = first if first <= _WINDOW else _WINDOW
         spent = 0
@@ -180,7 +180,7 @@ class _Pieces(Generic[_Record]):
             size = max(2 * size, _WINDOW)
 
     def _with_mended_encoding(self, piece: bytes) -> _Record | None:
-        """The event in a well-formed piece; a repair of quotes would only make something else of it."""
+        """The event in a well-formed piece; a repair of quotes would change its meaning."""
         mended = _mend_encoding(piece)
         got = None if mended == piece else _try(mended, self.decoder)[0]
         if got is None:
@@ -189,14 +189,14 @@ class _Pieces(Generic[_Record]):
         return got[0]
 
     def _junk(self, begin: int) -> int:
-        """The end of a bare number or text, else of what is no value at all."""
+        """The end of a bare number or text, else of the text before the next brace."""
         if scalar := _SCALAR.match(self.text, begin):
             return scalar.end()
         brace = self.text.find(b"{", begin)
         return brace if brace > 0 else len(self.text)
 
     def _repair(self, begin: int) -> tuple[_Record | None, int]:
-        """The event after ever stronger repairs; a `},{` inside its arguments or name may have cut it in pieces."""
+        """The event after stronger and stronger repairs; a `},{` in its arguments or name may have cut it into pieces."""
         text, cuts, index = self.text, self.cuts, self.index
         for joined in range(index, min(index + _JOIN_LIMIT, len(cuts))):
             piece = text[begin : cuts[joined]]
@@ -217,16 +217,16 @@ class _Pieces(Generic[_Record]):
         return None, cuts[index]
 
     def _repaired(self, begin: int, piece: bytes) -> tuple[_Record | None, int]:
-        """The event at the start of this piece and its end, after ever stronger repairs.
+        """The event at the start of this piece and its end, after stronger and stronger repairs.
 
-        Without an event, the end of what the repairs made well-formed, but no event, if they did.
+        Without an event, the end of the value if the repairs gave a well-formed value, else `begin`.
         """
         repaired = piece
         for kind, repaired in _repairs(piece):
             got, _ = _try(repaired, self.decoder)
             if got is not None:
                 self.defects.add(kind, piece[:_EXAMPLE])
-                # The end was found in the repaired text; what is behind it is as long as in the original.
+                # This end is in the repaired text; the text after it is as long as in the original.
                 return got[0], begin + len(piece) - (len(repaired) - got[1])
         other, _ = _try(repaired, _ANYTHING)
         return None, begin if other is None else begin + len(piece) - (len(repaired) - other[1])
@@ -238,7 +238,7 @@ def _end_of(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
 
 
 def _try(piece: bytes, decoder: msgspec.json.Decoder[_Value]) -> tuple[tuple[_Value, int] | None, bool]:
-    """The value at the start of a piece and where it ends; without one, whether more text could make it whole."""
+    """The value at the start of a piece and its end; without a value, True if more text could complete it."""
     try:
         return (decoder.decode(piece), len(piece)), False
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
@@ -254,11 +254,11 @@ def _try(piece: bytes, decoder: msgspec.json.Decoder[_Value]) -> tuple[tuple[_Va
 
 
 def end_of_value(error: msgspec.DecodeError, text: bytes) -> int | None:
-    """Where the JSON value at the start of `text` ended, when the decoder complains of what follows it."""
+    """The end of the JSON value at the start of `text`, if the error is about the text after it."""
     match = _TRAILING.search(str(error))
     if match is None:
         return None
-    # The decoder names the byte behind the first that is too much; releases may come to name that byte itself.
+    # The decoder names the byte after the first surplus byte; later releases may name the surplus byte itself.
     for end in (int(match.group(1)) - 1, int(match.group(1))):
         value = text[:end].rstrip()
         if value[-1:] in (b"]", b"}"):
@@ -267,7 +267,7 @@ def end_of_value(error: msgspec.DecodeError, text: bytes) -> int | None:
 
 
 def _repairs(text: bytes) -> list[tuple[str, bytes]]:
-    """Ever stronger repairs, each built on the one before, with the defect that it stands for."""
+    """Stronger and stronger repairs, each based on the one before, with the kind of its defect."""
     steps: list[tuple[str, bytes]] = []
     current = text
     for kind, repair in (
@@ -308,9 +308,9 @@ def _mend_surrogates(text: bytes) -> bytes:
 
 
 def _without_lone_surrogates(text: bytes) -> tuple[bytes, list[int]]:
-    """The text, as long as before, and where halves of surrogate pairs were: Python writes them for odd file names.
+    """The text, of the same length, and the places of lone surrogates, which Python writes for odd file names.
 
-    They are valid JSON, but say no character, and the decoder refuses them wherever they stand.
+    They are valid JSON, but not characters, and the decoder refuses them everywhere.
     """
     lone = [match.start(1) for match in _SURROGATES.finditer(text) if match.group(1)]
     if not lone:
@@ -322,7 +322,7 @@ def _without_lone_surrogates(text: bytes) -> tuple[bytes, list[int]]:
 
 
 def _mend_names(text: bytes) -> bytes:
-    """Escape quotes inside the event's name, which torch writes as they are."""
+    """Escape the quotes inside an event's name, which torch writes without escapes."""
     parts = []
     done = 0
     while begins := _NAME_BEGINS.search(text, done):
@@ -335,12 +335,12 @@ def _mend_names(text: bytes) -> bytes:
 
 
 def _is_open(piece: bytes) -> bool:
-    """Whether braces or a string are still open at the end of the piece."""
+    """True if a brace or a string is still open at the end of the piece."""
     bare = _STRING_OR_OPEN.sub(rb"\1", piece)
     return bare.count(b"{") > bare.count(b"}") or b'"' in bare
 
 
 def depth_of(text: bytes) -> int:
-    """How many more braces and brackets are opened than closed, outside of strings."""
+    """The number of opened minus closed braces and brackets outside strings."""
     bare = _STRING.sub(b"", text)
     return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")

@@ -16,7 +16,7 @@ from tracekit.limits import Limits
 __all__ = ["BLOCK_BYTES", "Source"]
 
 BLOCK_BYTES: Final = 8 << 20
-"""How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the cache and out of the way."""
+"""How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the processor's cache."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _FOREIGN: Final = (
@@ -29,19 +29,19 @@ _FOREIGN: Final = (
     (b"\x7fELF", "it is a program"),
 )
 _RESCUE_STEP: Final = 256
-_INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
+_INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs declare it as an instance
 _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
 
 
 class Source:
-    """One input file, which is open from the beginning; iterate over `blocks()` once.
+    """One input file, open from the beginning; iterate over `blocks()` once.
 
-    `size` is that of the file in bytes, `plain_bytes` what was unpacked so far. `truncated` and `damaged` say how the gzip
-    data ended, once they have; `compressed` whether there are any.
+    `size` is the size of the file in bytes, `plain_bytes` the number of bytes unpacked so far. `compressed` is true for gzip
+    data; `truncated` and `damaged` say how these data ended, once they have ended.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
-        """Open the file. Raises UnreadableTraceError for a missing, unreadable, empty or foreign one."""
+        """Open the file. Raises UnreadableTraceError if it is missing, unreadable, empty or not a trace."""
         self.path = Path(path)
         self.limits = limits or Limits()
         self.plain_bytes = 0
@@ -53,7 +53,7 @@ class Source:
                 )
             self._file = self.path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size
-            magic = self._file.peek(16)[:16]  # a pipe cannot be read twice
+            magic = self._file.peek(16)[:16]  # a pipe can be read only once
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=self.path, remedy="check the path") from error
         except PermissionError as error:
@@ -81,7 +81,7 @@ class Source:
                 raise UnreadableTraceError(fault, path=self.path, remedy=_REMEDY)
 
     def blocks(self) -> Iterator[bytes]:
-        """The plain bytes in blocks of about `BLOCK_BYTES`; a pipe, or a gzip of many members, gives them in crumbs.
+        """The plain bytes in blocks of about `BLOCK_BYTES`; a pipe, or a gzip of many members, gives small pieces.
 
         Raises UnreadableTraceError for a file that grows beyond the limits.
         """
@@ -161,7 +161,7 @@ class Source:
 
 
 def _rescue(data: bytes) -> bytes:
-    """What the first bytes of a damaged gzip stream give before the damage; a wrong checksum loses nothing."""
+    """The plain bytes before the damage in a damaged gzip stream; a wrong checksum loses nothing."""
     inflater = zlib.decompressobj(wbits=31)
     parts = []
     for at in range(0, len(data), _RESCUE_STEP):
@@ -180,7 +180,7 @@ def _byte_by_byte(inflater: zlib._Decompress, step: bytes) -> bytes:
         try:
             parts.append(inflater.decompress(step[position : position + 1]))
         except zlib.error:  # noqa: PERF203 - at most 256 bytes
-            break  # here the damage begins; what came before it is kept
+            break  # the damage begins here; the bytes before it are kept
     return b"".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Kineto's vocabulary: which event category is what, in every version of the format.
+"""Kineto's vocabulary: the meaning of event categories in every version of the format.
 
 The kind of an event comes from its category alone: a stream number does not make an event device work (Triton
 operators carry one), and neither does its absence.
@@ -66,7 +66,7 @@ DROPPED_CATEGORIES: Final[dict[str, str]] = {
     "mtia_insight": "summaries that the vendor's tool derives",
     ENRICHED_CATEGORY: "tracks of layers and idle time that `tracekit export --to chrome` adds",
 }
-"""Categories that repeat what other events say, each with the reason for leaving it out."""
+"""Categories that repeat the data of other events, each with the reason for leaving it out."""
 
 FORWARD_BACKWARD_FLOW: Final = frozenset({"fwdbwd", "forward_backward"})
 MEMORY_EVENT: Final = "[memory]"

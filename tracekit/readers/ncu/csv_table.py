@@ -1,4 +1,4 @@
-"""The tables in the output of `ncu --csv`: found between what the program printed, and cut from a damaged file."""
+"""The tables in the output of `ncu --csv`, which may stand between lines of the program or in a damaged file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tracekit.health import HealthLog
 __all__ = ["NUMBER", "CsvTable", "csv_tables", "numbers", "refuse_decimal_commas"]
 
 _MOST_BYTES: Final = 256 << 20
-"""Thousands of kernels with every metric; all of it is held in memory."""
+"""Enough for thousands of kernels with every metric; the whole file is held in memory."""
 _MOST_COLUMNS: Final = 20_000
-"""Nsight Compute knows some thousand metrics for a device."""
+"""Nsight Compute has about a thousand metrics for a device."""
 _MOST_TABLES: Final = 1_000
 
 _HEADER: Final = re.compile(rb'^(?:\xef\xbb\xbf)?"?ID"?,[^\n]*"?Kernel Name"?[^\n]*$', re.MULTILINE)
@@ -30,7 +30,7 @@ _NEVER_READ: Final = re.compile(r"Process Name|Host Name|Rule .*|Estimated Speed
 """Columns with names of programs and machines, and prose."""
 
 NUMBER: Final = r"^\s*([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)(?: \(.*\))?\s*$"
-"""A number with or without separated thousands; behind it may stand the values of instances in parentheses."""
+"""A number with or without thousands separators; the values of instances may follow in parentheses."""
 _DECIMAL_COMMA: Final = r"^[-+]?\d{1,3}(?:[. '’\x{a0}\x{202f}]?\d{3})*,(?:\d{1,2}|\d{4,})$|^\d{1,3}(?:[. '’\x{a0}\x{202f}]\d{3})+,\d+$"
 
 _REMEDY: Final = "write one with ncu --csv --page raw"
@@ -44,16 +44,16 @@ _FOREIGN: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CsvTable:
-    """One table: every column that is read as text, and whether it is the details page (one row per metric)."""
+    """One table: every column that is read, as text, and True for the details page (one row per metric)."""
 
     frame: pl.DataFrame
     details: bool
 
 
 def csv_tables(path: Path, log: HealthLog) -> list[CsvTable]:
-    """The tables of the file in order; lines that belong to none are counted.
+    """The tables of the file in order; lines outside tables are counted.
 
-    Raises UnreadableTraceError for a file that cannot be read, is too large, or holds no table with kernels.
+    Raises UnreadableTraceError for a file that cannot be read, is too large, or has no table with kernels.
     """
     data = _content(path).replace(b"\r\n", b"\n")
     heads = list(_HEADER.finditer(data))
@@ -74,7 +74,7 @@ def csv_tables(path: Path, log: HealthLog) -> list[CsvTable]:
 
 
 def _ends_early(table: CsvTable) -> bool:
-    """Whether the last row has no value in the last column that every row has."""
+    """True if the last row has no value in the column that ends a row."""
     column = "Metric Value" if table.details else table.frame.columns[-1]
     return table.frame.height > 0 and table.frame[column][-1] is None
 
@@ -104,12 +104,12 @@ def _content(path: Path) -> bytes:
 
 
 def _rows(body: bytes, log: HealthLog) -> bytes:
-    """The rows of a table alone. A row begins with an ID, empty in that of the units, and ends with the first end of a
-    line outside of quotes; what follows until the next one is of the program or of ncu.
+    """The rows of a table alone. A row begins with an ID, which is empty in the row of units, and ends with the first end of a
+    line outside quotes. Lines between rows are from the program or from ncu.
     """
     starts = np.array([0, *(row.start() for row in _ROW.finditer(body, body.find(b"\n") + 1))])
     data = np.frombuffer(body, dtype=np.uint8)
-    quoted = np.cumsum(data == ord('"'), dtype=np.uint8) & 1  # whether a quote is open behind each byte
+    quoted = np.cumsum(data == ord('"'), dtype=np.uint8) & 1  # whether a quote is open after each byte
     lines = np.append(np.flatnonzero(data == ord("\n")), data.size - 1)
     of = np.searchsorted(starts, lines, side="right") - 1
     before = np.where(starts > 0, quoted[starts - 1], 0)
@@ -121,7 +121,7 @@ def _rows(body: bytes, log: HealthLog) -> bytes:
     lost = starts.size - complete.size
     torn = bool(lost) and int(complete[-1]) < starts.size - 1
     lost -= torn
-    # So little of a row may be left that it is not known as one.
+    # So little of a row may be left that it does not look like a row.
     torn |= re.fullmatch(rb'"\d*"?', body[int(ends[-1]) :]) is not None
     log.count("truncated_file", int(torn), "the last row")
     log.count("ncu_damaged_row", lost)
@@ -142,7 +142,7 @@ def _parsed(body: bytes, path: Path) -> CsvTable:
     try:
         header = next(
             csv.reader([line.replace("\r", " ")])
-        )  # in the middle of a line it is damage, not its end
+        )  # in the middle of a line it is damage, not the end
     except csv.Error as error:
         raise UnreadableTraceError("its header cannot be parsed", path=path, remedy=_REMEDY) from error
     if len(header) > _MOST_COLUMNS:
@@ -159,7 +159,7 @@ def _parsed(body: bytes, path: Path) -> CsvTable:
             truncate_ragged_lines=True,
         )
     except (pl.exceptions.PolarsError, ValueError) as error:
-        # What the parser says may quote the row, with names of programs and machines.
+        # The parser's message may quote the row, with names of programs and machines.
         raise UnreadableTraceError("its table cannot be parsed", path=path, remedy=_REMEDY) from error
     columns = set(frame.columns)
     if not {"ID", "Kernel Name"} <= columns:
@@ -168,7 +168,7 @@ def _parsed(body: bytes, path: Path) -> CsvTable:
 
 
 def refuse_decimal_commas(values: pl.Series, path: Path) -> None:
-    """Raise UnreadableTraceError when a number is written with a decimal comma: 1,234 would be read wrongly."""
+    """Raise UnreadableTraceError if a number has a decimal comma: 1,234 would be read wrongly."""
     odd = values.filter(values.str.contains(_DECIMAL_COMMA))
     if odd.len():
         raise UnreadableTraceError(
@@ -179,7 +179,7 @@ def refuse_decimal_commas(values: pl.Series, path: Path) -> None:
 
 
 def numbers(text: pl.Expr) -> pl.Expr:
-    """The numbers in a column of text; null for what is none.
+    """The numbers in a column of text; null for other texts.
 
     >>> pl.DataFrame({"v": ["4,963,609.5", "n/a", "7 (1; 6)", "1e3"]}).select(numbers(pl.col("v")))["v"].to_list()
     [4963609.5, None, 7.0, 1000.0]

@@ -1,7 +1,7 @@
 """Nsight Compute's metrics of single kernels, from the output of `ncu --csv`: the details page and the raw page.
 
-The details page has one row per kernel and metric with labels ("Achieved Occupancy"), or with the names that were asked
-for by --metrics; the raw page has one row per kernel, a column per metric, and below the header a row of units. Units are
+The details page has one row per kernel and metric with labels ("Achieved Occupancy"), or with the names given
+by --metrics; the raw page has one row per kernel, a column per metric, and below the header a row of units. Units are
 converted to bytes, nanoseconds, fractions and hertz by one table (`tracekit.readers.ncu.units`). Names of programs and
 machines are never read.
 """
@@ -27,7 +27,7 @@ __all__ = ["KERNEL_SCHEMA", "METRIC_SCHEMA", "NcuReport", "read_ncu", "values_as
 
 KERNEL_SCHEMA: Final[Schema] = {
     "profile_id": pl.Int64,  # the row number: launches in the order in which they were measured
-    "table": pl.Int64,  # which of the file's tables
+    "table": pl.Int64,  # the number of the table in the file
     "id": pl.Int64,  # as printed
     "process_id": pl.Int64,
     "name": pl.String,
@@ -36,14 +36,14 @@ KERNEL_SCHEMA: Final[Schema] = {
     "device_id": pl.Int64,
     "stream_id": pl.Int64,
     "compute_capability": pl.String,
-    "duration_ns": pl.Int64,  # of the launch that was measured, at the clocks that ncu sets
+    "duration_ns": pl.Int64,  # of the measured launch, at the clocks that ncu sets
     "registers": pl.Int64,  # per thread
     **WORK_SCHEMA,
 }
 METRIC_SCHEMA: Final[Schema] = {
     "profile_id": pl.Int64,
     "section": pl.String,  # of the details page
-    "metric": pl.String,  # the raw page's name where it is known, else as printed
+    "metric": pl.String,  # the raw page's name if it is known, else as printed
     "unit": pl.String,  # base unit
     "value": pl.Float64,
 }
@@ -64,20 +64,20 @@ _SIZES: Final = r"(\d+)\D+(\d+)\D+(\d+)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NcuReport:
-    """What Nsight Compute measured, kernel by kernel."""
+    """The measurements of Nsight Compute, kernel by kernel."""
 
     path: str
-    page: str  # `details` or `raw`, that of the first table
-    kernels: pl.DataFrame  # one row per launch that was measured (KERNEL_SCHEMA)
-    metrics: pl.DataFrame  # all its numbers in long form (METRIC_SCHEMA)
-    health: pl.DataFrame  # what was left out (HEALTH_SCHEMA)
+    page: str  # `details` or `raw`: the page of the first table
+    kernels: pl.DataFrame  # one row per measured launch (KERNEL_SCHEMA)
+    metrics: pl.DataFrame  # all numbers in long form (METRIC_SCHEMA)
+    health: pl.DataFrame  # rows and lines that were left out (HEALTH_SCHEMA)
 
 
 def read_ncu(path: str | os.PathLike[str]) -> NcuReport:
-    """Read the output of `ncu --csv`, with whatever the program printed before it.
+    """Read the output of `ncu --csv`, also if it contains output of the program.
 
     Several tables in one file (of several calls of ncu) stay apart: each counts its launches anew. Raises
-    UnreadableTraceError when the file cannot be read, holds no table with kernels, or writes numbers with decimal commas.
+    UnreadableTraceError if the file cannot be read, has no table with kernels, or has numbers with decimal commas.
     """
     file, log = Path(path), HealthLog()
     tables = csv_tables(file, log)
@@ -116,7 +116,7 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
     kernels = _with_sizes(
         kernels.with_row_index("profile_id").with_columns(pl.col("profile_id").cast(pl.Int64))
     )
-    # Rows without a metric are those of rules: advice in prose.
+    # Rows without a metric belong to rules: advice in prose.
     rows = rows.filter(pl.col("Metric Name").str.len_chars() > 0)
     refuse_decimal_commas(rows["Metric Value"], path)
     units = _units(rows["Metric Unit"].unique().drop_nulls().to_list())
@@ -141,7 +141,7 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
 def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     frame = table.frame
     names = [name for name in frame.columns if name not in _NO_METRICS]
-    # Below the header stands a row of units, which has no ID.
+    # The row below the header holds units and has no ID.
     has_units = frame.height > 0 and not (frame["ID"][0] or "").strip()
     printed = dict(zip(frame.columns, frame.row(0), strict=True)) if has_units else {}
     rows = _with_ids(frame.slice(1) if has_units else frame, log)
@@ -166,7 +166,7 @@ def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.
 
 
 def _with_ids(frame: pl.DataFrame, log: HealthLog) -> pl.DataFrame:
-    """The rows of kernels, with the columns of `_IDENTITY` beside those of the table; other rows are counted."""
+    """The rows of kernels, with the columns of `_IDENTITY` and of the table; other rows are counted."""
     identity = [
         (pl.col(column) if column in frame.columns else pl.lit(None, dtype=pl.String)).alias(name)
         for column, name in _IDENTITY.items()
@@ -180,7 +180,7 @@ def _with_ids(frame: pl.DataFrame, log: HealthLog) -> pl.DataFrame:
 
 
 def _with_sizes(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Grid and block as a trace writes them; null for what holds no three numbers."""
+    """Grid and block as in a trace; null for a text without three numbers."""
     texts = [
         pl.format("[{}, {}, {}]", *(pl.col(name).str.extract(_SIZES, part) for part in (1, 2, 3))).alias(name)
         for name in ("grid", "block")
@@ -195,7 +195,7 @@ def _units(printed: list[str]) -> pl.DataFrame:
 
 
 def _numbers_only(values: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a number, each metric of a kernel once."""
+    """The rows with a number, one row per kernel and metric."""
     kept = values.drop_nulls("value").with_columns(pl.col("unit").fill_null(""))
     return kept.unique(["profile_id", "metric", "unit"], keep="first", maintain_order=True)
 

@@ -1,4 +1,4 @@
-"""Labels and units of Nsight Compute's pages: what the details page calls a metric, and by what a printed unit is converted.
+"""Labels and units of Nsight Compute's pages: the details page's name of each metric, and the factor of each printed unit.
 
 Source: NVIDIA's Nsight Compute CLI manual and Kernel Profiling Guide (docs.nvidia.com/nsight-compute).
 """
@@ -34,14 +34,14 @@ _UNITS: Final[dict[str, tuple[str, float]]] = {
     },
     **{f"{letter}{name}": ("ns", by * 1e9) for letter, by in _SECONDS.items() for name in ("second", "s")},
 }
-"""Every unit that is converted: its base unit and by what to multiply. A K is a thousand, as Nsight Compute has it."""
+"""Every unit that is converted: its base unit and factor. A K is a thousand, as in Nsight Compute."""
 _TIMES: Final = {f"{letter}{name}": by for letter, by in _SECONDS.items() for name in ("second", "s")}
 
 
 def base_unit(unit: str) -> tuple[str, float]:
-    """The base unit of a printed one, and the factor of the value: `byte`, `ns`, `fraction`, `hz`, or `… /s` of a rate.
+    """The base unit of a printed unit, and the factor of the value: `byte`, `ns`, `fraction`, `hz`, or `… /s` for a rate.
 
-    A unit that is not known stays as it is, with the factor 1.
+    An unknown unit stays as it is, with the factor 1.
 
     >>> base_unit("Gbyte/second"), base_unit("%"), base_unit("inst/cycle")
     (('byte/s', 1000000000.0), ('fraction', 0.01), ('inst/cycle', 1.0))
@@ -50,6 +50,6 @@ def base_unit(unit: str) -> tuple[str, float]:
     base, factor = _UNITS.get(over, (over, 1.0))
     if not slash:
         return base, factor
-    if under in _TIMES:  # cycles a nanosecond, bytes a second
+    if under in _TIMES:  # cycles per nanosecond, bytes per second
         return f"{base}/s", factor / _TIMES[under]
     return f"{base}/{under}", factor

@@ -25,9 +25,9 @@ __all__ = ["NSYS"]
 
 
 def _recognises(path: Path) -> bool:
-    """Whether a path is an SQLite database, a folder of Parquet files, or calls itself an export or a report.
+    """True if a path is an SQLite database, a folder of Parquet files, or has the name of an export or a report.
 
-    The reader says what is wrong with one that only calls itself so.
+    If it only has such a name, the reader says what is wrong with it.
     """
     try:
         if path.is_dir():

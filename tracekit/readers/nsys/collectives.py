@@ -16,7 +16,7 @@ _COMMUNICATOR: Final = r"[\w,]*\w"
 
 
 def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
-    """The ranges that are collectives or point-to-point, with what their payloads tell; ns as in `host`."""
+    """The ranges of collectives and point-to-point communication, with the data of their payloads; times as in `host`."""
     name = pl.col("name").cast(pl.String)
     chosen = host.select("name").unique().filter(name.str.contains(words.NCCL_COLLECTIVE))
     rows = host.join(chosen, on="name", how="semi", maintain_order="left")
@@ -31,7 +31,7 @@ def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Collectives with the number of ranks that the making of their communicator tells; left out where two makings differ."""
+    """Collectives with the number of ranks from the creation of their communicator; null if two creations differ."""
     if collectives is None or host is None:
         return collectives
     payloads = host.select("payload").unique().drop_nulls()
@@ -44,7 +44,7 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
 
 
 def _field(title: str, value: str) -> pl.Expr:
-    """A value of the payload; some versions write it as text with commas between thousands."""
+    """A value of the payload; some versions write it as text with thousands separators."""
     text = pl.col("payload").cast(pl.String).str.extract(rf'"{re.escape(title)}"\s*:\s*"?({value})', 1)
     return text.str.replace_all(",", "", literal=True)
 

@@ -1,6 +1,6 @@
-"""Which tables and columns of an Nsight Systems export the reader reads, in every version of the schema.
+"""The tables and columns of an Nsight Systems export that the reader reads, in every version of the schema.
 
-A copy that is to be passed on holds these and no others. Payloads in binary form are not here: `payloads` reads them.
+`tracekit scrub` copies these and no others. Binary payloads are not listed here: `payloads` reads them.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ COLUMNS: Final[Mapping[str, Mapping[str, ColumnKind]]] = {
     **dict.fromkeys((facts.COPY_KIND_LABELS[0], facts.MEMORY_KIND_LABELS, facts.OVERHEAD_LABELS), _LABEL),
     "StringIds": {"id": "int", "value": "text"},
 }
-"""The columns by table, each with the kind of its values. Calls before the samples that belong to them."""
+"""The columns by table, each with the kind of its values; calls come before their samples."""
 
 STRING_COLUMNS: Final = frozenset(
     {"demangledName", "mangledName", "shortName", "nameId", "textId", "jsonTextId", "symbol"}
 )
-"""Columns that hold the number of a string in StringIds."""
+"""Columns that hold the id of a string in StringIds."""

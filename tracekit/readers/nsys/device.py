@@ -37,7 +37,7 @@ _NAME_COLUMNS: Final = ("demangledName", "mangledName", "shortName")
 _MOST_SAMPLES: Final = 4_000_000
 _LONGEST_METRIC: Final = 256
 _NO_STREAM: Final = 0xFFFFFFFF
-"""What CUPTI writes where a wait has no stream."""
+"""The value that CUPTI writes for a wait without a stream."""
 
 
 def activities(tables: Tables) -> Pages:
@@ -89,7 +89,7 @@ def _kernels(tables: Tables) -> Pages:
 
 
 def _names(rows: pl.DataFrame, texts: dict[str, Texts]) -> list[pl.Series]:
-    """The names from the best column that has them all, else from every column."""
+    """The names from the best column that has all of them, else from all columns together."""
     names: list[pl.Series] = []
     for column, strings in texts.items():
         names.append(strings.of(rows[column]))
@@ -134,7 +134,7 @@ def _named(column: str, kinds: dict[int, str]) -> pl.Expr:
 
 
 def _copy_name(copies: dict[int, str], memories: dict[int, str]) -> pl.Expr:
-    """As PyTorch's profiler writes it: `Memcpy HtoD (Pinned -> Device)`."""
+    """The name as PyTorch's profiler writes it: `Memcpy HtoD (Pinned -> Device)`."""
     kinds = [_named("copyKind", copies), _named("srcKind", memories), _named("dstKind", memories)]
     return pl.format("Memcpy {} ({} -> {})", *kinds)
 
@@ -178,7 +178,7 @@ def waits(tables: Tables) -> Pages:
 
 
 def _sync_type() -> pl.Expr:
-    """Of an old report that a new version exported the older column has it."""
+    """The kind of a wait; if a new version exported an old report, the older column has it."""
     return pl.when(pl.col("syncType") != 0).then("syncType").otherwise("deprecatedSyncType")
 
 
@@ -191,7 +191,7 @@ def _recorded_events(tables: Tables) -> pl.DataFrame:
 
 
 def metrics(tables: Tables, health: HealthLog) -> Pages:
-    """Samples of the hardware's metrics, of every GPU; evenly fewer where a file holds very many."""
+    """Samples of the hardware's metrics, of every GPU; an evenly spaced part of them if a file holds very many."""
     rows = tables.count("GPU_METRICS")
     every = -(-rows // _MOST_SAMPLES)
     if every > 1:
@@ -227,7 +227,7 @@ def metrics(tables: Tables, health: HealthLog) -> Pages:
 
 
 def allocations(tables: Tables) -> Pages:
-    """Device memory taken from the driver and given back."""
+    """Device memory that the driver allocates and frees."""
     wanted: dict[str, ColumnKind] = dict.fromkeys(
         ("start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType"), "int"
     )

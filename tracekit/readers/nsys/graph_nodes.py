@@ -1,8 +1,8 @@
-"""When the nodes of CUDA graphs were made, in an Nsight Systems export: a replayed activity's link to its capture.
+"""The times at which the nodes of CUDA graphs were made: they link a replayed activity to its capture.
 
-A node that is replayed is a copy of one that was captured, often a copy of a copy: each row tells of which node its own
-is a copy, if of any. Source: `CUDA_GRAPH_NODE_EVENTS` in NVIDIA's reference of the schema, and its example that finds the
-call which made an original node.
+A replayed node is a copy of a captured node, often a copy of a copy. Each row names the node of which it is a copy, if
+any. Source: `CUDA_GRAPH_NODE_EVENTS` in NVIDIA's reference of the schema, and its example that finds the call that made
+an original node.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["graph_nodes"]
 
 _MOST_NODES: Final = 4_000_000
 _MOST_COPIES: Final = 32
-"""Of a copy of a copy of … more is not asked, so that a circle in a damaged file ends."""
+"""The longest chain of copies that is followed, so that a cycle in a damaged file ends."""
 
 
 def graph_nodes(tables: Tables, health: HealthLog) -> Pages:
-    """Every node with the thread and the time at which the node was made of which it is a copy."""
+    """Every node, with the thread and the time of its original node's creation."""
     there = [table for table in words.GRAPH_NODE_TABLES if "graphNodeId" in tables.columns(table)]
     if not there:
         return
@@ -59,7 +59,7 @@ def graph_nodes(tables: Tables, health: HealthLog) -> Pages:
 
 
 def _first_of_copies(rows: pl.DataFrame) -> pl.DataFrame:
-    """`process_id`, `graph_node`, `first`: the node of which each is a copy, or itself."""
+    """`process_id`, `graph_node`, `first`: the original of each node, or the node itself."""
     key = ["process_id", "graph_node"]
     copies = (
         rows.drop_nulls("original").select(*key, "original").unique(key, keep="first", maintain_order=True)

@@ -17,7 +17,7 @@ from tracekit.readers.nsys.tables import Tables, whole
 __all__ = ["api_calls", "library_calls", "named_threads", "os_calls", "overheads", "samples"]
 
 Pages = Iterator[tuple[str, pl.DataFrame]]
-"""Frames by the name under which they are collected."""
+"""Pairs of the name of a frame and rows for it."""
 
 _MOST_STACK_ROWS: Final = 4_000_000
 _STACK_ROWS: Final = 1 << 17
@@ -26,7 +26,7 @@ _LONGEST_SYMBOL: Final = 200
 
 
 def named_threads(tables: Tables, own: pl.DataFrame) -> pl.DataFrame:
-    """`process_id`, `thread_id`, `name`: what programs (`own`), else the system, call their threads."""
+    """`process_id`, `thread_id`, `name`: the threads' names, from programs (`own`), else from the system."""
     listed = whole(tables, "ThreadNames", {"globalTid": "int", "nameId": "int"}, 1 << 20)
     named = Texts(tables, "ThreadNames", "nameId").of(listed["nameId"]).cast(pl.String).alias("name")
     rows = listed.select(process_of("globalTid"), thread_of("globalTid"), named).drop_nulls()
@@ -35,7 +35,7 @@ def named_threads(tables: Tables, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def api_calls(tables: Tables, health: HealthLog) -> Pages:
-    """Runtime and driver calls; rows that repeat them are counted."""
+    """Runtime and driver calls; rows that repeat calls are counted."""
     wanted: dict[str, ColumnKind] = {
         "start": "int",
         "end": "int",
@@ -68,7 +68,7 @@ def library_calls(tables: Tables) -> Pages:
 
 
 def overheads(tables: Tables) -> Pages:
-    """What the profiler itself cost."""
+    """The overhead of the profiler itself."""
     labels = labels_of(tables, words.OVERHEAD_LABELS)
     for table in words.OVERHEAD_TABLES:
         yield from _named(tables, table, "nameId", "overhead", ("overheadType", labels))
@@ -83,7 +83,7 @@ def os_calls(tables: Tables) -> Pages:
 def _named(
     tables: Tables, table: str, column: str, kind: str, codes: tuple[str, dict[int, str]] | None = None
 ) -> Pages:
-    """Spans that a column names; where it does not, `codes` (another column, with the labels of its codes) does."""
+    """Spans with names from a column, or else from `codes` (another column, with the labels of its codes)."""
     wanted: dict[str, ColumnKind] = {"start": "int", "end": "int", "globalTid": "int", column: "int"}
     if codes is not None:
         wanted[codes[0]] = "int"
@@ -113,7 +113,7 @@ def _spans(
 
 
 def samples(tables: Tables, health: HealthLog) -> Pages:
-    """What the processor did when it was sampled, the outermost function first."""
+    """Samples of the processor's call stack, the outermost function first."""
     rows = tables.count("SAMPLING_CALLCHAINS")
     if not rows:
         return
@@ -133,9 +133,9 @@ def samples(tables: Tables, health: HealthLog) -> Pages:
 
 
 def _stacks(chains: pl.DataFrame, symbols: Texts) -> pl.DataFrame:
-    """`id` and `stack` (categorical) of call chains; of a very deep one its innermost functions.
+    """`id` and `stack` (categorical) of call chains; a very deep chain has only its innermost functions.
 
-    Some chains after the others, so that no more of their names are held as text at once.
+    The chains are made in batches, to limit how many names are held as text at once.
     """
     inward = chains.sort("id", "stackDepth", maintain_order=True)
     depth = pl.int_range(pl.len()).over("id")

@@ -13,7 +13,7 @@ from tracekit.readers.nsys.tables import Tables, whole
 __all__ = ["UNNAMED", "Texts", "labels_of", "process_of", "thread_of"]
 
 UNNAMED: Final = "<unnamed>"
-"""What a row is called whose name the file does not hold."""
+"""The name of a row whose name is missing in the file."""
 
 _PID_BITS, _TID_BITS = 24, 24
 _MOST_CODES: Final = 1 << 10
@@ -21,30 +21,30 @@ _LONGEST_LABEL: Final = 64
 _MANY_STRINGS: Final = 1 << 19
 _SHORT: Final = pl.format("{}… #{}", pl.col("text").str.slice(0, LONGEST_NAME // 2), "id")
 _MOST_BYTES: Final = 1 << 28
-"""So many bytes the names of a table's rows may have, however long they are on average."""
+"""The most bytes that the names of all rows of a table may have together."""
 
 
 def process_of(column: str) -> pl.Expr:
-    """The process that a serialised id names: 8 bits of hardware, 8 of a VM, 24 of a process, 24 of a thread."""
+    """The process of a serialised id: 8 bits for hardware, 8 for a VM, 24 for a process, 24 for a thread."""
     return ((pl.col(column) // (1 << _TID_BITS)) % (1 << _PID_BITS)).alias("process_id")
 
 
 def thread_of(column: str) -> pl.Expr:
-    """The thread that a serialised id names."""
+    """The thread of a serialised id."""
     return (pl.col(column) % (1 << _TID_BITS)).alias("thread_id")
 
 
 def labels_of(tables: Tables, table: str) -> dict[int, str]:
-    """The labels of codes that a table of the file tells; none where it has no such table."""
+    """The labels of codes from a table of the file; empty if there is no such table."""
     rows = whole(tables, table, {"id": "int", "label": "text"}, _MOST_CODES).drop_nulls()
     return {code: label[:_LONGEST_LABEL] for code, label in rows.rows() if label}
 
 
 class Texts:
-    """The strings that a column of a table refers to; looked up when the first of its ids comes.
+    """The strings that a column of a table refers to; they are read with the first lookup.
 
-    With `without` (a regular expression), what it matches is left out of each. Of very many strings, as where each range
-    has a text of its own, only those of a page are held.
+    Matches of `without` (a regular expression) are removed from each. If there are very many strings, for example if each
+    range has its own text, only the strings of one page are held.
     """
 
     def __init__(self, tables: Tables, table: str, column: str, *, without: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Texts:
         return self._of(ids, pl.Categorical())
 
     def strings(self, ids: pl.Series) -> pl.Series:
-        """The same as texts: each may be another one."""
+        """The strings with these ids as texts, for columns in which they rarely repeat."""
         return self._of(ids, pl.String())
 
     def _of(self, ids: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -70,7 +70,7 @@ class Texts:
         return joined["text"].cast(dtype)
 
     def _of_page(self, ids: pl.Series) -> pl.DataFrame | None:
-        """The strings of these ids where there are very many; the long ones cut, with their number behind."""
+        """The strings with these ids if the file has very many; long strings are cut, and their id is added."""
         if self._tables.count("StringIds") <= _MANY_STRINGS:
             return None
         strings = self._tables.texts_by_id(ids)
@@ -92,9 +92,9 @@ class Texts:
         return strings.with_columns(pl.col("text").str.replace(self._without, ""))
 
     def _short(self, strings: pl.DataFrame) -> pl.DataFrame:
-        """The same strings; the long ones cut, with their number behind, where rows would tell more than their names can be.
+        """The same strings; if the names of all rows would take too many bytes, long strings are cut, and their id is added.
 
-        One string can be the name of every row, and what looks at names may hold one for each row.
+        One string can be the name of every row, and later code may hold one name per row.
         """
         size = pl.col("text").str.len_bytes().cast(pl.Int64)
         longest, rows = strings.select(size.max()).item() or 0, self._tables.count(self._table)

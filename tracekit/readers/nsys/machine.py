@@ -1,4 +1,4 @@
-"""What an Nsight Systems export says of the machine and of the recording; never who recorded it, where and how."""
+"""The machine and the recording of an Nsight Systems export; never who recorded it, where and how."""
 
 from __future__ import annotations
 
@@ -33,22 +33,20 @@ _VERSION_TEXT: Final = re.compile(r"[\w .+-]{1,64}")
 class Machine:
     """The machine and the recording, as an export describes them."""
 
-    producer: dict[str, str]  # versions of what wrote the file
-    began_utc_ns: (
-        int | None
-    )  # the UTC of time 0; None when the file does not tell, 0 when its times are UTC already
+    producer: dict[str, str]  # versions of the program that wrote the file
+    began_utc_ns: int | None  # the UTC of time 0; None if unknown, 0 if the times are UTC already
     gpus: dict[int, DeviceInfo]  # by their number
     ordinals: dict[tuple[int, int], int]  # (process, CUDA device) → number of the GPU
     ranks: dict[int, int]  # of MPI, by process
 
     @property
     def version(self) -> str:
-        """The version of the schema; empty in old exports, which do not tell."""
+        """The version of the schema; empty in old exports, which do not name it."""
         return self.producer.get("schema_version", "")
 
 
 def machine_of(tables: Tables, named: dict[int, int]) -> Machine:
-    """What is known of the machine; `named` are ranks that the names of threads tell."""
+    """The machine as the tables describe it; `named` are ranks from the names of threads."""
     gpus, by_ordinal = _gpus(tables)
     used = whole(tables, "TARGET_INFO_CUDA_DEVICE", dict.fromkeys(("pid", "cudaId", "gpuId"), "int"), _FEW)
     ordinals = {(pid, cuda): gpu for pid, cuda, gpu in used.drop_nulls().rows()}
@@ -74,7 +72,7 @@ def _producer(tables: Tables) -> dict[str, str]:
 
 
 def _began(tables: Tables) -> int | None:
-    """When the recording began, from which all times count, unless the export made them times of the epoch."""
+    """The start of the recording, the origin of all times, unless the export converted them to UNIX times."""
     for table in words.METADATA_TABLES:
         if (words.NORMALISED_TIMES, "true") in whole(tables, table, _METADATA, _FEW).rows():
             return 0
@@ -84,7 +82,7 @@ def _began(tables: Tables) -> int | None:
 
 
 def _gpus(tables: Tables) -> tuple[dict[int, DeviceInfo], dict[int, int]]:
-    """GPUs by their number, and the CUDA ordinal of each where the file tells."""
+    """GPUs by their number, and the CUDA ordinal of each if the file has it."""
     wanted: dict[str, ColumnKind] = {"name": "text", **dict.fromkeys(_GPU_NUMBERS, "int")}
     infos: dict[int, DeviceInfo] = {}
     ordinal: dict[int, int] = {}
@@ -120,6 +118,6 @@ def _positive(value: Any) -> int | None:
 
 
 def _ranks(tables: Tables) -> dict[int, int]:
-    """MPI's rank of each process; the table tells it of a thread."""
+    """The MPI rank of each process; the table has it by thread."""
     listed = whole(tables, "MPI_RANKS", {"globalTid": "int", "rank": "int"}, _FEW)
     return dict(listed.select(process_of("globalTid"), "rank").drop_nulls().rows())

@@ -45,15 +45,15 @@ _USED: Final = (*words.NESTED_RANGES, *words.SPANNING_RANGES, *words.MARKS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvtxNames:
-    """What rows of NVTX name."""
+    """Names from rows of NVTX."""
 
     domains: pl.DataFrame  # `process_id`, `domainId`, `domain`
     threads: pl.DataFrame  # `process_id`, `thread_id`, `name`
-    ranks: dict[int, int]  # that the name of a process's thread tells, by process
+    ranks: dict[int, int]  # from the name of a process's thread, by process
 
 
 def nvtx_names(tables: Tables) -> NvtxNames:
-    """What rows of NVTX name; the default domain, 0, has no name."""
+    """Names from rows of NVTX; the default domain, 0, has no name."""
     wanted: dict[str, ColumnKind] = {
         name: _COLUMNS[name] for name in ("eventType", "globalTid", "domainId", "text", "textId")
     }
@@ -90,7 +90,7 @@ def _ranges_of(
     there = tables.columns(table)
     numbers = [name for name in _NUMBERS if name in there]
     kind = pl.col("eventType")
-    # Old exports know no null, and write 0 or an empty text.
+    # Old exports write 0 or an empty text instead of null.
     ended, written = pl.when(pl.col("end") != 0).then("end"), pl.when(pl.col("text") != "").then("text")
     wanted = {**_COLUMNS, **binary.columns, **{name: _NUMBERS[name] for name in numbers}}
     for page in tables.pages(table, wanted):
@@ -123,7 +123,7 @@ def _ranges_of(
 
 
 def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
-    """The names of the rows' domains; one whose name was not recorded goes by its number."""
+    """The names of the rows' domains; a domain without a recorded name has its number as name."""
     if not domains.height and not (rows["domainId"] > 0).any():
         return pl.Series("domain", [None], dtype=pl.Categorical()).new_from_index(0, rows.height)
     key = ["process_id", "domainId"]
@@ -135,7 +135,7 @@ def _domain(rows: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
 
 
 def _payload(rows: pl.DataFrame, texts: Texts, numbers: list[str], binary: Payloads) -> pl.Series:
-    """What a range carries: text of JSON, else the numbers of its bytes, else its number."""
+    """The payload of a range: its JSON text, else the numbers in its bytes, else its number."""
     columns = [name for name in ("jsonText", *numbers) if rows[name].null_count() < rows.height]
     written = [pl.col(name).cast(pl.String).cast(pl.Categorical()) for name in columns]
     json = written.pop(0) if "jsonText" in columns else pl.lit(None, pl.Categorical())

@@ -1,4 +1,4 @@
-"""What the text of an NVTX range means: an operator with its number and shapes, a layer, a step, or a plain range."""
+"""The meaning of the text of an NVTX range: an operator with its number and shapes, a layer, a step, or a plain range."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def interpreted(ranges: pl.DataFrame) -> pl.DataFrame:
 
 def _emitted(texts: pl.Series) -> pl.DataFrame:
     """`stem`, `sequence`, `external_id`, `shapes` of texts that PyTorch writes: NAME[, seq = N][, op_id = N][, sizes =
-    [[…]]][, input_op_ids = […]]; nulls for any other text. Cut at the words, which costs a third of a regular expression.
+    [[…]]][, input_op_ids = […]]; nulls for any other text. Splitting at the words costs a third of a regular expression.
     """
 
     def cut(part: pl.Expr, word: str, left: str, right: str) -> pl.Expr:
@@ -86,7 +86,7 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
         pl.col("seq").cast(pl.Int64, strict=False).alias("sequence"),
         pl.col("op_id").cast(pl.Int64, strict=False).alias("external_id"),
     )
-    # PyTorch 1.9 to 1.12 wrote no op_id, and an operator outside of autograd has no number.
+    # PyTorch 1.9 to 1.12 wrote no op_id, and an operator outside autograd has no number.
     sized = pl.col("shapes").str.starts_with("[[") & pl.col("shapes").str.ends_with("]")
     is_emitted = pl.col("sequence").is_not_null() | pl.col("external_id").is_not_null() | sized
     sound = (pl.col("seq").is_null() | pl.col("sequence").is_not_null()) & (
@@ -99,7 +99,7 @@ def _emitted(texts: pl.Series) -> pl.DataFrame:
 
 
 def _meanings(names: pl.DataFrame) -> pl.DataFrame:
-    """What distinct names say."""
+    """The meaning of distinct names."""
     text = pl.col("name").cast(pl.String)
     read = _read_literals(names.select(text.unique().alias("text"))["text"])
     names = names.with_columns(text.alias("text")).join(read, on="text", how="left", maintain_order="left")
@@ -141,9 +141,9 @@ def _read_literals(texts: pl.Series) -> pl.DataFrame:
 
 
 def _from_literal(text: str) -> tuple[str, str, str | None, str | None, str | None] | None:
-    """Name, kind, layer, type and shapes of a marker; None of one that is no dict or says nothing.
+    """Name, kind, layer, type and shapes of a marker; None if it is not a dict or has none of these.
 
-    Literals alone are read: a call or a name in the text makes it a plain one, and nothing of it ever runs.
+    Only literals are read: with a call or a name in it, the text is plain text, and no part of it ever runs.
     """
     if (
         max(text.count("("), text.count("["), text.count("{")) > _LONGEST_LITERAL // 8
@@ -152,10 +152,10 @@ def _from_literal(text: str) -> tuple[str, str, str | None, str | None, str | No
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler's, about escapes in a text that is not ours
+            warnings.simplefilter("ignore")  # the compiler's, about escapes in a text of the trace
             marker = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None  # it is a name that begins with a brace
+        return None  # it is a plain name that begins with a brace
     if not isinstance(marker, dict):
         return None
     module = marker.get("Module", marker.get("module"))
@@ -178,7 +178,7 @@ def _from_literal(text: str) -> tuple[str, str, str | None, str | None, str | No
 
 
 def _valid(text: str) -> str:
-    """The text without halves of characters, which an escape can make and no frame can hold."""
+    """The text without lone surrogates, which an escape can make and no frame can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -209,4 +209,4 @@ def _shapes(value: Any) -> str | None:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        return None  # it holds something that is no shape
+        return None  # it contains something that is not a shape

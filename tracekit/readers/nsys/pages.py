@@ -1,4 +1,4 @@
-"""What pages of an export's tables have in common, whichever form it has: types, lengths, times, texts."""
+"""Code for pages of tables that both forms of an export share: types, lengths, times, texts."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ DTYPES: Final[dict[str, pl.DataType]] = {
 
 PAGE_ROWS: Final = 1 << 17
 LONGEST_TEXT: Final = 1 << 14
-"""Bytes of a text that are read, so that a page stays small whatever a file holds; no real name is as long."""
+"""The bytes of a text that are read, so that a page stays small for any file; no real name is this long."""
 
 LONGEST_PAYLOAD: Final = 1 << 10
-"""Bytes of a binary value that are read."""
+"""The bytes of a binary value that are read."""
 
 _MOST_IDS: Final = 1 << 13
-"""So many ids stand in one condition."""
+"""The most ids in one condition."""
 _MOST_BETWEEN: Final = 4
-"""So many rows are read for each that is wanted, rather than to look for each."""
+"""Up to this many rows per wanted row, a range of ids is read instead of single ids."""
 
 _TIMES: Final = ("start", "end", "timestamp")
 _LATEST_NS: Final = 3 * 10**18
-"""95 years; the difference of two such times, with such a duration added, is still an Int64."""
+"""95 years; the difference of two such times plus such a duration still fits into an Int64."""
 
 
 def conditions_on(column: str, ids: pl.Series) -> Iterator[str]:
-    """Conditions of SQL that these ids fulfil together, some thousands in each: what lies between their ends, where that is not much more."""
+    """SQL conditions that together select these ids, some thousands in each: a range of ids if it holds few others, else a list."""
     rising = ids.drop_nulls().unique().sort()
     for chunk in rising.to_frame().iter_slices(_MOST_IDS):
         some = chunk.to_series().to_list()
@@ -57,7 +57,7 @@ def conditions_on(column: str, ids: pl.Series) -> Iterator[str]:
 
 
 def clocked(page: pl.DataFrame) -> pl.DataFrame:
-    """The page with times that no clock shows as null, so that sums and differences of the others cannot overflow."""
+    """The page with null for times that no clock shows, so that sums and differences of the others cannot overflow."""
     times = [name for name in _TIMES if name in page.columns]
     if page.select(pl.all_horizontal(pl.col(times).is_between(-_LATEST_NS, _LATEST_NS).all())).item():
         return page
@@ -67,11 +67,11 @@ def clocked(page: pl.DataFrame) -> pl.DataFrame:
 
 
 def decoded(values: pl.Series) -> tuple[pl.Series, int]:
-    """Bytes as texts, and how many of them were no UTF-8: what is none in those is replaced."""
+    """Bytes as texts, and the number of values that were not UTF-8; their invalid bytes are replaced."""
     try:
         return values.cast(pl.String), 0
     except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
-        return _decoded_one_by_one(values)  # some of them are no UTF-8
+        return _decoded_one_by_one(values)  # some of them are not UTF-8
 
 
 def _decoded_one_by_one(values: pl.Series) -> tuple[pl.Series, int]:

@@ -26,19 +26,19 @@ from tracekit.readers.nsys.parquet_texts import with_texts_as_bytes
 __all__ = ["ParquetTables"]
 
 _MOST_BYTES: Final = 1 << 28
-"""So many bytes the texts of a column of a page may have."""
+"""The most bytes that the texts of a column may have in one page."""
 
 _FAR_APART: Final = 1 << 16
-"""Between ids that are farther apart, rows are not read to find them at once."""
+"""Ids that are farther apart than this are not read in one range."""
 _MOST_PARTS: Final = 64
-"""So many times the strings are looked through for one page."""
+"""The most passes over the strings for one page."""
 
 _FREE_ROWS: Final = 1 << 22
-"""Rows of one table that may take less than a byte each: times alone take two, and rows that are all the same take nothing."""
+"""The most rows of a table that may take less than a byte each: times alone take two bytes, and equal rows take almost none."""
 
 
 class ParquetTables:
-    """An export as a folder with one Parquet file per table. A column of a type that holds no such values is null."""
+    """An export as a folder with one Parquet file per table. A column whose type cannot hold the values is null."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,15 +59,15 @@ class ParquetTables:
         return sorted(self._files)
 
     def without_row_ids(self) -> list[str]:
-        """None: a file of Parquet is read by position."""
+        """Empty: Parquet files are read by position."""
         return []
 
     def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns; none of a table that is not there."""
+        """The names of a table's columns; empty if the table does not exist."""
         return frozenset(self._schemas.get(table, ()))
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """The number of rows of a table."""
         if table not in self._files:
             return 0
         file = self._files[table]
@@ -82,9 +82,9 @@ class ParquetTables:
     def pages(
         self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
     ) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+        """The rows of a table with these columns, some ten thousands at a time; missing columns are null.
 
-        With `only` (a column and values) just the rows that have one of them there.
+        With `only` (a column and values), only the rows with one of these values in the column.
         """
         if table not in self._files or (only and only[0] not in self._schemas[table]):
             return
@@ -101,7 +101,7 @@ class ParquetTables:
             yield clocked(typed.select(list(wanted)))
 
     def schema(self, table: str) -> dict[str, pl.DataType]:
-        """The columns of a table that is there, with the types that the file gives them."""
+        """The columns of an existing table, with their types in the file."""
         return dict(self._schemas[table])
 
     def texts(self, table: str, column: str) -> pl.DataFrame:
@@ -115,7 +115,7 @@ class ParquetTables:
         return self._strings(ids.unique(), pl.lit(value=True))
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
-        """`id` and `text` of the strings with these ids, each once; of a group of rows only what lies between them is read."""
+        """`id` and `text` of the strings with these ids, each once; only the ranges between nearby ids are read."""
         if not self._has_strings() or not self._schemas["StringIds"]["id"].is_integer():
             return None
         wanted = ids.drop_nulls().unique().sort().alias("id")
@@ -136,7 +136,7 @@ class ParquetTables:
         )
 
     def _strings(self, ids: pl.LazyFrame, where: pl.Expr) -> pl.DataFrame:
-        """`id` and `text` of the strings with these ids, each once, of the rows of which the condition holds."""
+        """`id` and `text` of the strings with these ids, each once, in the rows that fulfil the condition."""
 
         def named(strings: pl.LazyFrame) -> pl.LazyFrame:
             chosen = strings.filter(where).select(pl.col("id").cast(pl.Int64, strict=False), "value")
@@ -147,7 +147,7 @@ class ParquetTables:
         return rows.select("id", text).unique("id", keep="first", maintain_order=True)
 
     def close(self) -> None:
-        """Delete what was copied."""
+        """Delete the copied files."""
         if self._copies is not None:
             self._copies.cleanup()
 
@@ -167,7 +167,7 @@ class ParquetTables:
         if kind != "text":
             return values.cast(dtype, strict=False)
         values = values.cast(dtype).str.slice(0, LONGEST_TEXT)
-        # A file holds a text once, for however many rows.
+        # A file can hold a text once for any number of rows.
         much = (values.str.len_bytes().cast(pl.Int64).sum() or 0) > _MOST_BYTES
         return values.str.slice(0, LONGEST_NAME) if much else values
 
@@ -188,7 +188,7 @@ class ParquetTables:
         return self._copies is not None and self._files[table].is_relative_to(self._copies.name)
 
     def _with_texts_as_bytes(self, table: str) -> Path:
-        """A copy of a table's file in which some text is no UTF-8; Polars reads no page with such a text."""
+        """A copy of a table's file in which some text is not UTF-8; Polars cannot read a page with such a text."""
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="tracekit-parquet-")
         copy = Path(self._copies.name) / f"{len(list(Path(self._copies.name).iterdir()))}.parquet"
@@ -197,7 +197,7 @@ class ParquetTables:
 
 
 def _holds(dtype: pl.DataType, kind: ColumnKind) -> bool:
-    """Whether a column of the file can be read as one of this kind: a number also stands in a text."""
+    """True if a column of the file can be read as this kind; a text can also hold a number."""
     if kind == "bytes":
         return dtype in (pl.String, pl.Binary)
     if dtype in (pl.String, pl.Null):

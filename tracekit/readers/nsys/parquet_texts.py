@@ -1,7 +1,7 @@
-"""Parquet files whose texts are not all UTF-8, as Nsight Systems writes them: a copy that calls those columns bytes.
+"""Parquet files whose texts are not all UTF-8, as Nsight Systems writes them: a copy that declares these columns as bytes.
 
-Readers refuse a whole page for one such text. What a column is called stands in the footer (Thrift's compact protocol,
-https://github.com/apache/parquet-format), which is written anew; the data is copied as it is.
+Readers refuse a whole page for one such text. The footer declares the types of columns (Thrift's compact protocol,
+https://github.com/apache/parquet-format). It is rewritten; the data are copied unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Field:
 
 
 def with_texts_as_bytes(source: Path, target: Path) -> None:
-    """Copy a Parquet file to `target`, its texts called bytes. Raises ValueError when its footer is not as it should be."""
+    """Copy a Parquet file to `target` and declare its texts as bytes. Raises ValueError if its footer is invalid."""
     with source.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
@@ -68,12 +68,12 @@ def with_texts_as_bytes(source: Path, target: Path) -> None:
 
 
 def _rewritten(footer: bytes) -> bytes:
-    """The footer with its columns of texts called bytes, and without what else tells their types."""
+    """The footer with its text columns declared as bytes, and without other declarations of their types."""
     kept = []
     for field in _Reader(footer).fields():
         if field.number == _SCHEMA and field.kind == _LIST:
             kept.append(_Field(field.number, field.kind, _with_bytes(field.value)))
-        elif field.number != _KEY_VALUES:  # Arrow's own schema is there
+        elif field.number != _KEY_VALUES:  # these hold Arrow's own schema
             kept.append(field)
     return _written(kept)
 
@@ -96,7 +96,7 @@ def _without_text_types(column: list[_Field]) -> list[_Field]:
 
 
 def _written(fields: list[_Field]) -> bytes:
-    """A struct of these fields. Numbers rise, so that a step to the next one fits into half a byte, or stands behind."""
+    """A struct of these fields. Their numbers rise; a small step to the next number fits into half a byte, a larger one follows."""
     encoded, before = bytearray(), 0
     for field in fields:
         step = field.number - before
@@ -117,7 +117,7 @@ def _zigzag(number: int) -> bytes:
 
 
 class _Reader:
-    """Walks through a value of Thrift's compact protocol. Raises ValueError where the bytes end too early or are none."""
+    """Walks through a value of Thrift's compact protocol. Raises ValueError if the bytes end too early or are invalid."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -130,7 +130,7 @@ class _Reader:
             kind = head & 15
             number = number + (head >> 4) if head >> 4 else self._number()
             begin = self.at
-            if kind not in _BOOLEANS:  # whose value is their type
+            if kind not in _BOOLEANS:  # their value is in their type
                 self._skip(kind, 0)
             yield _Field(number, kind, self._data[begin : self.at])
 

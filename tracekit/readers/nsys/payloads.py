@@ -1,4 +1,4 @@
-"""Payloads that an Nsight Systems export holds in binary form, by the schemas that it holds as well."""
+"""Binary payloads of an Nsight Systems export, decoded by the schemas in the export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_LAYOUTS: Final = 1 << 10
 _MOST_FIELDS: Final = 16
 _LONGEST_TITLE: Final = 64
 _MOST_ROWS: Final = 1 << 22
-"""So many payloads of tables of their own are held until their events come."""
+"""The most payloads from separate tables that are held until their events are read."""
 
 _Key = tuple[int, int]
 
@@ -43,7 +43,7 @@ class _Layout:
 
 
 class Payloads:
-    """What payloads tell, as text of JSON; `unread` counts those that their schema does not explain."""
+    """The data of payloads as JSON text; `unread` counts payloads that their schema does not explain."""
 
     def __init__(self, tables: Tables) -> None:
         self._layouts = _layouts(tables)
@@ -56,10 +56,10 @@ class Payloads:
             **({"binaryData": "bytes"} if tables.columns(words.PAYLOAD_SCHEMAS) else {}),
             **({"eventId": "int"} if self._of_tables.height else {}),
         }
-        """The columns of the events that are to be read for it."""
+        """The columns of the events that it needs."""
 
     def of(self, rows: pl.DataFrame) -> pl.Series:
-        """The payload of each row as a categorical column, null where it has none."""
+        """The payload of each row as a categorical column, null without a payload."""
         payload = pl.Series([None], dtype=pl.Categorical()).new_from_index(0, rows.height)
         if "eventId" in self.columns and rows["eventId"].null_count() < rows.height:
             payload = rows.select("eventId").join(
@@ -98,7 +98,7 @@ class Payloads:
 
 
 def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
-    """The payloads whose head agrees with their row and their schema, with what they tell."""
+    """The payloads whose head agrees with their row and their schema, with their data."""
     size = pl.col("binaryData").bin.size().cast(pl.Int64)
     agrees = (pl.col("size") == layout.size) & (size == words.PAYLOAD_HEAD_BYTES + layout.size)
     agrees &= (pl.col("domainId") == pl.col("domain").cast(pl.Int64, strict=False)).fill_null(value=True)
@@ -114,7 +114,7 @@ def _explained(part: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
 
 
 def _layouts(tables: Tables) -> dict[_Key, _Layout]:
-    """How payloads are laid out, by domain and schema; where two of the same number differ, neither counts."""
+    """The layouts of payloads by domain and schema; if two with the same number differ, neither is used."""
     key: dict[str, ColumnKind] = {"domainId": "int", "schemaId": "int"}
     of_schema: dict[str, ColumnKind] = {**key, "type": "int", "payloadSize": "int"}
     of_entry: dict[str, ColumnKind] = {
@@ -128,7 +128,7 @@ def _layouts(tables: Tables) -> dict[_Key, _Layout]:
     entries = (
         whole(tables, words.PAYLOAD_ENTRIES, {**key, **of_entry}, _MOST_ENTRIES).unique().sort("idx", "name")
     )
-    # Processes number schemas for themselves.
+    # Each process has its own numbers of schemas.
     plain = pl.struct(*key).is_unique() & (pl.col("type") == words.FIXED_LAYOUT) & (pl.col("payloadSize") > 0)
     layouts: dict[_Key, _Layout] = {}
     for domain, schema, _, size in schemas.drop_nulls(list(key)).filter(plain).sort(*key).rows():
@@ -144,7 +144,7 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
     for row in entries.iter_rows(named=True):
         title = (row["name"] or "")[:_LONGEST_TITLE]
         number = words.PAYLOAD_TYPES.get(row["type"])
-        # The first entry lies at the beginning, whose 0 is written as null.
+        # The first entry has the offset 0, which is written as null.
         offset = row["offset"] if row["offset"] is not None or row["idx"] else 0
         if (
             not title
@@ -161,7 +161,7 @@ def _fields(entries: pl.DataFrame, size: int) -> tuple[_Field, ...]:
 
 
 def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
-    """`eventId` and `json` of payloads that have tables of their own."""
+    """`eventId` and `json` of payloads in separate tables."""
     names: dict[str, ColumnKind] = {"originalName": "text", "sanitizedName": "text"}
     shown = whole(tables, words.PAYLOAD_COLUMNS, names, _MOST_ENTRIES).drop_nulls()
     sanitised = dict(shown.rows())
@@ -191,6 +191,6 @@ def _of_tables(tables: Tables, layouts: Mapping[_Key, _Layout]) -> pl.DataFrame:
 
 
 def _widened(column: str, field: _Field) -> pl.Expr:
-    """A number of a table, under its title. SQLite holds unsigned ones of 64 bits as signed."""
+    """A number of a table, with its title. SQLite stores unsigned 64-bit numbers as signed."""
     value = pl.col(column)
     return (value.reinterpret(signed=False) if field.dtype == pl.UInt64 else value).alias(field.title)

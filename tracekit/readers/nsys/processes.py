@@ -1,4 +1,4 @@
-"""Which rows of an Nsight Systems export belong to which of its processes."""
+"""The rows of an Nsight Systems export by process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["OF_MACHINE", "ProcessStores"]
 
 _MOST_PROCESSES: Final = 256
 OF_MACHINE: Final = ("counters",)
-"""Frames that are not of one process; every trace of the file has them."""
+"""Frames that do not belong to one process; every trace of the file has them."""
 
 
 class ProcessStores:
-    """The rows of each process that works on a device; of all processes together when none does."""
+    """The rows of each process that works on a device; if none does, the rows of all processes together."""
 
     def __init__(self, path: Path, most: int | None, stack: ExitStack) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class ProcessStores:
 
     @property
     def others(self) -> int:
-        """How many processes were left out."""
+        """The number of processes that were left out."""
         return len(self._others)
 
     def add(self, name: str, frame: pl.DataFrame) -> None:
@@ -46,7 +46,7 @@ class ProcessStores:
             return
         if name != "device" and self._on_device:
             self._on_device = False
-            if not self._by_process:  # nobody works on a device: all are one trace
+            if not self._by_process:  # no process works on a device: all are one trace
                 self._open(None)
             self._adopt()
         if self._by_process.keys() == {None} and name != "device":
@@ -60,7 +60,7 @@ class ProcessStores:
         self._add_of_each(name, frame, present)
 
     def parts(self) -> list[tuple[int | None, FrameStore]]:
-        """Processes in order, each with its rows."""
+        """The processes, sorted by id, each with its rows."""
         return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
 
     def _add_of_each(self, name: str, frame: pl.DataFrame, present: pl.Series) -> None:
@@ -80,7 +80,7 @@ class ProcessStores:
         )
 
     def _adopt(self) -> None:
-        """Work on a device that names no process is that of the only process there is."""
+        """Device work without a process id belongs to the process that works on a device, if there is only one."""
         working = [process for process in self._by_process if process is not None]
         if len(working) == 1 and None in self._by_process:
             for rows in self._by_process.pop(None).parts("device"):

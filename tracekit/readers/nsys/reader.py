@@ -1,8 +1,8 @@
 """The reader of Nsight Systems exports: SQLite files and folders of Parquet files, of every version of the schema.
 
-A table or a column that is not there was not captured. One file may hold several processes; each that put work on a
-device becomes a Trace. Work is linked to its launch by correlation id within the process: the ids of two processes
-are the same numbers.
+If a table or a column is missing, its data were not captured. One file may hold several processes; each process that
+put work on a device becomes a Trace. Work is linked to its launch by correlation id within the process, because two
+processes use the same ids.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tracekit.trace import COUNTER_SCHEMA, FRAMES, DeviceInfo, Meta, Trace
 __all__ = ["read_nsys"]
 
 _MOST_DEVICES: Final = 128
-"""Of one process; each is looked at with all that the host did meanwhile."""
+"""The most devices of one process; each is compared with all host activity in its time."""
 _PROCESS_FRAMES: Final = tuple(
     name for name in FRAMES if name not in ("threads", "health", "flows", *OF_MACHINE)
 )
@@ -51,8 +51,8 @@ _PROCESS_FRAMES: Final = tuple(
 def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
     """Read an export: one Trace per process that put work on a device, in order of the process id.
 
-    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), by
-    estimate. Raises UnreadableTraceError when the file is damaged, foreign or holds no event.
+    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), as
+    estimates. Raises UnreadableTraceError if the file is damaged, is not an export or has no event.
 
     Times of each returned trace are ns from its own earliest event.
     """
@@ -85,7 +85,7 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
 
 
 def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tuple[str, pl.DataFrame]]:
-    """All rows by the frame that they belong to; device activities come first, since they tell the processes."""
+    """All rows by frame; device activities come first, because they determine the processes."""
     yield from device_side.activities(tables)
     yield from device_side.waits(tables)
     yield from device_side.allocations(tables)
@@ -101,13 +101,13 @@ def _pages(tables: Tables, names: NvtxNames, health: HealthLog) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Which of a file's traces is built."""
+    """The trace of a file that is being built."""
 
     path: Path
     size: int  # of the file, in bytes
     number: int
-    of: int  # how many traces the file holds
-    process: int | None  # None: all of them, since none works on a device
+    of: int  # the number of traces in the file
+    process: int | None  # None: all processes, because none works on a device
 
 
 def _build(
@@ -140,7 +140,7 @@ def _build(
 def _process_rows(
     store: FrameStore, machine: Machine, part: _Part, health: HealthLog
 ) -> dict[str, pl.DataFrame | None]:
-    """The raw frames of a process, mended: ranges have ends, and devices the numbers of the machine's GPUs."""
+    """The raw frames of a process, completed: ranges have ends, and devices have the numbers of the machine's GPUs."""
     last = max((_last(store, name) for name in ("host", "device")), default=0)
     rows = {name: store.take(name) for name in _PROCESS_FRAMES}
     rows["collectives"] = with_group_sizes(rows["collectives"], rows["host"])
@@ -175,7 +175,7 @@ def _meta(part: _Part, machine: Machine, frames: TraceFrames) -> Meta:
 
 
 def _last(store: FrameStore, name: str) -> int:
-    """The latest time that rows of this name tell."""
+    """The latest end in the rows of this name."""
     latest = 0
     for rows in store.parts(name, ["start", "duration"]):
         end = rows.select((pl.col("start") + pl.col("duration").fill_null(0)).max()).item()
@@ -184,7 +184,7 @@ def _last(store: FrameStore, name: str) -> int:
 
 
 def _ended(frame: pl.DataFrame | None, last: int, health: HealthLog) -> pl.DataFrame | None:
-    """Ranges that were open when recording ended reach to its end."""
+    """Ranges that were open when the recording ended get its end as theirs."""
     if frame is None:
         return None
     still_open = pl.col("duration").is_null() & pl.col("start").is_not_null()
@@ -212,7 +212,7 @@ def _summed(memory: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
-    """Activities under the number of the GPU, not that by which the process knows it."""
+    """Activities with the machine's number of the GPU instead of the process's number."""
     if all(cuda == gpu for (_, cuda), gpu in machine.ordinals.items()):
         return device
     rows = [(process, cuda, gpu) for (process, cuda), gpu in machine.ordinals.items()]
@@ -223,7 +223,7 @@ def _on_gpus(device: pl.DataFrame, machine: Machine) -> pl.DataFrame:
 
 
 def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFrame | None:
-    """Waits on the device of their context: the number that their own rows bear is not always that of the device."""
+    """Waits on the device of their context: the number in their own rows is not always that of the device."""
     if syncs is None or "context_id" not in device.columns:
         return syncs
     of_context = device.select("context_id", pl.col("device_id").alias("of_context")).drop_nulls()
@@ -233,7 +233,7 @@ def _on_devices(syncs: pl.DataFrame | None, device: pl.DataFrame) -> pl.DataFram
 
 
 def _devices(machine: Machine, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
-    """The devices that worked; without any work all that the machine has."""
+    """The devices that worked; if none did, all devices of the machine."""
     used = device["device_id"].unique().sort().to_list()
     if not used:
         return tuple(machine.gpus.values())
@@ -267,7 +267,7 @@ def _refuse_empty(stores: ProcessStores, tables: Tables) -> None:
 
 
 def _count_unread(tables: Tables, health: HealthLog) -> None:
-    """Tables with events that are not read, and tables of any kind that cannot be."""
+    """Tables with events that tracekit does not read, and all tables that cannot be read."""
     others = pl.Series([name for name in tables.names() if name not in words.EVENT_TABLES], dtype=pl.String)
     rows = {name: tables.count(name) for name in others.filter(~others.str.contains(words.DESCRIBING_TABLES))}
     example = ", ".join(f"{name} ({count:,})" for name, count in rows.items() if count)

@@ -1,7 +1,7 @@
-"""Reports of Nsight Systems (`.nsys-rep`, once `.qdrep`): NVIDIA's own program turns them into an export that can be read.
+"""Reports of Nsight Systems (`.nsys-rep`, once `.qdrep`): NVIDIA's own program turns them into a readable export.
 
-The format of a report is not public. Where an `nsys` is on the PATH it is asked for an export into a private folder, which
-is gone once it was read. The flags are those of NVIDIA's public user guide (`nsys export`).
+The format of a report is not public. If `nsys` is on the PATH, it writes an export into a private folder, which is
+removed once the export was read. The flags are those of NVIDIA's public user guide (`nsys export`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_STEM: Final = 200
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file has the name of a report of Nsight Systems, and is no export that was only given that name.
+    """True if a file has the name of a report of Nsight Systems and is not an export with that name.
 
     >>> is_report(Path("profile.nsys-rep")), is_report(Path("profile.sqlite"))
     (True, False)
@@ -55,7 +55,7 @@ def read_report(path: Path, limits: Limits, progress: Progress | None = None) ->
 
 @contextmanager
 def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path]:
-    """Have nsys export a report, and give the SQLite file it wrote, which is removed afterwards.
+    """Let nsys export a report, and yield the SQLite file, which is removed afterwards.
 
     `progress` is called with (bytes of the export so far, bytes of the report). There is no time limit; Ctrl-C ends nsys.
     Raises UnreadableTraceError if the report is missing, nsys is not on the PATH, or it wrote no export.
@@ -112,10 +112,10 @@ def _reporter(export: Path, size: int, progress: Progress | None) -> Callable[[]
 
 
 def _run(words: list[str], folder: Path, streams: tuple[int, int], tell: Callable[[], None]) -> int:
-    """Wait for nsys and return its exit code; it is ended when the wait is.
+    """Wait for nsys and return its exit code; nsys is ended if the wait ends early.
 
-    It runs in a group of its own, so that what it starts is ended with it, and in the private folder, so that whatever
-    else it writes goes with it.
+    It runs in its own process group, so that its child processes end with it, and in the private folder, so that all
+    files that it writes are removed.
     """
     try:
         process = subprocess.Popen(
@@ -131,7 +131,7 @@ def _run(words: list[str], folder: Path, streams: tuple[int, int], tell: Callabl
             f"nsys cannot be run ({error.strerror or error})", path=words[0]
         ) from error
     try:
-        # Asked again and again: once Polars is loaded, Ctrl-C no longer ends a wait that blocks.
+        # Polling: once Polars is loaded, Ctrl-C no longer ends a blocking wait.
         while (code := process.poll()) is None:
             tell()
             time.sleep(_POLL_SECONDS)
@@ -159,7 +159,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _last_line(path: Path) -> str:
-    """The last line that is not blank, on one line and without what moves a terminal's cursor."""
+    """The last line that is not blank, without control characters for a terminal."""
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
         text = file.read().decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """The tables of an Nsight Systems export that is an SQLite file, page by page.
 
 A file is untrusted. It is opened read-only; only real tables are read, never views or virtual tables; texts come as
-bytes and are decoded here; a column is what the file declares it to be, or null.
+bytes and are decoded here; values of another type than the column's declared type are null.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ class SqliteTables:
         return sorted(self._names)
 
     def without_row_ids(self) -> list[str]:
-        """The tables that cannot be read page by page: declared WITHOUT ROWID, as no version of nsys does."""
+        """The tables that cannot be read page by page: they are declared WITHOUT ROWID, which nsys never does."""
         return [name for name in self.names() if not self._table(name).row_id]
 
     def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns; none of a table that is not there."""
+        """The names of a table's columns; empty if the table does not exist."""
         return self._table(table).columns
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """The number of rows of a table."""
         if not self.columns(table):
             return 0
         if table not in self._counted:
-            # Pages that refer to each other in a circle have rows without end.
+            # Pages that refer to each other in a cycle have endless rows.
             beyond = f"select 1 from {quoted(table)} limit 1 offset {self._most_rows}"  # noqa: S608 - it is quoted
             if self._query(beyond).height:
                 raise self._damaged()
@@ -91,9 +91,9 @@ class SqliteTables:
     def pages(
         self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
     ) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+        """The rows of a table with these columns, some ten thousands at a time; missing columns are null.
 
-        With `only` (a column and values) just the rows that have one of them there.
+        With `only` (a column and values), only the rows with one of these values in the column.
         """
         there = self.columns(table)
         if not self.count(table) or (only and only[0] not in there):
@@ -101,7 +101,7 @@ class SqliteTables:
         read_as = {name: self._read_as(kind, quoted(name)) for name, kind in wanted.items() if name in there}
         where = f"{quoted(only[0])} in ({', '.join(map(str, only[1]))})" if only else "true"
         rows = TableRows(self._query, table, self._table(table).row_id, read_as, where)
-        # One page is read ahead: SQLite works without the interpreter's lock while the last one is made use of.
+        # One page is read ahead: SQLite works without the interpreter's lock while the last page is processed.
         with ThreadPoolExecutor(1) as reading:
             last: int | None = None
             coming = reading.submit(rows.first)
@@ -118,7 +118,7 @@ class SqliteTables:
                     return
 
     def _last_row(self, rows: pl.Series, before: int | None) -> int:
-        """The last of the row ids of a page. Raises UnreadableTraceError when they do not rise, as those of damaged pages."""
+        """The last row id of a page. Raises UnreadableTraceError if the ids do not rise, as in damaged pages."""
         first, last = int(rows[0]), int(rows[-1])
         if (before is not None and first <= before) or not (rows.slice(1) > rows.head(rows.len() - 1)).all():
             raise self._damaged()
@@ -134,7 +134,7 @@ class SqliteTables:
         return strings.unique("id", keep="first", maintain_order=True)
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
-        """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
+        """`id` and `text` of the strings with these ids, each once; None if a lookup would read all strings."""
         if not self._string_keys:
             return None
         strings = [self._strings(condition) for condition in conditions_on("id", ids)]
@@ -149,7 +149,7 @@ class SqliteTables:
 
     @functools.cached_property
     def _string_keys(self) -> bool:
-        """Whether a string is found by its id without a search: the id is that of its row."""
+        """True if the id of a string is its row id, so that it is found without a search."""
         if not {"id", "value"} <= self.columns("StringIds"):
             return False
         keys = self._query("select name, type from pragma_table_info('StringIds') where pk > 0")
@@ -166,15 +166,15 @@ class SqliteTables:
         return self._described[name]
 
     def close(self) -> None:
-        """Close the database, once the page that is being read ahead is there: a Ctrl-C can come before anything waits for it."""
+        """Close the database after the page that is read ahead has arrived: a Ctrl-C can come before any code waits for it."""
         with self._querying:
             self._connection.close()
             self._database.close()
 
     def _read_as(self, kind: ColumnKind, column: str) -> str:
-        """Values of another type than the declared one are null: numbers are not made of texts."""
+        """Values of another type than the declared type are null: texts are not converted to numbers."""
         if kind == "text":
-            # As bytes: what the file calls text need not be UTF-8. Of UTF-16 SQLite itself makes valid UTF-8.
+            # As bytes: a declared text need not be UTF-8. SQLite itself converts UTF-16 to valid UTF-8.
             read = column if self._utf16 else f"cast({column} as blob)"
             return f"case typeof({column}) when 'text' then substr({read}, 1, {LONGEST_TEXT}) end"
         if kind == "bytes":
@@ -197,9 +197,9 @@ class SqliteTables:
             text, replaced = decoded(values)
             self.replaced_texts += replaced
             return text
-        if values.null_count() == values.len():  # a column without values has no type of its own
+        if values.null_count() == values.len():  # a column without values has no type
             return pl.Series(name, [None], dtype=dtype).new_from_index(0, page.height)
-        # A copy (reversed twice): as it is, a column keeps the driver's whole page alive, with its texts.
+        # A copy (reversed twice): the original column keeps the driver's whole page alive, with its texts.
         return values.cast(dtype).reverse().reverse()
 
     def _query(self, sql: str) -> pl.DataFrame:

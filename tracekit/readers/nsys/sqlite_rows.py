@@ -1,8 +1,8 @@
-"""The rows of a table of an SQLite export, page by page in order of their ids, without the columns that say nothing.
+"""The rows of a table of an SQLite export, page by page in order of their ids, without constant columns.
 
-Of the many columns of a table most hold one number in every row, or none at all. To hand a value over takes the driver
-longer than it takes SQLite to see that it is the same as before: so what the first page shows to be one number is looked
-for in the others by one query, and is read no more where it stays.
+Most columns of a table hold one number in every row, or only nulls. The driver needs longer to hand over a value than
+SQLite needs to see that it did not change. So if a column is constant in the first page, one query checks the other
+rows, and the column is not read further if it stays constant.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class TableRows:
         return self._page("")
 
     def second(self, last: int, page: pl.DataFrame) -> pl.DataFrame:
-        """The page after the first one, which is `page` and ends with the row id `last`; from here on without the columns of `same`."""
+        """The page after the first `page`, which ends with the row id `last`; from here on without the columns of `same`."""
         self.same = self._still_same(last, _same_in(page.select(list(self._read_as))))
         for name in self.same:
             del self._read_as[name]
         return self.after(last)
 
     def after(self, last: int) -> pl.DataFrame:
-        """The page that begins behind a row id."""
-        # By row id, so that a page costs as much as its own rows, however many lie before it.
+        """The page that begins after a row id."""
+        # By row id, so that a page costs as much as its own rows, regardless of the rows before it.
         return self._page(f" and {self._row_id} > {last}")
 
     def _page(self, after: str) -> pl.DataFrame:
@@ -61,12 +61,12 @@ class TableRows:
         )
 
     def _still_same(self, last: int, values: dict[str, int | None]) -> dict[str, int | None]:
-        """Those of the values that all rows behind a row id have as well; one pass over the table, as each query goes on
-        where a value was found to differ.
+        """The values that stay the same in all rows after a row id. This takes one pass over the table, because each query
+        goes on at the row in which a value differs.
         """
         values = dict(values)
         while values:
-            # The plus takes the column's declared type out of the comparison, which would make numbers of texts.
+            # The plus removes the column's declared type from the comparison, which would convert texts to numbers.
             differs = {
                 name: f"+{quoted(name)} is not {'null' if value is None else value}"
                 for name, value in values.items()
@@ -86,7 +86,7 @@ class TableRows:
 
 
 def _same_in(page: pl.DataFrame) -> dict[str, int | None]:
-    """The columns with one number in every row, or with none."""
+    """The columns with one number in every row, or with only nulls."""
     same: dict[str, int | None] = {}
     for column in page:
         if column.null_count() == column.len():

@@ -1,6 +1,6 @@
-"""Which tables of an SQLite database can be read row by row, and how: nothing that its author could make endless.
+"""The tables of an SQLite database that can be read row by row; none of the queries can be made endless by its author.
 
-The list comes from `sqlite_master`, where a view is a text: `pragma table_list` resolves every view, and views of views
+The list comes from `sqlite_master`, in which a view is only a text: `pragma table_list` resolves every view, and views of views
 take exponential time to resolve.
 """
 
@@ -24,21 +24,21 @@ Query = Callable[[str], pl.DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class SqliteTable:
-    """A table's columns, and the word for its row id; one without a row id has no word and no columns."""
+    """A table's columns, and the name of its row id; a table without a row id has no name and no columns."""
 
     columns: frozenset[str] = frozenset()
     row_id: str = ""
 
 
 def listed(query: Query, *, utf16: bool) -> list[str]:
-    """The names of the real tables; views, virtual tables and SQLite's own are none."""
+    """The names of the real tables, without views, virtual tables and SQLite's own tables."""
     name = _as_bytes("name", utf16=utf16)
     tables = query(f"select {name} as name from sqlite_master where type = 'table' and rootpage > 0")  # noqa: S608
     return [name for name in map(_text, tables["name"]) if not name.startswith("sqlite_")]
 
 
 def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
-    """What is known of a real table. Hidden and computed columns are none of its columns."""
+    """The columns and the row id of a real table, without hidden and computed columns."""
     name, literal = _as_bytes("name", utf16=utf16), table.replace("'", "''")
     columns = query(
         f"select {name} as name, hidden, length(dflt_value) as long from pragma_table_xinfo('{literal}')"  # noqa: S608
@@ -57,7 +57,7 @@ def described(query: Query, table: str, *, utf16: bool) -> SqliteTable:
 
 
 def _as_bytes(column: str, *, utf16: bool) -> str:
-    """A name as bytes, since what the file calls text need not be UTF-8; of UTF-16 SQLite itself makes valid UTF-8."""
+    """A name as bytes, because a declared text need not be UTF-8; SQLite itself converts UTF-16 to valid UTF-8."""
     return column if utf16 else f"cast({column} as blob)"
 
 

@@ -1,4 +1,4 @@
-"""The tables of an Nsight Systems export, page by page, whichever form the export has."""
+"""The tables of an Nsight Systems export, page by page, for both forms of an export."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tracekit.readers.nsys.sqlite import EXPORT_AGAIN, SqliteTables
 __all__ = ["Tables", "open_tables", "whole"]
 
 _HEADER_BYTES: Final = 100
-"""So long is the header of an SQLite database."""
+"""The length of the header of an SQLite database."""
 
 
 class Tables(Protocol):
-    """What the reader asks of an export."""
+    """The interface between the reader and an export."""
 
     path: Path
     replaced_texts: int
 
     def columns(self, table: str) -> frozenset[str]:
-        """The names of a table's columns; none of a table that is not there."""
+        """The names of a table's columns; empty if the table does not exist."""
         ...
 
     def names(self) -> list[str]:
@@ -38,19 +38,19 @@ class Tables(Protocol):
         ...
 
     def without_row_ids(self) -> list[str]:
-        """The tables that are there, but cannot be read page by page, since their rows have no ids."""
+        """The existing tables that cannot be read page by page, because their rows have no ids."""
         ...
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """The number of rows of a table."""
         ...
 
     def pages(
         self, table: str, wanted: Mapping[str, ColumnKind], only: Only | None = None
     ) -> Iterator[pl.DataFrame]:
-        """The rows of a table with these columns, some ten thousands at a time; columns it lacks are null.
+        """The rows of a table with these columns, some ten thousands at a time; missing columns are null.
 
-        With `only` (a column and values) just the rows that have one of them there.
+        With `only` (a column and values), only the rows with one of these values in the column.
         """
         ...
 
@@ -59,7 +59,7 @@ class Tables(Protocol):
         ...
 
     def texts_by_id(self, ids: pl.Series) -> pl.DataFrame | None:
-        """`id` and `text` of the strings with these ids, each once; None where a look-up would read all strings."""
+        """`id` and `text` of the strings with these ids, each once; None if a lookup would read all strings."""
         ...
 
     def close(self) -> None:
@@ -70,11 +70,11 @@ class Tables(Protocol):
 def open_tables(path: Path) -> Tables:
     """The tables of an export.
 
-    Raises UnreadableTraceError for a file that is none, that is damaged, or whose export did not end.
+    Raises UnreadableTraceError for a file that is not an export, is damaged, or whose export did not finish.
     """
     if path.is_dir():
         return ParquetTables(path)
-    if not path.is_file():  # a pipe cannot be read in any order
+    if not path.is_file():  # a pipe can only be read in order
         raise UnreadableTraceError("it is not a file", path=path, remedy=EXPORT_AGAIN)
     try:
         with path.open("rb") as file:
@@ -97,12 +97,12 @@ def _refuse_broken(path: Path, header: bytes, size: int) -> None:
         fault = f"the file is truncated: it has {size / 1e6:.1f} of {expected / 1e6:.1f} MB"
         raise UnreadableTraceError(fault, path=path, remedy="copy it again, or wait until the export ends")
     if beside := changes_beside(path):
-        fault = f"another program is writing it, since {beside.name} lies beside it"
+        fault = f"another program is writing it, as the file {beside.name} shows"
         raise UnreadableTraceError(fault, path=path, remedy="wait until the export ends, or export it again")
 
 
 def whole(tables: Tables, table: str, wanted: Mapping[str, ColumnKind], most: int) -> pl.DataFrame:
-    """The rows of a small table at once, no more than about `most`."""
+    """All rows of a small table, at most about `most`."""
     pages: list[pl.DataFrame] = []
     rows = 0
     for page in tables.pages(table, wanted):

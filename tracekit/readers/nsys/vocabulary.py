@@ -1,9 +1,9 @@
 """The vocabulary of Nsight Systems' exports: tables, codes and names, in every version of the schema.
 
 Sources: NVIDIA's public reference of the export schema, and of NVTX's payload extension (types and flags). Tables and
-columns come and go with versions, so nothing here says that one exists; a reader asks the file. The head of a payload in
-`binaryData` is not in the reference; it is as users of exports have described it, and a payload whose head does not agree
-with its row and its schema is not read.
+columns differ between versions, so a name here does not mean that it exists; the reader asks the file. The head of a
+payload in `binaryData` is not in the reference; it follows descriptions by users of exports. A payload whose head does not
+agree with its row and its schema is not read.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ __all__ = [
 FORMAT_NAME: Final = "nsys"
 
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-"""How every SQLite database begins."""
+"""The first bytes of every SQLite database."""
 
 EXPORT_SUFFIX: Final = ".sqlite"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
-"""Files that nsys itself records; their format is not public, and `nsys export` makes of them what is read."""
+"""Files that nsys itself records; their format is not public, and `nsys export` converts them."""
 
 KERNEL_TABLE: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY_TABLE: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -81,7 +81,7 @@ GRAPH_TABLE: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RUNTIME_TABLE: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNC_TABLE: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 GRAPH_NODE_TABLES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-"""Where the making of graph nodes is; the second until 2022, since when it tells of whole graphs."""
+"""The tables of graph node creation: the second until 2022; since then it holds whole graphs."""
 
 OVERHEAD_TABLES: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD", "CUPTI_ACTIVITY_KIND_JIT")
 LIBRARY_TABLES: Final = (
@@ -98,13 +98,13 @@ LIBRARY_TABLES: Final = (
 """Calls of libraries that nsys traces itself; each becomes an operator."""
 
 TRACED_CALL: Final = r"^(cublas(Lt|Xt)?[A-Z]|cudnn[A-Z]|MPI_)"
-"""The names of those that need no NVTX (`--trace=cublas,cudnn,mpi`)."""
+"""The names of library calls that need no NVTX (`--trace=cublas,cudnn,mpi`)."""
 
 NVTX_TABLES: Final = ("NVTX_EVENTS", "NVTXT_EVENTS")
-"""Ranges of programs, and since 2024 apart from them those of imported text files."""
+"""Ranges of programs, and since 2024 a separate table for ranges of imported text files."""
 
 METADATA_TABLES: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-"""Where an export says which version wrote it; its name changed in 2023."""
+"""The table with the version that wrote the export; its name changed in 2023."""
 
 EVENT_TABLES: Final = (
     *(KERNEL_TABLE, MEMCPY_TABLE, MEMSET_TABLE, GRAPH_TABLE, RUNTIME_TABLE, SYNC_TABLE),
@@ -126,7 +126,7 @@ DESCRIBING_TABLES: Final = (
     r"|PMU_EVENT_REQUESTS|PMU_EVENT_COUNTERS|UNCORE_PMU_EVENT_VALUES|BANDWIDTH_USAGE_VALUES"
     r"|CUPTI_ACTIVITY_KIND_CUDA_EVENT|COMPOSITE_EVENTS|CUDA_GRAPH_EVENTS|CUDA_GRAPH_NODE_EVENTS)$"
 )
-"""Tables that describe what others hold, or are read along with them: their rows are no events of their own."""
+"""Tables that describe the rows of other tables, or are read along with them: their rows are not events."""
 
 NESTED_RANGES: Final = (59, 70)
 """`eventType` of push/pop ranges: of programs, and of imported text files."""
@@ -137,7 +137,7 @@ NAMED_THREAD: Final = 39
 DOMAIN_CREATED: Final = 75
 
 API_CLASSES: Final = (0, 1, 13, 26)
-"""`eventClass` of runtime and driver calls. Others repeat calls: 67 holds those of which a backtrace was taken."""
+"""`eventClass` of runtime and driver calls. Others repeat calls: 67 holds calls with a backtrace."""
 
 API_VERSION: Final = r"_v\d{4,5}$"
 """The version of the API at the end of a call's name, which other profilers do not show."""
@@ -146,7 +146,7 @@ EMITTED_SEQUENCE: Final = ", seq = "
 EMITTED_OPERATOR: Final = ", op_id = "
 EMITTED_SIZES: Final = ", sizes = "
 EMITTED_INPUTS: Final = ", input_op_ids = "
-"""What stands between the parts of the text that `torch.autograd.profiler.emit_nvtx` and `nsys --pytorch` write."""
+"""The separators between the parts of the text that `torch.autograd.profiler.emit_nvtx` and `nsys --pytorch` write."""
 
 _NAMESPACES = (
     r"aten|prims?|quantized|torch|torchvision|torchaudio|c10d|inductor|autograd|nccl_ops|_c10d_functional"
@@ -154,21 +154,21 @@ _NAMESPACES = (
 OPERATOR_NAME: Final = (
     rf"^(?:{_NAMESPACES})::[\w.:]+$|^autograd::engine::|^\w+Backward\d*$|^(?:detach_?|record_param_comms)$"
 )
-"""Names that only PyTorch's operators have, whatever stands behind them."""
+"""Names that only PyTorch's operators have."""
 
 FORWARD_EVENT: Final = r"^FSDP::|^nccl:|^gloo:|^torch\.distributed\."
-"""Ranges of PyTorch's own that are no operators, although their names look like those."""
+"""Ranges of PyTorch that are not operators, although their names look like operators."""
 
 LIBRARY_CALL: Final = (
     r"^nccl[A-Z]\w*$|^P?MPI_\w+$|^cub::|^thrust::|^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]\w*$"
 )
-"""Names that only the calls of such libraries have, where their domain's name was not recorded."""
+"""Names that only calls of these libraries have, for domains whose name was not recorded."""
 
 NCCL_COLLECTIVE: Final = r"^nccl(AllReduce|Broadcast|Bcast|Reduce|AllGather|ReduceScatter|AlltoAll|AllToAll|Gather|Scatter|Send|Recv)$"
 """Ranges of NCCL's domain that are communication, not bookkeeping."""
 
 RANK_NAME: Final = r"^MPI Rank (\d{1,9})$"
-"""What nsys names the main thread of an MPI rank."""
+"""The name that nsys gives to the main thread of an MPI rank."""
 
 COPY_KINDS: Final[dict[int, str]] = {
     1: "HtoD",
@@ -207,16 +207,16 @@ SYNC_NAMES: Final[dict[int, str]] = {
 """`syncType`, under the names that PyTorch's profiler uses."""
 
 COPY_KIND_LABELS: Final = ("ENUM_CUDA_MEMCPY_OPER", r"(\w)\w*-to-(\w)\w*", "${1}to${2}")
-"""The table in which a file labels its copy kinds, and what makes of `Host-to-Device` the usual `HtoD`."""
+"""The table with the labels of copy kinds, and the replacement that turns `Host-to-Device` into the usual `HtoD`."""
 
 MEMORY_KIND_LABELS: Final = "ENUM_CUDA_MEM_KIND"
 OVERHEAD_LABELS: Final = "ENUM_CUPTI_OVERHEAD_TYPE"
 """Tables (`id`, `label`) of codes; older files have none, and the numbers are the same in all public versions."""
 
 NORMALISED_TIMES: Final = "EXPORT_PARAM_TIME_NORMALIZE"
-"""Whether the times of a file are of the UNIX epoch (`nsys export --ts-normalize true`) instead of the session's."""
+"""The key that says whether times are UNIX times (`nsys export --ts-normalize true`) instead of the session's."""
 
-# -- payloads of NVTX ranges: where they stand, and how their bytes are to be read ---------------------------------------
+# -- payloads of NVTX ranges: their tables, and the layout of their bytes ---------------------------------------
 
 PAYLOAD_SCHEMAS: Final = "NVTX_PAYLOAD_SCHEMAS"
 PAYLOAD_ENTRIES: Final = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -233,7 +233,7 @@ FIXED_LAYOUT: Final = 1
 """The type of a schema whose entries lie at the same offsets in each payload."""
 
 NOT_IN_PLACE: Final = 0b11_1110
-"""Flags of an entry that is an array or lies elsewhere."""
+"""Flags of an entry that is an array or is stored elsewhere."""
 
 PAYLOAD_TYPES: Final[dict[int, tuple[str, int]]] = {
     **{3: ("Int16", 2), 4: ("UInt16", 2), 5: ("Int32", 4), 6: ("UInt32", 4), 9: ("Int64", 8)},
@@ -241,7 +241,7 @@ PAYLOAD_TYPES: Final[dict[int, tuple[str, int]]] = {
     **{15: ("Int32", 4), 16: ("UInt32", 4), 17: ("Int64", 8), 18: ("UInt64", 8), 19: ("Float32", 4)},
     **{20: ("Float64", 8), 22: ("UInt64", 8), 43: ("Float32", 4), 44: ("Float64", 8)},
 }
-"""Numbers by the code of their type, with their bytes: those that are as long on every platform, and `size_t` of 64 bits."""
+"""Types and sizes in bytes of numbers by code: types of the same size on every platform, and 64-bit `size_t`."""
 
 COMMUNICATOR: Final = "NCCL communicator ID"
 MESSAGE_SIZE: Final = "Message size [bytes]"
