@@ -40,7 +40,16 @@ def started(tmp_path: Path, *more: str, **environment: str) -> subprocess.Popen[
 
 
 def check(program: subprocess.Popen[str], tmp_path: Path, code: int, said: str) -> None:
-    _, text = program.communicate(timeout=60)
+    try:
+        _, text = program.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        columns = "pid,ppid,stat,wchan:20,args"
+        left = subprocess.run(
+            ["ps", "-ww", "-o", columns, "-s", str(program.pid)], capture_output=True, text=True, check=False
+        )
+        os.killpg(program.pid, signal.SIGKILL)
+        program.communicate()
+        pytest.fail(f"these did not end:\n{left.stdout}")
     assert program.returncode == code, text
     assert text.splitlines()[-1] == f"tracekit: error: {said}"
     assert f"finished levels (M) are in {tmp_path / 'out'}" in text
