@@ -355,7 +355,7 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
     longest = mine.row(0, named=True)
     at_stake = bounded(total, scope)
     return Evidence(
-        title=f"The device is idle in {count_of(mine.height, 'long gap')} for {format_share(total / scope.duration)} of the time",
+        title=f"The device is idle in {'one long gap' if mine.height == 1 else count_of(mine.height, 'long gap')} for {format_share(total / scope.duration)} of the time",
         text=f"Device {device} is idle for {format_ns(total)} in gaps of {format_ns(least)} or more, which is "
         f"{format_share(total / idle)} of its idle time{_cause(scope, mine)}. The longest gap takes "
         f"{format_ns(longest['ns'])} and begins {format_ns(longest['start'])} into the "

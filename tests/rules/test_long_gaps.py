@@ -37,7 +37,7 @@ def test_fires_without_steps_relative_to_the_window() -> None:
     planted.activity("k", 60 * MS, 40 * MS, launch=59 * MS)
     found = finding(planted.trace(), "idle", "long_gaps")
     assert found is not None
-    assert found.title == "The device is idle in 1 long gap for 20.0 % of the time"
+    assert found.title == "The device is idle in one long gap for 20.0 % of the time"
     assert found.severity == "critical"
 
 
