@@ -29,7 +29,7 @@ QUICK: Final = frozenset(
 """One of every kind that is read in a moment."""
 
 
-LARGEST: Final = 2_000_000
+LARGEST: Final = 600_000
 """Bytes of the largest trace that every test of all traces reads; `benchmarks/same_reports.py` reads the larger ones too."""
 
 

@@ -463,7 +463,7 @@ def test_the_bandwidth_of_a_board_that_is_not_listed_is_that_of_the_trace(report
     assert "864 GB/s" in tables_of(told)["A15"].answer
     bare = trace_of([[("k0", 8)]])
     plain = tables_of(run_of("planted", with_ncu(bare, report(Launch("k0", counted(5, 1, 1), (8, 1, 1))))))
-    assert "precision of the arithmetic, and so the peak, is not known" in plain["A9"].answer
+    assert "precision of the arithmetic, and therefore the peak, is not" in plain["A9"].answer
     assert plain["A9"].frame["intensity"].to_list() == [2.5]
     unknown = run_of("planted", with_ncu(layered(dataclasses.replace(L40S, memory_bandwidth=None)), launches))
     assert unknown.bandwidth_gbps is None

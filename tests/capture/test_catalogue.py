@@ -94,11 +94,11 @@ def test_figures_are_the_published_ones(name: str) -> None:
     [
         pytest.param(entry, id=entry.name, marks=[] if entry.name in QUICK else pytest.mark.slow)
         for number, entry in enumerate(catalogue())
-        if entry.name in QUICK or (entry.name not in STEP_BY_STEP and number % 9 == 1)
+        if entry.name in QUICK or (entry.name not in STEP_BY_STEP and number % 18 == 16)
     ],
 )
 def test_a_recount_gives_the_same(entry: Entry) -> None:
-    """Of every ninth one; that each can be built and trained is tested elsewhere."""
+    """Of some; that each can be built and trained is tested elsewhere."""
     base, _, variant = entry.name.partition(":")
     assert count(base, variant) == entry
 

@@ -13,7 +13,7 @@ import tracekit
 from tracekit.analyses.nsys_stats.tables import table
 from tracekit.trace import Trace
 
-LARGEST = 130_000
+LARGEST = 122_000
 """Bytes of the largest trace of which plain Python makes all reports in a few seconds."""
 REAL = [path for path in (SAMPLES[0], *PUBLIC) if path.stat().st_size < LARGEST or path in SAMPLES]
 
@@ -38,8 +38,8 @@ def test_random_traces(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_many_random_traces(name: str) -> None:
-    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 24)]
-    assert sum(compared) > 10
+    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 14)]
+    assert sum(compared) > 5
 
 
 @pytest.mark.quick(5)

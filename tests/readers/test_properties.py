@@ -169,7 +169,7 @@ def test_every_event_of_a_valid_file_is_read_or_counted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", [False, True])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=files(), block_bytes=BLOCKS)
 def test_every_event_of_many_valid_files_is_read_or_counted(
     pool: bool, text: str, block_bytes: int, tmp_path_factory: pytest.TempPathFactory
