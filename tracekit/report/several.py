@@ -13,7 +13,6 @@ from tracekit.analyses.scope import Window, select
 from tracekit.facts.units import format_share
 from tracekit.names import clean
 from tracekit.report.model import Column, Section, Table
-from tracekit.sweep_index import typed
 from tracekit.trace import Trace
 
 __all__ = ["MOST_IN_FULL", "busiest", "overview", "overview_table", "processes_table"]
@@ -30,11 +29,21 @@ _TITLES: Final = {
     "first": "from",
     "last": "to",
 }
-_ROWS: Final = typed("trace text, rank int, process_id int, devices text, kernels int")
-_SHARES: Final = typed(
-    "busy_ns int, window_ns int, busy_share float, communication_share float, memory_share float"
-)
-_TIMES: Final = typed("first int, last int")
+_ROWS: Final[dict[str, pl.DataType]] = {
+    "trace": pl.String(),
+    "rank": pl.Int64(),
+    "process_id": pl.Int64(),
+    "devices": pl.String(),
+    "kernels": pl.Int64(),
+}
+_SHARES: Final[dict[str, pl.DataType]] = {
+    "busy_ns": pl.Int64(),
+    "window_ns": pl.Int64(),
+    "busy_share": pl.Float64(),
+    "communication_share": pl.Float64(),
+    "memory_share": pl.Float64(),
+}
+_TIMES: Final[dict[str, pl.DataType]] = {"first": pl.Int64(), "last": pl.Int64()}
 
 
 def processes_table(traces: Sequence[Trace], lengths_ns: Sequence[int]) -> Table:
