@@ -256,13 +256,11 @@ def category(
     return str(made[0])
 
 
-@pytest.mark.quick(35)
 @pytest.mark.parametrize(("expected", "name"), [(c, n) for c, names in KERNELS.items() for n in names])
 def test_kernel_names(expected: str, name: str) -> None:
     assert category("kernel", name) == expected
 
 
-@pytest.mark.quick(26)
 @pytest.mark.parametrize(("expected", "operator"), [(c, n) for c, names in OPERATORS.items() for n in names])
 def test_operators(expected: str, operator: str) -> None:
     assert category("kernel", "some_unknown_thing", operator) == expected
