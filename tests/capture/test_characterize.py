@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from synthetic import generate, write
 import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.kernels import kernels
-from tracekit.capture.sweep import Grid, sweep
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
-from tracekit.manifest import CaptureOptions, Run, Settings, read_manifest
+from tracekit.manifest import Run, Settings
 from tracekit.report.build import build_report
 from tracekit.report.characterize import FIGURES, SETTINGS, characterize, optimal_batch
-from tracekit.sweep_index import index_of, read_index
+from tracekit.sweep_index import index_of
 
 
 def run(*arguments: object) -> int:
@@ -204,55 +202,6 @@ def test_folder_without_an_index(tmp_path: Path, capsys: pytest.CaptureFixture[s
         characterize(tmp_path)
     assert run("characterize", tmp_path) == 3
     assert capsys.readouterr().err.count("\n") == 1
-
-
-# -- a real sweep ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("characterize")
-    grid = Grid(workloads=["cnn"], batch=[1, 2, 4], size=[8])
-    sweep(grid, folder, options=CaptureOptions(steps=2, warmup=1), levels=("M", "MLG"))
-    return folder
-
-
-@pytest.mark.slow
-def test_real_sweep(real: Path) -> None:
-    (figures,) = characterize(real).to_dicts()
-    index = read_index(real)
-    times: dict[int, list[int]] = {}
-    for item in index.iter_rows(named=True):
-        times[item["batch"]] = read_manifest(real / item["folder"] / "manifest.json").step_times_ns("M")
-    rates = {batch: 2 * batch / sum(both) for batch, both in times.items()}
-    assert figures["online_latency_ns"] == sum(times[1]) / 2
-    assert figures["maximum_throughput_per_s"] == pytest.approx(1e9 * max(rates.values()))
-    stopped = [batch for batch in (1, 2) if rates[2 * batch] <= 1.05 * rates[batch]]
-    assert (figures["optimal_batch"], figures["open"]) == ((stopped[0], False) if stopped else (4, True))
-    best = index.filter(pl.col("batch") == figures["optimal_batch"])["folder"][0]
-    categories = kernels(tracekit.read(real / best / "trace.json.gz")).by_category
-    shares = dict(categories.select("category", "share").rows())
-    assert figures["convolution_share"] == shares["convolution"] > 0.1
-    assert (figures["gpu_share"], figures["bound"], figures["note"]) == (None, "cpu", None)
-
-
-@pytest.mark.slow
-def test_command_sorts_and_writes_every_format(
-    real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("characterize", real) == 0
-    out = capsys.readouterr().out
-    assert "latency at 1" in out
-    assert "GPU" not in out.splitlines()[3], "what was not captured has no column"
-    assert run("characterize", real, "-f", "json") == 0
-    (model,) = json.loads(capsys.readouterr().out)["models"]
-    assert list(model) == [*SETTINGS, *FIGURES]
-    for name in ("t.md", "t.csv", "t.parquet", "t.json"):
-        assert run("characterize", real, "-o", tmp_path / name) == 0
-    assert pl.read_parquet(tmp_path / "t.parquet").equals(characterize(real))
-    assert run("characterize", real, "--sort", "speed") == 2
-    assert "no column 'speed'; the columns are workload, " in capsys.readouterr().err
-    assert run("characterize", real, "-f", "html") == 2
 
 
 @pytest.mark.parametrize(

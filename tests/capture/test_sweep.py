@@ -22,7 +22,7 @@ from tracekit.capture.sweep.grid import folder_of, run_key, series_key
 from tracekit.cli.commands.sweep import _time_left
 from tracekit.cli.main import main
 from tracekit.errors import OutOfMemoryError, UsageError
-from tracekit.manifest import CaptureOptions, Settings, read_manifest
+from tracekit.manifest import CaptureOptions, Settings
 from tracekit.sweep_index import SCHEMA, read_index
 
 FEW = ["--size", "8", "--steps", "2", "--levels", "M,MLG"]
@@ -32,14 +32,6 @@ def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as left:
         main([str(argument) for argument in arguments])
     return int(left.value.code or 0)
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep over three batches, as the command line makes it."""
-    folder = tmp_path_factory.mktemp("sweep")
-    assert run("sweep", "cnn", "--batch", "4,1,2", *FEW, "-o", folder) == 0
-    return folder
 
 
 # -- the grid ----------------------------------------------------------------------------------------
@@ -94,47 +86,6 @@ def test_folder_names_are_plain() -> None:
 
 
 # -- real runs ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_index_says_what_the_manifests_say(real: Path) -> None:
-    index = read_index(real)
-    assert dict(index.schema) == SCHEMA
-    assert index["batch"].to_list() == [1, 2, 4]
-    assert set(index["status"]) == {"done"}
-    for row in index.iter_rows(named=True):
-        manifest = read_manifest(real / row["folder"] / "manifest.json")
-        times = manifest.step_times_ns("M")
-        assert len(times) == 2
-        assert row["step_min_ns"] == min(times)
-        assert row["step_median_ns"] == row["step_trimmed_mean_ns"] == sum(times) / 2
-        assert row["throughput_per_s"] == pytest.approx(row["batch"] * 2e9 / sum(times), rel=1e-12)
-        assert row["profiling_overhead"] == manifest.overhead("MLG")
-        assert (row["samples_per_step"], row["parameters"]) == (row["batch"], manifest.parameters)
-        assert (row["size"], row["levels"], row["steps"], row["error"]) == (8, "M,MLG", 2, None)
-        assert row["seconds"] > sum(times) / 1e9
-        assert row["folder"] == folder_of(
-            Plan(
-                workload="cnn",
-                settings=Settings(batch=row["batch"], size=8),
-                options=OPTIONS,
-                levels=("M", "MLG"),
-            )
-        )
-    assert sorted(path.name for path in real.iterdir()) == sorted([*index["folder"], "index.parquet"])
-
-
-@pytest.mark.slow
-def test_resuming_runs_nothing_again(
-    real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = read_index(real)
-    started = pretend(monkeypatch, {})
-    assert run("sweep", "cnn", "--batch", "1,2,4", *FEW, "-o", real, "-f", "csv", "--retry") == 0
-    out, err = capsys.readouterr()
-    assert (started, err) == ([], "")
-    assert pl.read_csv(out.encode())["key"].to_list() == before["key"].to_list()
-    assert read_index(real).equals(before)
 
 
 @pytest.mark.slow

@@ -334,16 +334,3 @@ def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path) -> None:
     index_of(rows[2:]).write_parquet(tmp_path / INDEX_FILE)
     with pytest.raises(UnreadableTraceError, match="no run of this sweep is done"):
         xsp([tmp_path])
-
-
-@pytest.mark.slow
-def test_a_real_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tracekit.capture.sweep import Grid, sweep
-
-    grid = Grid(workloads=["cnn"], batch=[1, 2], size=[16], threads=[1])
-    sweep(grid, tmp_path, options=CaptureOptions(steps=2, warmup=1))
-    tables = xsp([tmp_path], analyses=["A1", "A10", "A15"])
-    assert tables["A1"].frame["batch"].to_list() == [1, 2] == tables["A15"].frame["batch"].to_list()
-    assert tables["A10"].frame.height
-    assert call(tmp_path, "--analysis", "A15", "--batch", 2) == 0
-    assert "batch" in capsys.readouterr().out
