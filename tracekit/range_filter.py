@@ -6,13 +6,13 @@ It imports nothing heavy, so that the command line can make the choice before it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tracekit.errors import UsageError
 
-__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "not_a_pattern", "range_filter"]
+__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "not_a_pattern"]
 
 DEFAULT_DOMAIN: Final = "default"
 """What stands for the NVTX domain that has no name, in which every range of a PyTorch profile lies, too."""
@@ -53,24 +53,6 @@ class RangeFilter:
             yield f"--nvtx-depth {self.depth}"
         for flag, values in (("include", self.include), ("exclude", self.exclude), ("domain", self.domains)):
             yield from (f"--nvtx-{flag} {value!r}" for value in values)
-
-
-def range_filter(
-    depth: int | None,
-    include: Sequence[str] | None,
-    exclude: Sequence[str] | None,
-    domains: Sequence[str] | None,
-) -> RangeFilter | None:
-    """The choice that these flags make; None when none is given, which is: all ranges.
-
-    Raises UsageError as `RangeFilter` does.
-
-    >>> range_filter(None, [], None, ["app"])
-    RangeFilter(depth=None, include=(), exclude=(), domains=('app',))
-    """
-    if depth is None and not include and not exclude and not domains:
-        return None
-    return RangeFilter(depth, tuple(include or ()), tuple(exclude or ()), tuple(domains or ()))
 
 
 def _check(flag: str, pattern: str) -> None:

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.counters.analysis import NCU_SUFFIX
 from tracekit.analyses.xsp.catalogue import Analysis
 from tracekit.analyses.xsp.runs import XspRun
-from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 
 __all__ = ["answer_of", "figures_of"]
 
@@ -23,8 +23,21 @@ def answer_of(analysis: Analysis, rows: pl.DataFrame, run: XspRun) -> str:
     return analysis.answer.format_map(figures_of(rows, run))
 
 
+class _Count:
+    """A number, and the number of things of the noun in brackets."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __str__(self) -> str:
+        return format_count(self._number)
+
+    def __getitem__(self, noun: str) -> str:
+        return count_of(self._number, noun)
+
+
 def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
-    """The figures that an answer may name: the number of `rows`, the row at the `top` (by share), the `sum` of each column and
+    """The figures that an answer may name: the number of `rows` (`rows[layer]`: of layers), the row at the `top` (by share), the `sum` of each column and
     over `layers` alone, the device's `part` of the own times, `works` and `calls` (words for the device or operators), the
     number of rows `bound` by memory or the `unknown` quantity, the `sources` of FLOPs and bytes and of the `bandwidth`.
     """
@@ -33,7 +46,7 @@ def figures_of(rows: pl.DataFrame, run: XspRun) -> dict[str, Any]:
     if "share" in rows.columns:
         top = rows.sort("share", descending=True, nulls_last=True, maintain_order=True)
     figures: dict[str, Any] = {
-        "rows": format_count(rows.height),
+        "rows": _Count(rows.height),
         "sum": _texts(numeric.sum()),
         "top": _texts(top),
     }

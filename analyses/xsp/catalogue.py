@@ -170,7 +170,7 @@ _BY_LAYER: dict[str, Any] = {"by": "layer", "order": "order layer"}
 _LAYERS_OF_KERNELS: Final[dict[str, Any]] = {
     **(_BY_LAYER | {"share": "sum_ns", "needs": "kernels layer_kernels", "wants": _OF_DEVICE}),
     "answer": "{top[layer]} takes the most time, {top[share]}.",
-    "otherwise": "Kernels belong to {rows} layers.",
+    "otherwise": "Kernels belong to {rows[layer]}.",
 }
 
 
@@ -180,8 +180,8 @@ def _by_type(share: str) -> dict[str, Any]:
 
 def _roofline(of: str) -> dict[str, Any]:
     return {
-        "answer": f"{{bound}} of {{rows}} {of} are bound by memory.{{sources}}{{bandwidth}}",
-        "otherwise": f"The intensity of {{rows}} {of} is known, but {{unknown}} not.{{sources}}",
+        "answer": f"Memory bounds {{bound}} of {{rows[{of}]}}.{{sources}}{{bandwidth}}",
+        "otherwise": f"The intensity of {{rows[{of}]}} is known, but {{unknown}} not.{{sources}}",
         **{"filled": "intensity", "figure": "roofline"},
     }
 
@@ -200,7 +200,7 @@ _ANALYSES: Final = (
         f"{_LAYER} output_shapes latency_ns self_ns allocated_bytes",
         needs="layers",
         wants="ML memory",
-        answer="The model runs {rows} layers; {sum[leaf]} of them call no other layer.",
+        answer="The model runs {rows[layer]}, {sum[leaf]} of them without layers inside.",
     ),
     _analysis(
         *("A3", "ML", "layers"),
@@ -222,7 +222,7 @@ _ANALYSES: Final = (
         *("A5", "ML", "layers", "type layers leaves calls share"),
         **_by_type("layers"),
         needs="layers",
-        answer="The layers have {rows} types; {top[share]} of the layers are {top[type]}.",
+        answer="The layers have {rows[type]}; {top[share]} of the layers are {top[type]}.",
     ),
     _analysis(
         *("A6", "ML", "layers", "type layers self_ns share"),
@@ -248,7 +248,7 @@ _ANALYSES: Final = (
         *("A9", "MLG metrics", "kernels"),
         f"index name layer duration_ns {_ROOF}",
         f"index name layer {_ON_ROOF}",
-        **_BY_CALL | _roofline("kernels"),
+        **_BY_CALL | _roofline("kernel"),
     ),
     _analysis(
         *("A10", "MLG", "kernels"),
@@ -259,8 +259,8 @@ _ANALYSES: Final = (
         order="-sum_ns -kernels name",
         needs="kernels",
         wants=_OF_DEVICE,
-        answer="Of {rows} names, {top[name]} takes the most time, {top[share]}.",
-        otherwise="The kernels have {rows} names.",
+        answer="Of {rows[name]}, {top[name]} takes the most time, {top[share]}.",
+        otherwise="The kernels have {rows[name]}.",
     ),
     _analysis(
         *("A11", "MLG", "kernels"),
@@ -282,7 +282,7 @@ _ANALYSES: Final = (
     ),
     _analysis(
         *("A14", "MLG metrics", "kernels", f"{_LAYER} gpu_ns {_ROOF}", f"{_LAYER} {_ON_ROOF}"),
-        **_BY_LAYER | _roofline("layers"),
+        **_BY_LAYER | _roofline("layer"),
         needs="kernels",
     ),
     _analysis(

@@ -12,6 +12,7 @@ from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
 from tracekit.readers.kineto import pool as _pool
+from tracekit.readers.kineto import reader as _reader
 from tracekit.readers.kineto import source as _source
 from tracekit.trace import Trace
 
@@ -125,7 +126,7 @@ def test_helper_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     truth = generate(seed=2, steps=4, layers=8)
     monkeypatch.setattr(_source, "BLOCK_BYTES", 20_000)
     alone = read(tmp_path, truth)
-    monkeypatch.setattr(_pool, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_reader, "_POOL_WORTH_BYTES", 1)
     monkeypatch.setattr(_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert read(tmp_path, truth).equals(alone)
 
@@ -140,7 +141,7 @@ def test_a_damaged_block_in_a_helper_is_read_in_this_process(
     path.write_bytes(data)
     monkeypatch.setattr(_source, "BLOCK_BYTES", 20_000)
     alone = tracekit.read(path)
-    monkeypatch.setattr(_pool, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(_reader, "_POOL_WORTH_BYTES", 1)
     monkeypatch.setattr(_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     spread = tracekit.read(path)
     assert spread.equals(alone)

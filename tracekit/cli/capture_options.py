@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
-import typer
-
+from tracekit.cli.options import flag
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,25 +34,21 @@ class ParallelName(str, Enum):
     fsdp = "fsdp"
 
 
-def _flag(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, **more)
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The settings of a capture that all captures of a sweep share."""
 
     data: Annotated[
         Path | None,
-        _flag("Train on the real data at this path; the default is made-up data.", metavar="PATH"),
+        flag("Train on the real data at this path; the default is made-up data.", metavar="PATH"),
     ] = None
-    device: Annotated[str, _flag("Train on this device: cpu, cuda or cuda:N.")] = "cpu"
-    tiny: Annotated[bool, _flag("Train a tiny model of the same structure.", "--tiny")] = False
+    device: Annotated[str, flag("Train on this device: cpu, cuda or cuda:N.")] = "cpu"
+    tiny: Annotated[bool, flag("Train a tiny model of the same structure.", "--tiny")] = False
     max_rows: Annotated[
-        int | None, _flag("Limit embedding tables to this many rows.", "--max-rows", min=1)
+        int | None, flag("Limit embedding tables to this many rows.", "--max-rows", min=1)
     ] = None
-    ranks: Annotated[int, _flag("Train in this many processes, one per GPU.", min=1)] = 1
-    seed: Annotated[int, _flag("The seed of the weights and the data.")] = 0
+    ranks: Annotated[int, flag("Train in this many processes, one per GPU.", min=1)] = 1
+    seed: Annotated[int, flag("The seed of the weights and the data.")] = 0
 
     @property
     def settings(self) -> Settings:
@@ -70,29 +65,29 @@ class Training:
     """How a model is trained."""
 
     setup: Setup = field(default_factory=Setup)
-    batch: Annotated[int | None, _flag("The number of samples per batch.", min=1)] = None
+    batch: Annotated[int | None, flag("The number of samples per batch.", min=1)] = None
     size: Annotated[
         int | None,
-        _flag("The size of a sample: the side of an image, or the number of tokens or frames.", min=1),
+        flag("The size of a sample: the side of an image, or the number of tokens or frames.", min=1),
     ] = None
     precision: Annotated[
-        PrecisionName, _flag("The precision of the arithmetic; bf16 and fp16 use autocast.", "--precision")
+        PrecisionName, flag("The precision of the arithmetic; bf16 and fp16 use autocast.", "--precision")
     ] = PrecisionName.fp32
-    compile_: Annotated[bool, _flag("Compile each repeated block with torch.compile.", "--compile")] = False
-    channels_last: Annotated[bool, _flag("Store images with the channels last.", "--channels-last")] = False
-    accumulate: Annotated[int, _flag("The number of batches per step.", min=1)] = 1
+    compile_: Annotated[bool, flag("Compile each repeated block with torch.compile.", "--compile")] = False
+    channels_last: Annotated[bool, flag("Store images with the channels last.", "--channels-last")] = False
+    accumulate: Annotated[int, flag("The number of batches per step.", min=1)] = 1
     checkpoint_activations: Annotated[
-        bool, _flag("Save memory: recompute each block in the backward pass.", "--checkpoint-activations")
+        bool, flag("Save memory: recompute each block in the backward pass.", "--checkpoint-activations")
     ] = False
     workers: Annotated[
-        int, _flag("The number of processes that load data; 0 loads it in the training loop.", min=0)
+        int, flag("The number of processes that load data; 0 loads it in the training loop.", min=0)
     ] = 0
     pin_memory: Annotated[
-        bool | None, _flag("Put batches into page-locked memory. The default is to do so on a GPU.")
+        bool | None, flag("Put batches into page-locked memory. The default is to do so on a GPU.")
     ] = None
-    threads: Annotated[int | None, _flag("The number of CPU threads that torch uses.", min=1)] = None
+    threads: Annotated[int | None, flag("The number of CPU threads that torch uses.", min=1)] = None
     parallel: Annotated[
-        ParallelName, _flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel")
+        ParallelName, flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel")
     ] = ParallelName.ddp
 
     @property
@@ -111,13 +106,13 @@ class Extent:
 
     levels: Annotated[
         str,
-        _flag(
+        flag(
             "Record these levels one after the other. M: step times, without a profiler; ML: layers too; MLG: with the profiler; metrics: FLOPs.",
             metavar="LIST",
         ),
     ] = "M,MLG,metrics"
-    steps: Annotated[int, _flag("The number of steps to record at each level.", min=1)] = 3
-    warmup: Annotated[int, _flag("The number of steps to run before those.", min=1)] = 1
+    steps: Annotated[int, flag("The number of steps to record at each level.", min=1)] = 3
+    warmup: Annotated[int, flag("The number of steps to run before those.", min=1)] = 1
 
     @property
     def chosen(self) -> tuple[Level, ...]:
@@ -147,9 +142,9 @@ class Recording:
     """The data that a recording holds."""
 
     extent: Extent = field(default_factory=Extent)
-    shapes: Annotated[bool, _flag("Record the input shapes of operators.")] = True
-    memory: Annotated[bool, _flag("Record allocator events.", "--memory/--no-memory")] = True
-    stack: Annotated[bool, _flag("Record Python stacks. They make traces much larger.")] = False
+    shapes: Annotated[bool, flag("Record the input shapes of operators.")] = True
+    memory: Annotated[bool, flag("Record allocator events.", "--memory/--no-memory")] = True
+    stack: Annotated[bool, flag("Record Python stacks. They make traces much larger.")] = False
 
     @property
     def options(self) -> CaptureOptions:
@@ -165,34 +160,41 @@ _T = TypeVar("_T")
 _FLAGS: Final = {"no": False, "yes": True}
 
 
-def _list(name: str, text: str) -> Any:
-    return typer.Option(name, metavar="LIST", help=text)
-
-
 @dataclass(frozen=True, slots=True)
 class GridFlags:
     """The settings that a sweep varies, each a list."""
 
-    batch: Annotated[str, _list("--batch", "Numbers of samples per batch: 1,2,4,8.")] = ""
+    batch: Annotated[str, flag("Numbers of samples per batch: 1,2,4,8.", "--batch", metavar="LIST")] = ""
     size: Annotated[
-        str, _list("--size", "Sizes of a sample: the side of an image, or its tokens or frames.")
+        str,
+        flag("Sizes of a sample: the side of an image, or its tokens or frames.", "--size", metavar="LIST"),
     ] = ""
     precision: Annotated[
         str,
-        _list("--precision", f"The arithmetic: some of {','.join(name.value for name in PrecisionName)}."),
+        flag(
+            f"The arithmetic: some of {','.join(name.value for name in PrecisionName)}.",
+            "--precision",
+            metavar="LIST",
+        ),
     ] = "fp32"
-    threads: Annotated[str, _list("--threads", "Numbers of CPU threads that torch uses.")] = ""
-    compile_: Annotated[str, _list("--compile", "Whether to torch.compile each repeated block: no,yes.")] = (
-        "no"
-    )
+    threads: Annotated[str, flag("Numbers of CPU threads that torch uses.", "--threads", metavar="LIST")] = ""
+    compile_: Annotated[
+        str, flag("Whether to torch.compile each repeated block: no,yes.", "--compile", metavar="LIST")
+    ] = "no"
     channels_last: Annotated[
-        str, _list("--channels-last", "Whether to store images with the channels last: no,yes.")
+        str,
+        flag("Whether to store images with the channels last: no,yes.", "--channels-last", metavar="LIST"),
     ] = "no"
     checkpoint_activations: Annotated[
-        str, _list("--checkpoint-activations", "Whether to compute each block again in backward: no,yes.")
+        str,
+        flag(
+            "Whether to compute each block again in backward: no,yes.",
+            "--checkpoint-activations",
+            metavar="LIST",
+        ),
     ] = "no"
-    workers: Annotated[str, _list("--workers", "Numbers of processes that load data.")] = "0"
-    accumulate: Annotated[str, _list("--accumulate", "Numbers of batches per step.")] = "1"
+    workers: Annotated[str, flag("Numbers of processes that load data.", "--workers", metavar="LIST")] = "0"
+    accumulate: Annotated[str, flag("Numbers of batches per step.", "--accumulate", metavar="LIST")] = "1"
 
     def of(self, workloads: Sequence[str]) -> Grid:
         """All combinations, of these workloads. Raises UsageError for a value that is none."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeGuard, TypeVar
 import typer
 
 from tracekit.limits import Limits
-from tracekit.range_filter import RangeFilter, range_filter
+from tracekit.range_filter import RangeFilter
 from tracekit.report import formats
 from tracekit.report.formats import FIGURE_FORMATS, Can, Format
 
@@ -44,6 +44,7 @@ __all__ = [
     "WindowFlag",
     "WindowKind",
     "choice",
+    "flag",
     "format_option",
     "with_flags",
 ]
@@ -75,13 +76,18 @@ def choice(values: Sequence[_T], *flags: str, text: str, others: Iterable[_T] = 
     return typer.Option(*flags, metavar=shape, help=text, parser=value_of, autocompletion=lambda: names)
 
 
+def flag(text: str, *names: str, **more: Any) -> Any:
+    """An option with this help text."""
+    return typer.Option(*names, help=text, **more)
+
+
 def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
     """The option `--format` of a command that writes this content."""
     return choice(formats.formats_of(content), "--format", "-f", text=text, others=Format)
 
 
-def _names(flag: str, metavar: str, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=f"{text}; repeatable.")
+def _names(name: str, metavar: str, text: str) -> Any:
+    return flag(f"{text}; repeatable.", name, metavar=metavar)
 
 
 _FORMS = "from PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
@@ -181,7 +187,8 @@ class NamedRanges:
     @property
     def filter(self) -> RangeFilter | None:
         """The choice, None where there is none. Raises UsageError for what is no regular expression."""
-        return range_filter(self.nvtx_depth, self.nvtx_include, self.nvtx_exclude, self.nvtx_domain)
+        names = [tuple(given or ()) for given in (self.nvtx_include, self.nvtx_exclude, self.nvtx_domain)]
+        return RangeFilter(self.nvtx_depth, *names) if self.nvtx_depth is not None or any(names) else None
 
 
 @dataclass(frozen=True, slots=True)

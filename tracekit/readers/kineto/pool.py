@@ -26,9 +26,6 @@ from tracekit.readers.kineto.salvage import Defects
 
 __all__ = ["Pool", "decode_block", "decoder_pool", "main"]
 
-_WORTH_BYTES: Final = 128 << 20
-"""Below this the start of the helpers (0.4 s of CPU each) costs more than it gains."""
-
 _MOST_HELPERS: Final = 8
 _LENGTH_BYTES: Final = 8
 _START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.readers.kineto.pool import main; main()"
@@ -71,10 +68,10 @@ class Pool:
 
 
 @contextmanager
-def decoder_pool(plain_bytes: int) -> Iterator[Pool | None]:
-    """A pool for a file of this size; None if one process is faster."""
+def decoder_pool() -> Iterator[Pool | None]:
+    """A pool for a large file; None on one core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if plain_bytes < _WORTH_BYTES or cores < 2 or not sys.executable:
+    if cores < 2 or not sys.executable:
         yield None
         return
     pool = Pool(min(cores, _MOST_HELPERS))

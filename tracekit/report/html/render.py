@@ -35,7 +35,6 @@ from tracekit.report.format import (
 )
 from tracekit.report.formats import Page
 from tracekit.report.html.charts import Chart, Part, chart, kind_class
-from tracekit.report.html.glossary import GLOSSARY
 from tracekit.report.html.timeline import timeline
 from tracekit.report.model import Column, Report, Section, Table
 from tracekit.trace import Trace
@@ -119,7 +118,6 @@ def render(report: Report, trace: Trace) -> str:
         source=format_source(report.trace),
         sections=[_view(section, charts[section.name]) for section in report.sections],
         facts=_facts(report),
-        glossary=GLOSSARY,
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(style, script),
