@@ -44,6 +44,8 @@ _Made = TypeVar("_Made")
 
 _MOST_NAMED: Final = 6
 _LONGEST_NAMED: Final = 40
+_LONG_WAIT_NS: Final = 100_000
+"""An idle device starts what was launched within some 10 µs; after ten times that it was not idle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +53,9 @@ class Scope:
     """What is analysed.
 
     `activities` are the device rows that belong to the scope (columns of DEVICE_SCHEMA plus `class`, `step` and
-    `end`); `overlapping` are all rows that touch the window, whoever launched them. `steps` has one row per
-    selected step: `step`, `name`, `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
+    `end`); `overlapping` are all rows that touch the window, whoever launched them; `earlier` are those that are left
+    out because they belong to work from before the recording. `steps` has one row per selected step: `step`, `name`,
+    `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
     are inferred, `inferred_from` names what from (a range, or a period of launches), and `inferred` tells it in words;
     None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins.
     """
@@ -65,6 +68,7 @@ class Scope:
     steps: pl.DataFrame
     activities: pl.DataFrame
     overlapping: pl.DataFrame
+    earlier: pl.DataFrame
     on_cpu: bool
     inferred_from: str | None = None
     inferred: str | None = None
@@ -191,10 +195,12 @@ def _numbered(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -> Scope:
     """The scope of a trace.
 
-    With `window="steps"` (the default): first start to last end of the activities that were launched in the
-    steps; a trace that marks no steps takes a range that is repeated and named like one, else a period in its
-    sequence of launches (`analyses.steps_inferred`), and without either falls back to the whole. Without a device, the steps themselves. With `window="trace"`: first to last activity of the
-    file, and no steps but those that are marked or asked for. An activity without a recorded launch belongs to the step during which it starts.
+    With `window="steps"` (the default) the window is that of the steps (`_window`). A trace that marks no steps takes a
+    range that is repeated and named like one, else a period in its sequence of launches (`analyses.steps_inferred`), and
+    without either falls back to the whole. With `window="trace"`: first to last activity of the file, and no steps but
+    those that are marked or asked for. An activity belongs to the step in which it was launched; without a recorded
+    launch, to the one in which it starts, except before the first activity with a launch: that is work from before the
+    recording.
 
     Raises UsageError for a step pattern that matches nothing.
     """
@@ -206,16 +212,20 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
         (pl.col("start") + pl.col("duration")).alias("end"), activity_class().alias("class")
     )
     steps, inferred = _steps_of(trace, rows, step, infer=window == "steps")
-    rows = rows.with_columns(step_at(steps, launch_times(trace, rows)))
+    launched = launch_times(trace, rows)
+    earlier = _before_recording(rows) if steps.height else pl.repeat(False, rows.height, eager=True)
+    of_step = step_at(steps, launched)
+    rows = rows.with_columns(of_step.set(earlier, None))
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
     chosen = _kept(rows, rows["step"].is_not_null()) if by_step else rows
     if by_step and not chosen.height:
         chosen, by_step = rows, False
     start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
-    if by_step and on_cpu:
-        # The host is the device here, and what it does in a step before its first operator is part of the step.
-        start, end = _int(steps["start"].min()), _int(steps["end"].max())
+    before = rows.clear()
+    if by_step:
+        before = rows.filter(rows["step"].is_null() & (earlier | pl.Series(launched < steps["start"][0])))
+        start, end = _window(trace, steps, chosen, before.clear() if on_cpu else before)
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     inferred = inferred if by_step else None
     source, words, periods = (
@@ -223,7 +233,41 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     )
     label = _label(trace, steps, words, by_step=by_step, has_activities=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
-    return Scope(trace, kind, label, start, end, steps, chosen, touching, on_cpu, source, words, periods)
+    return Scope(
+        trace, kind, label, start, end, steps, chosen, touching, before, on_cpu, source, words, periods
+    )
+
+
+def _before_recording(rows: pl.DataFrame) -> pl.Series:
+    """Which activities have no launch and start before the first of their device that has one.
+
+    The device still works on what was launched before the profiler began. A device without any launch tells nothing.
+    """
+    first = pl.col("start").filter(pl.col("launch_id").is_not_null()).min().over("device_id")
+    unlaunched = pl.col("launch_id").is_null() & (pl.col("start") < first)
+    return rows.select(unlaunched.fill_null(value=False)).to_series()
+
+
+def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.DataFrame) -> tuple[int, int]:
+    """Begin and end of the window of these steps, in ns (DEFINITIONS §1), given their activities and those before them.
+
+    It begins with the first step on the host, or at the end of earlier work on the device where that is later; and, if
+    the first activity waited long although nothing recorded kept its device busy, with that activity: then the device
+    worked on something from before the recording. It ends with the last step on the host, or with its last activity.
+    """
+    begin, end = _int(steps["start"].min()), max(_int(steps["end"].max()), _int(chosen["end"].max()))
+    devices = chosen["device_id"].unique()
+    busy_until = _int(before.filter(pl.col("device_id").is_in(devices.implode()))["end"].max())
+    first = chosen.sort("start").head(1)
+    starts = int(first["start"][0])
+    if busy_until < end:
+        begin = max(begin, busy_until)
+    call = trace.host.filter(pl.col("span_id") == first["launch_id"][0]).select(
+        (pl.col("start") + pl.col("duration")).alias("returned")
+    )
+    if call.height and starts - max(begin, call["returned"][0]) >= _LONG_WAIT_NS:
+        begin = starts
+    return begin, end
 
 
 def _steps_of(
@@ -259,14 +303,16 @@ def _kept(rows: pl.DataFrame, wanted: pl.Series) -> pl.DataFrame:
 def step_spans(scope: Scope) -> pl.DataFrame:
     """Each step with the device work that it launched: `step`, `span_start`, `span_end` in ns.
 
-    A span begins where the one before it ends, or at the step's own start if that is later, and ends with the last
-    activity that the step launched, or with its own end: so spans never overlap (torch-tb-profiler's steps).
+    A span begins where the one before it ends (the first: where the window begins), or at the step's own start if that
+    is later, and ends with the last activity that the step launched, or with its own end: so spans never overlap
+    (torch-tb-profiler's steps).
     """
     work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
     joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
     until = joined.select(pl.max_horizontal("end", "last").cum_max()).to_series()
+    first = scope.start if scope.window == "steps" else None
     begin = (
-        pl.DataFrame({"s": joined["start"], "p": until.shift(1)})
+        pl.DataFrame({"s": joined["start"], "p": until.shift(1, fill_value=first)})
         .select(pl.max_horizontal("s", "p"))
         .to_series()
     )
@@ -283,8 +329,8 @@ def _label(
         return f"{what}, first to last activity"
     told = "" if inferred is None else f" ({inferred})"
     if steps.height == 1:
-        return f"the activities of {steps['name'][0]}{told}"
-    return f"the activities of {format_count(steps.height)} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
+        return f"{steps['name'][0]}{told}"
+    return f"{format_count(steps.height)} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
 
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:

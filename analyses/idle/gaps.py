@@ -24,9 +24,11 @@ _AT_ONCE_NS = 1_500
 
 def device_gaps(scope: Scope) -> pl.DataFrame:
     """One row per maximal gap: `gap_id`, `device_id`, `start`, `end`, and of the activity that ends it `ended_by`,
-    `stream_id`, `launch_id` and `launched` (when its launch call began); null at the end of the window.
+    `stream_id`, `launch_id`, `launched` and `returned` (begin and end of its launch call).
 
-    Of several activities that end a gap at one time it is the one that was launched first.
+    Of several activities that end a gap at one time it is the one that was launched first. At the end of the window
+    there is none: `ended_by` is null, and since the host launched nothing until then, `launched` is the window's end,
+    and `launch_id` the device's last launch, whose thread tells what the host did; null if no launch is recorded.
     """
     parts = []
     for device in scope.device_ids:
@@ -34,7 +36,11 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
         parts.append(pl.DataFrame({"device_id": device, "start": gaps.starts, "end": gaps.ends}))
     schema = dict.fromkeys(("device_id", "start", "end"), pl.Int64)
     gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(pl.Int64) for part in parts]])
-    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    calls = scope.trace.host.select(
+        pl.col("span_id").alias("launch_id"),
+        pl.col("start").alias("launched"),
+        (pl.col("start") + pl.col("duration")).alias("returned"),
+    )
     ends = gaps_.select("device_id", "end")
     first = (
         scope.overlapping.filter(pl.col("duration") > 0)
@@ -45,8 +51,22 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
         .unique(["device_id", "start"], keep="first", maintain_order=True)
         .rename({"start": "end"})
     )
-    joined = gaps_.join(first, on=["device_id", "end"], how="left", maintain_order="left")
-    return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.all())
+    last = (
+        scope.overlapping.select("device_id", "launch_id")
+        .join(calls, on="launch_id")
+        .sort("launched", "launch_id")
+        .group_by("device_id")
+        .agg(pl.col("launch_id").last().alias("last_launch"))
+    )
+    joined = gaps_.join(first, on=["device_id", "end"], how="left", maintain_order="left").join(
+        last, on="device_id", how="left", maintain_order="left"
+    )
+    at_end = pl.col("ended_by").is_null() & pl.col("last_launch").is_not_null()
+    joined = joined.with_columns(
+        pl.when(at_end).then("last_launch").otherwise("launch_id").alias("launch_id"),
+        *(pl.when(at_end).then("end").otherwise(name).alias(name) for name in ("launched", "returned")),
+    )
+    return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.exclude("last_launch"))
 
 
 def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:

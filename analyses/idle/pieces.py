@@ -23,6 +23,9 @@ from tracekit.trace import Schema
 __all__ = ["PIECE_COLUMNS", "idle_pieces"]
 
 _C = CAUSE_NUMBER
+_NEVER = np.iinfo(np.int64).min
+_LATENCY_NS = (10_000, 100_000)
+"""The least and the most that is taken for the latency of a launch."""
 
 PIECE_COLUMNS: Schema = {
     "device_id": pl.Int64,
@@ -64,8 +67,10 @@ class _Places:
 def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
     """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
     causes = span_causes(scope.trace, owners.model)
+    latency = _latency(gaps)
+    gaps = gaps.with_columns(_host_until(latency))
     host = _host_part(scope, owners, gaps, causes)
-    rest, dependency = _rest(scope, gaps)
+    rest, dependency = _rest(scope, gaps, latency)
     main = _main_threads(scope, owners, gaps)
     places = [_at_spans(owners, host, main, causes), _at_activities(scope, owners, gaps, rest, main, causes)]
     rows, place = _joined([host, rest]), _joined(places)
@@ -114,8 +119,27 @@ def _joined(parts: list[_Columns]) -> _Columns:
 # -- the host was late -----------------------------------------------------------------------------
 
 
+def _latency(gaps: pl.DataFrame) -> int:
+    """The time from a launch to its start on an idle device, in ns: the median of the gaps, within reason."""
+    late = gaps.filter((pl.col("launched") > pl.col("start")) & (pl.col("launched") < pl.col("end")))
+    median = (late["end"] - late["launched"]).median()
+    return round(float(np.clip(float(str(median or 0)), *_LATENCY_NS)))
+
+
+def _host_until(latency: int) -> pl.Expr:
+    """`until`: up to when the host kept the device waiting; null without a launch.
+
+    Until the launch, if the device was idle then; if the call took longer than a launch does, or still ran when the
+    device became idle, until the call returned.
+    """
+    blocks = pl.col("returned") - pl.col("launched") > latency
+    late = pl.col("launched") > pl.col("start")
+    until = pl.when(late & ~blocks).then("launched").otherwise("returned")
+    return until.clip(pl.col("start"), pl.col("end")).alias("until")
+
+
 def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
-    """The time of gaps before the launch of the activity at their end, by what the host did."""
+    """The time of gaps in which the host was late, by what it did."""
     stack = owners.model.stack
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     if scope.on_cpu:  # an operator is its own launch
@@ -123,9 +147,8 @@ def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: Sp
         main = _stepping_thread(owners)
         thread = np.full(late.size, main, dtype=np.int64)
     else:
-        launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
-        late = np.flatnonzero(launched > start)
-        end = np.minimum(launched, end)
+        end = gaps["until"].fill_null(_NEVER).to_numpy()
+        late = np.flatnonzero(end > start)
         launch = gaps["launch_id"].gather(late).to_numpy().astype(np.int64)
         thread = stack.thread[launch]
     pieces = timeline(stack, thread).split(thread, start[late], end[late])
@@ -144,27 +167,43 @@ def _stepping_thread(owners: Attribution) -> int:
 # -- and when it was not ---------------------------------------------------------------------------
 
 
-def _rest(scope: Scope, gaps: pl.DataFrame) -> tuple[_Rows, pl.Series]:
-    """The time of gaps after the launch, and for each gap the text of the dependency at its end."""
+def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Series]:
+    """The time of gaps after the host's part, and for each gap the text of the dependency at its end.
+
+    For a launch latency after the call it is that; the rest has another cause.
+    """
     none = pl.Series([None] * gaps.height, dtype=pl.String)
     if scope.on_cpu or not gaps.height:
         nothing = np.zeros(0, dtype=np.int64)
         return _Rows(nothing, nothing, nothing, nothing, nothing), none
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     linked = gaps["launched"].is_not_null().to_numpy()
-    launched = gaps["launched"].fill_null(np.iinfo(np.int64).min).to_numpy()
-    late = launched > start
+    late = gaps["launched"].fill_null(_NEVER).to_numpy() > start
     waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)))
     waiting = np.zeros(gaps.height, dtype=bool)
     waiting[waits["gap_id"].to_numpy()] = True
     cause = np.where(end - start < KERNEL_GAP_NS, _C["kernel_gap"], _C["unexplained"])
     cause = np.where(waiting, _C["dependency"], cause)
-    cause = np.where(late, _C["launch_latency"], cause)
     cause = np.where(linked, cause, _C["not_captured"])
-    begin = np.where(late, np.minimum(launched, end), start)
-    span = np.where(late, gaps["launch_id"].fill_null(-1).to_numpy(), -1)
-    remaining = np.flatnonzero(end > begin)
-    rows = _Rows(remaining, begin[remaining], end[remaining], cause[remaining], span[remaining])
+    begin = gaps["until"].fill_null(gaps["start"]).to_numpy()
+    started = np.where(
+        late, end, np.clip(gaps["returned"].fill_null(_NEVER).to_numpy() + latency, begin, end)
+    )
+    started = np.where(linked, started, begin)
+    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    waited, after = np.flatnonzero(started > begin), np.flatnonzero(end > started)
+    rows = _joined(
+        [
+            _Rows(
+                waited,
+                begin[waited],
+                started[waited],
+                np.full(waited.size, _C["launch_latency"]),
+                launch[waited],
+            ),
+            _Rows(after, started[after], end[after], cause[after], np.full(after.size, -1)),
+        ]
+    )
     return rows, _named_sources(scope, gaps, waits)
 
 
