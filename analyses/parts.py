@@ -19,7 +19,6 @@ from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.steps import DATA_LOADER, steps
 from tracekit.facts.units import count_of
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
@@ -36,8 +35,14 @@ __all__ = [
     "selected_compute",
 ]
 
-LEAD_IN_SHARE: Final = 0.05
-"""From this share on, the host's work before the first device activity counts as part of the steps."""
+_WAIT_OF: Final = {
+    "data_loading": "loading",
+    "dependency": "queued",
+    "kernel_gap": "queued",
+    "unexplained": "queued",
+    "not_captured": "unknown",
+}
+"""What the device waited for, by the cause of its idle time; all other causes are the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +92,13 @@ class ProcessorParts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceParts:
-    """Times in ns of the busiest device. `compute + communication + memory + idle = basis`; the five waits sum to `idle`."""
+    """Times in ns of the busiest device. `compute + communication + memory + idle = basis`; the four waits sum to `idle`."""
 
     who: str
     """The device as a sentence begins with it."""
     device_id: int
     basis: int
-    """The window, or the window with the lead-in before it."""
+    """The window."""
     basis_name: str
     compute: int
     other_compute: int
@@ -104,10 +109,10 @@ class DeviceParts:
     host_wait: int
     queued_wait: int
     unknown_wait: int
+    before: int
+    """What the device worked before the window on work from before the recording."""
     lead_in: int
-    """From the start of the first step to the first device activity, where that is a twentieth of the whole or more; else 0."""
-    lead_in_host: int
-    """What of the lead-in did not pass in the data loader."""
+    """What of the window had passed before the device's first activity."""
     causes_known: bool
     """Some activity has a launch."""
     launch_calls: bool
@@ -116,8 +121,6 @@ class DeviceParts:
     devices: int
     streams: int
     """Of this device."""
-    window: int
-    """The window alone."""
 
     @property
     def busy(self) -> int:
@@ -193,35 +196,29 @@ def _device_parts(scope: Scope) -> DeviceParts:
     row = devices.sort("busy_ns", descending=True).row(0, named=True)
     device = int(row["device_id"])
     marked = scope.steps if scope.window == "steps" else scope.steps.clear()
-    before = max(0, scope.start - int(marked["start"][0])) if marked.height else 0
-    lead_in = before if before >= LEAD_IN_SHARE * (before + scope.duration) else 0
-    host, queued, unknown = _waits(scope, device)
-    # What is idle before the first or after the last activity of this device has no activity that ends it.
-    unknown += int(row["idle_ns"]) - host - queued - unknown
-    host += lead_in
-    loading = min(_data_loading(scope, 0 if lead_in else before), host)
-    loaded_first = _loading_before(scope, lead_in) if lead_in and loading else 0
+    waits = _waits(scope, device)
+    earlier = scope.earlier.filter(pl.col("device_id") == device)
+    worked = scope.intervals(device)
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {device}",
         device_id=device,
-        basis=scope.duration + lead_in,
-        basis_name=_basis_name(marked.height, lead_in),
+        basis=scope.duration,
+        basis_name=_basis_name(marked.height),
         compute=int(row["compute_ns"]),
         other_compute=int(row["compute_ns"]) - selected_compute(scope, device),
         communication=int(row["exposed_communication_ns"]),
         memory=int(row["exposed_memory_ns"]),
-        data_loading=loading,
-        host_wait=host - loading,
-        queued_wait=queued,
-        unknown_wait=unknown,
-        lead_in=lead_in,
-        lead_in_host=min(lead_in - loaded_first, host - loading),
+        data_loading=waits["loading"],
+        host_wait=waits["host"],
+        queued_wait=waits["queued"],
+        unknown_wait=waits["unknown"],
+        before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,
+        lead_in=int(worked.starts[0]) - scope.start,
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         launch_calls=has_launch_calls(scope.trace),
         has_steps=marked.height > 0,
         devices=devices.height,
         streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),
-        window=scope.duration,
     )
 
 
@@ -235,55 +232,17 @@ def selected_compute(scope: Scope, device: int | None = None) -> int:
     return IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
 
 
-def _loading_before(scope: Scope, lead_in: int) -> int:
-    """The time of the data loader in the lead-in, in ns."""
-    spans = scope.trace.host.filter(pl.col("name").cast(pl.String).str.contains(DATA_LOADER))
-    low = scope.start - lead_in
-    starts, ends = spans["start"].to_numpy(), (spans["start"] + spans["duration"]).to_numpy()
-    return IntervalSet.of(starts.clip(low, scope.start), ends.clip(low, scope.start)).measure
+def _basis_name(count: int) -> str:
+    return f"the window of {count_of(count, 'step')}" if count else "the window"
 
 
-def _basis_name(count: int, lead_in: int) -> str:
-    if not count:
-        return "the window"
-    what = count_of(count, "step")
-    return what if lead_in else f"the window of {what}"
-
-
-def _waits(scope: Scope, device: int) -> tuple[int, int, int]:
-    """The device's idle gaps by what ended each: launched late by the host, launched before, launch unknown.
-
-    A stream that waits while another works is not idle time of the device, so the gaps per stream cannot tell.
-    """
-    host = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
-    rows = (
-        scope.overlapping.filter(pl.col("device_id") == device)
-        .select("start", "end", "launch_id")
-        .sort("start")
-    )
-    gaps = (
-        rows.with_columns(pl.col("end").cum_max().shift(1).alias("free"))
-        .filter(
-            (pl.col("start") > pl.col("free"))
-            & (pl.col("free") >= scope.start)
-            & (pl.col("start") <= scope.end)
-        )
-        .join(host, on="launch_id", how="left")
-    )
-    length = pl.col("start") - pl.col("free")
-    late, unknown = pl.col("launched") > pl.col("free"), pl.col("launched").is_null()
-    row = gaps.select(
-        length.filter(late).sum().alias("host"),
-        length.filter(~late & ~unknown).sum().alias("queued"),
-        length.filter(unknown).sum().alias("unknown"),
-    ).row(0)
-    return int(row[0]), int(row[1]), int(row[2])
-
-
-def _data_loading(scope: Scope, before: int) -> int:
-    """Time of the steps in which only the data loader ran, in ns, less what passed `before` the window."""
-    loading = steps(scope).table["data_loader_ns"]
-    return int(loading.sum()) - min(before, int(loading[0])) if loading.len() else 0
+def _waits(scope: Scope, device: int) -> dict[str, int]:
+    """The device's idle time by the kind of wait (`_WAIT_OF`), in ns."""
+    causes = idle(scope).by_cause.filter(pl.col("device_id") == device)
+    waits = dict.fromkeys(("loading", "host", "queued", "unknown"), 0)
+    for cause, ns in causes.select("cause", "total_ns").rows():
+        waits[_WAIT_OF.get(cause, "host")] += ns
+    return waits
 
 
 # -- laws of conservation ---------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Steps(Result):
     `outlier`, `span_start` and `span_ns` (the step with the device work that it launched), and its composition, `kernel_ns` to
     `other_ns`, whose sum is `span_ns`."""
     composition: pl.DataFrame
-    """The same parts over all steps together, or over the whole trace if it has no steps: `part`, `total_ns`, `share`."""
+    """The same parts over all steps together: `part`, `total_ns`, `share`. Empty without steps."""
     mean_ns: float | None
     """The mean."""
     median_ns: float | None
@@ -92,7 +92,6 @@ def steps(scope: Scope | Trace) -> Steps:
 def _steps(scope: Scope) -> Steps:
     trace = scope.trace
     table = _table(scope)
-    whole = _composition_of(scope, table)
     times = table["time_ns"].to_numpy()
     mean = float(times.mean()) if times.size else None
     spread = float(times.std(ddof=1)) if times.size > 1 else None
@@ -102,7 +101,7 @@ def _steps(scope: Scope) -> Steps:
         if table.height
         else f"no steps; add {flag_for('steps', trace.meta.format)}, or select ranges with --step",
         table=table,
-        composition=whole,
+        composition=_composition_of(table),
         mean_ns=mean,
         median_ns=float(np.median(times)) if times.size else None,
         trimmed_mean_ns=trimmed_mean(times),
@@ -138,17 +137,11 @@ def _table(scope: Scope) -> pl.DataFrame:
     )
 
 
-def _composition_of(scope: Scope, table: pl.DataFrame) -> pl.DataFrame:
-    """The parts of all steps together; without steps, of the time from the first to the last thing recorded."""
-    if table.height:
-        sums = {part: int(table[f"{part}_ns"].sum()) for part in PARTS}
-    else:
-        low, high = scope.host_window()
-        if scope.activities.height:
-            low, high = min(low, scope.start), max(high, scope.end)
-        sums = {part: found.measure for part, found in _composition(scope, low, high).items()}
+def _composition_of(table: pl.DataFrame) -> pl.DataFrame:
+    """The parts of all steps together."""
+    sums = {part: int(table[f"{part}_ns"].sum()) for part in PARTS}
     total = sum(sums.values())
-    rows = [(part, ns, ns / total if total else None) for part, ns in sums.items()]
+    rows = [(part, ns, ns / total if total else None) for part, ns in sums.items() if table.height]
     return pl.DataFrame(
         rows, schema={"part": pl.String, "total_ns": pl.Int64, "share": pl.Float64}, orient="row"
     )

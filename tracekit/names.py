@@ -211,6 +211,16 @@ _UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(HOME_FOLDER)
 
 
+def short_frame(frame: str) -> str:
+    """A frame of Python code with the last folder of its path only, which is enough to recognise the file.
+
+    >>> short_frame("/home/me/project/src/data/video.py(40): decode")
+    'data/video.py(40): decode'
+    """
+    path, colon, function = frame.partition("): ")
+    return "/".join(path.replace("\\", "/").split("/")[-2:]) + colon + function
+
+
 def clean(text: str) -> str:
     r"""The text on one line, without control and direction characters, home folders written as `~`.
 

@@ -40,8 +40,8 @@ def _by(column: str, what: str) -> TableView:
 TABLES: Final = {
     "by_cause": TableView(
         "Idle time by cause",
-        "device_id cause total_ns share gaps",
-        titles={"share": "of the window"},
+        "device_id cause total_ns share gaps call",
+        titles={"share": "of the window", "call": "mostly in"},
         processor_title="Time outside operators by cause",
         main=True,
     ),
@@ -62,10 +62,10 @@ TABLES: Final = {
     "device_gaps": TableView(
         "Longest gaps of a whole device, with their causes",
         (
-            "device_id stream_id start duration_ns cause cause_ns operator layer frame range "
+            "device_id stream_id start duration_ns cause cause_ns operator layer frame call range "
             "dependency name activity_id"
         ),
-        short="start duration_ns cause operator layer range frame",
+        short="start duration_ns cause operator layer range call",
         titles={"duration_ns": "gap", "name": "ended by", "cause_ns": "of this cause"},
         processor_title="Longest stretches without an operator, with their causes",
     ),

@@ -24,6 +24,7 @@ from tracekit.analyses.attribution.layer_ranges import counting
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses.idle.pieces import idle_pieces
+from tracekit.analyses.idle.places import Calls
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import NOT_A_LAYER
@@ -31,12 +32,14 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
-from tracekit.trace import Trace
+from tracekit.trace import Schema, Trace
 
 __all__ = ["LISTED_GAPS", "IdleCauses", "IdleTables", "cause_name", "idle_causes"]
 
 LISTED_GAPS = 100
 """The number of rows in the tables of longest gaps."""
+_PLACED_GAPS = 10
+"""The longest gaps, for which the innermost call is looked up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,7 +47,8 @@ class IdleTables(Result):
     """The idle time of whole devices by cause: the time in which none of a device's streams worked."""
 
     by_cause: pl.DataFrame
-    """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`."""
+    """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`, and `call`, the innermost frame of Python code
+    that holds more than half of this time (null: none, or no stacks)."""
     by_layer: pl.DataFrame
     """`layer` (null: in none) and `cause`, over all devices, with `total_ns` and `share` of the idle time."""
     by_operator: pl.DataFrame | None
@@ -77,7 +81,8 @@ class IdleCauses(IdleTables):
     pieces of a device sum to its `idle_ns` in `breakdown`."""
     gaps: pl.DataFrame
     """Each gap with its length `duration_ns`, its main `cause`, the `cause_ns` of that, the `operator`, `layer`, `frame`, `range`
-    and `dependency` of the largest piece of that cause, and the activity that ended it (`name`, `stream_id`, `activity_id`; null
+    and `dependency` of the largest piece of that cause, the innermost `call` that holds more than half of the gap (of the ten
+    longest), and the activity that ended it (`name`, `stream_id`, `activity_id`; null
     at the end of the window); longest first."""
     layers: pl.DataFrame
     """The layer table of the attribution."""
@@ -103,19 +108,20 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     pieces = idle_pieces(scope, owners, gaps)
     named = _named(trace, owners, pieces)
     waits = host_code(trace, pieces)
+    calls_ = Calls.of(owners.model.stack, scope.duration)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     return IdleCauses(
         answer=_answer(scope, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
-        by_cause=_by_cause(scope, pieces),
+        by_cause=_by_cause(scope, pieces, calls_),
         by_layer=_grouped(named, "layer"),
         by_operator=None if scope.on_cpu else _grouped(named, "operator"),
         by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
         by_range=_grouped(_pooled(named), "range") if named["range"].is_not_null().any() else None,
         by_os_call=calls,
         by_function=functions,
-        gaps=_longest(scope, gaps, named),
+        gaps=_longest(scope, gaps, named, calls_),
         layers=owners.layers,
         idle_ns=int(pieces["duration_ns"].sum()),
     )
@@ -184,19 +190,31 @@ def _pooled(named: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_cause(scope: Scope, pieces: pl.DataFrame) -> pl.DataFrame:
+def _by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> pl.DataFrame:
     window = scope.duration
     share = pl.col("total_ns") / window if window else pl.lit(None, dtype=pl.Float64)
     return (
-        pieces.group_by("device_id", "cause")
+        pieces.join(_calls(pieces, calls, "device_id", "cause"), on=["device_id", "cause"], how="left")
+        .group_by("device_id", "cause")
         .agg(
             pl.col("duration_ns").sum().alias("total_ns"),
             pl.col("gap_id").n_unique().cast(pl.Int64).alias("gaps"),
+            pl.col("call").first(),
         )
         .with_columns(share.alias("share"))
         .sort("device_id", "total_ns", "cause", descending=[False, True, False])
-        .select("device_id", pl.col("cause").cast(pl.String), "total_ns", "share", "gaps")
+        .select("device_id", pl.col("cause").cast(pl.String), "total_ns", "share", "gaps", "call")
     )
+
+
+def _calls(pieces: pl.DataFrame, calls: Calls, *by: str) -> pl.DataFrame:
+    """The innermost `call` of each group of pieces."""
+    rows = []
+    for key, mine in pieces.group_by(by):
+        spans = mine["span_id"].fill_null(-1).to_numpy()
+        rows.append((*key, calls.innermost(spans, mine["duration_ns"].to_numpy())))
+    schema: Schema = {**{name: pieces.schema[name] for name in by}, "call": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
@@ -213,7 +231,7 @@ def _grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
     )
 
 
-def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: Calls) -> pl.DataFrame:
     """The longest gaps, each with its largest cause and the largest piece of that cause."""
     longest = (
         gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
@@ -230,15 +248,18 @@ def _longest(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame) -> pl.DataFr
         .sort("cause_ns", "cause", descending=[True, False])
         .unique("gap_id", keep="first", maintain_order=True)
     )
+    few = longest.head(_PLACED_GAPS).select("gap_id")
+    placed = _calls(pieces.join(few, on="gap_id", how="semi"), calls, "gap_id")
     rows = scope.activities if scope.on_cpu else scope.trace.device
     names = rows.select(pl.col("activity_id").alias("ended_by"), "name")
     return (
         longest.join(main, on="gap_id", how="left", maintain_order="left")
+        .join(placed, on="gap_id", how="left", maintain_order="left")
         .join(names, on="ended_by", how="left", maintain_order="left")
         .select(
             *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
             pl.col("operator").cast(pl.String),
-            *("layer", "frame", pl.col("range").cast(pl.String), "dependency"),
+            *("layer", "frame", "call", pl.col("range").cast(pl.String), "dependency"),
             pl.col("name").cast(pl.String),
             pl.col("ended_by").alias("activity_id"),
         )

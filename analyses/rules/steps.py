@@ -36,16 +36,16 @@ _IN_PROCESS: Final = Advice(
 def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     """The step waits for its next batch.
 
-    The time of the data loader counts only while no device works and no runtime call runs (the composition of
-    `analyses.steps`), so hidden loading costs nothing. The idle time that loading causes (`analyses.idle.causes`) counts
-    instead if it is longer, because stacks show loading that no range marks.
+    Only the idle time of the device counts that loading causes (`analyses.idle.causes`), so hidden loading costs nothing.
+    Without a device, the time of the loader counts with the operators in it (the composition of `analyses.steps`).
 
-    Fires when data loading that nothing hides takes `LEAST_SHARE` of the steps or more.
+    Fires when data loading that nothing hides takes `LEAST_SHARE` of the window or more.
     """
-    loading = int(result.composition.filter(pl.col("part") == "data_loader")["total_ns"].sum())
-    total = int(result.composition["total_ns"].sum())
     idle = caused_idle(scope, "data_loading")
-    loading = max(loading, min(idle.ns, total))
+    loading, total = idle.ns, scope.duration
+    if scope.on_cpu:
+        loader = result.composition.filter(pl.col("part") == "data_loader")
+        loading = min(max(loading, int(loader["total_ns"].sum())), total)
     if not total or loading / total < LEAST_SHARE:
         return None
     names = scope.host("annotation")["name"].cast(pl.String)
@@ -54,7 +54,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     each = f" in {count_of(steps, 'step')}, {format_ns(loading / steps)} a step" if steps else ""
     where = "" if scope.on_cpu else ", while no device worked"
     return Evidence(
-        title=f"Data loading takes {format_share(loading / total)} of the {'steps' if steps else 'time'}",
+        title=f"Data loading takes {format_share(loading / total)} of the time",
         text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{each}{where}{idle.where}.",
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),

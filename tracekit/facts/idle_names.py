@@ -19,6 +19,7 @@ __all__ = [
     "COMPILING_SPAN",
     "DATA_FRAME",
     "DATA_OPERATOR",
+    "FORWARDING_FRAME",
     "LIBRARIES",
     "NOT_AN_OPERATOR",
     "PAGEABLE_COPY",
@@ -112,6 +113,12 @@ ASYNCHRONOUS_CALL_NS: Final = 10 * NS_PER_US
 
 PYTHON_FILE: Final = r"^(.+\.py)\(\d+\): "
 """A frame of Python code, `file.py(line): function`; built-in functions have none."""
+
+FORWARDING_FRAME: Final = (
+    r"(^|[/\\])torch[/\\](nn[/\\]modules[/\\](module|container)|utils[/\\]_\w+|_ops|overrides|_tensor|_dynamo[/\\]eval_frame"
+    r"|autograd[/\\]function)\.py|^(contextlib|functools|threading|runpy)\.py|(^|[/\\])(contextlib|functools)\.py"
+)
+"""Python frames that only lead to others."""
 
 LIBRARIES: Final = frozenset(
     {

@@ -160,13 +160,18 @@ def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     return Advice(title, words_for(words, scope), stake if stake > 0 else None)
 
 
-def lead_in_advice(ns: int, scope: Scope) -> Advice:
-    """What to do when the host works for a long time before the device starts."""
-    words = Words(
-        f"It worked alone for {format_ns(ns)}, for example on preprocessing, data loading or initialisation. "
-        "To see where, record {names}.",
-        flags=("--stack",),
-    )
+def lead_in_advice(ns: int, call: str | None, scope: Scope) -> Advice:
+    """What to do when the host works for a long time, mostly in this `call`, before the device starts."""
+    if call is not None:
+        words = Words(
+            f"It worked alone for {format_ns(ns)}, most of it in {call}. Do this work ahead of time, in other processes or threads, or on the device."
+        )
+    else:
+        words = Words(
+            f"It worked alone for {format_ns(ns)}, for example on preprocessing, data loading or initialisation. "
+            "To see where, record {names}.",
+            flags=("--stack",),
+        )
     return Advice("See what the host does before the device's first activity", words_for(words, scope), ns)
 
 

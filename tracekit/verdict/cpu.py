@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.parts import ProcessorParts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import CPU_DEVICE, Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.names import category_name
 from tracekit.verdict.advice import Owned, choose, general, python_advice
@@ -85,7 +85,7 @@ def _pattern(
     worst = max(explaining, key=lambda finding: finding.ns_at_stake or 0, default=None)
     if worst is None or (worst.ns_at_stake or 0) < max(PATTERN_SHARE * basis, PATTERN_PART * largest):
         return None
-    place = where(results, "data_loading") if worst.id == "data_loading" else ""
+    place = where(results, "data_loading", CPU_DEVICE) if worst.id == "data_loading" else ""
     return (
         f"No device was captured. In the window of {format_ns(basis)}, the processors spent "
         f"{format_share((worst.ns_at_stake or 0) / basis)} of the time on {patterns[worst.id]}{place}."

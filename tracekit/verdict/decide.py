@@ -32,7 +32,7 @@ from tracekit.verdict.advice import (
     top_kernels_advice,
 )
 from tracekit.verdict.cpu import on_processors
-from tracekit.verdict.idle_words import in_long_gaps, main_cause, where
+from tracekit.verdict.idle_words import first_call, in_long_gaps, main_cause, where
 from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
@@ -50,6 +50,8 @@ SHORT_SHARE: Final = 0.5
 
 LEAD_IN_PART: Final = 0.5
 """If this part of the wait for the host lies before the first activity, the advice is about that time."""
+LEAD_IN_SHARE: Final = 0.05
+"""A shorter time before the first activity is not worth a note."""
 
 WARM_UP_SHARE: Final = 0.3
 """From this share of the basis on, first-time work makes the figures those of a warm-up."""
@@ -154,7 +156,7 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
-    place = where(results, "data_loading")
+    place = where(results, "data_loading", parts.device_id)
     yield _Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{place}")
     # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
@@ -176,7 +178,7 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
 
 def _leads_in(parts: DeviceParts) -> bool:
     """Whether the host was late mostly before the device did anything."""
-    return parts.lead_in_host > 0 and parts.lead_in_host >= LEAD_IN_PART * parts.host_wait
+    return parts.lead_in >= max(LEAD_IN_PART * parts.host_wait, LEAD_IN_SHARE * parts.basis)
 
 
 def _launch_bound(results: Tables) -> bool:
@@ -229,9 +231,6 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         if worst.ns >= 0.1 * parts.basis:
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."
-    if bound == "host-bound" and _leads_in(parts):
-        alone = format_share(parts.lead_in_host / parts.basis)
-        return f"{start}; the host worked alone for {alone}, before the device's first activity."
     return f"{start}; {clause}." if clause else f"{start}."
 
 
@@ -254,10 +253,13 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
             "say little about the steady state."
         )
-    if parts.lead_in:
+    if parts.lead_in >= LEAD_IN_SHARE * parts.basis:
+        share = format_share(parts.lead_in / parts.basis)
+        yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
+    if parts.before:
         yield (
-            f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} passed before the device's first activity. "
-            f"The sections below cover the {format_ns(parts.window)} after that."
+            f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
+            "before these steps. This work is left out."
         )
     second = losses[1]
     if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
@@ -270,8 +272,6 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             else "No launch calls were captured"
         )
         yield f"{what}, so the trace does not show what the device waited for."
-    if bound == "compute-bound" and not parts.has_steps:
-        yield "The trace marks no steps, so host work before the first activity does not count."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
 
@@ -302,7 +302,7 @@ def _advice(
 ) -> tuple[Advice, ...]:
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
-        first = [lead_in_advice(parts.lead_in_host, scope)]
+        first = [lead_in_advice(parts.lead_in, first_call(results, parts.device_id), scope)]
     if bound == "compute-bound":  # the part of a computation that could be saved is unknown
         fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
     else:

@@ -10,9 +10,9 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.units import NS_PER_US, format_share
-from tracekit.names import shorten_name
+from tracekit.names import short_frame, shorten_name
 
-__all__ = ["MOSTLY", "in_long_gaps", "main_cause", "where"]
+__all__ = ["MOSTLY", "first_call", "in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
@@ -50,8 +50,8 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
         return ""
     cause, ns, _ = causes[0]
     if cause == "data_loading":  # the name of the loss already says so
-        return where(results, cause)
-    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause)}"
+        return where(results, cause, device_id)
+    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause, device_id)}"
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
@@ -67,15 +67,23 @@ def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[st
     return causes.sort("total_ns", descending=True, maintain_order=True).rows()
 
 
-def where(results: Mapping[str, Result], cause: str) -> str:
+def first_call(results: Mapping[str, Result], device_id: int) -> str | None:
+    """The innermost call of Python code in the gap before the device's first activity; None if it is unknown."""
+    gaps = results["idle"].tables()["device_gaps"].filter(pl.col("device_id") == device_id).sort("start")
+    call, frame = gaps.select("call", "frame").row(0) if gaps.height else (None, None)
+    return _called(call, frame)
+
+
+def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
     """` in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
 
-    The place is the line of code or the range, else the layer. The operator follows in parentheses, and if no line is
-    known, so does the function that most samples show.
+    The place is the innermost call of Python code, and the line of the user's code that led to it; else the range, else
+    the layer. The operator follows in parentheses, and if no line is known, so does the function that most samples show.
     """
     frame, range_, layer, operator = (
         _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
     )
+    frame = _called(_call(results, cause, device_id), frame)
     in_layer = f"layer {layer}" if layer and not layer.startswith("<") else None
     # If the range is a layer, the path of the layer names it.
     in_range = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
@@ -85,6 +93,20 @@ def where(results: Mapping[str, Result], cause: str) -> str:
     if place and inner:
         return f" in {place} ({inner})"
     return f" in {place or inner}" if place or inner else ""
+
+
+def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:
+    rows = results["idle"].tables()["by_cause"]
+    calls = rows.filter((pl.col("device_id") == device_id) & (pl.col("cause") == cause))["call"]
+    return calls[0] if calls.len() else None
+
+
+def _called(call: str | None, frame: str | None) -> str | None:
+    """A call, and the line of the user's code that led to it; None without both."""
+    if call is None or frame is None or call == frame:
+        one = call or frame
+        return None if one is None else short_frame(one)
+    return f"{short_frame(call)}, called from {short_frame(frame)}"
 
 
 def _sampled(results: Mapping[str, Result]) -> str | None:
@@ -103,4 +125,4 @@ def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
     total = int(rows["total_ns"].sum())
     if not total or int(rows["total_ns"][0]) < MOSTLY * total or rows[by][0] is None:
         return None
-    return shorten_name(rows[by][0], LONGEST)
+    return rows[by][0] if by == "frame" else shorten_name(rows[by][0], LONGEST)
