@@ -53,8 +53,8 @@ class Scope:
     """What is analysed.
 
     `activities` are the device rows that belong to the scope (columns of DEVICE_SCHEMA plus `class`, `step` and
-    `end`); `overlapping` are all rows that touch the window, whoever launched them; `earlier` are those that are left
-    out because they belong to work from before the recording. `steps` has one row per selected step: `step`, `name`,
+    `end`); `overlapping` are all rows that touch the window, whoever launched them; `earlier` are those on which a device
+    still worked that were launched before the recording, or before the steps: they are left out. `steps` has one row per selected step: `step`, `name`,
     `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
     are inferred, `inferred_from` names what from (a range, or a period of launches), and `inferred` tells it in words;
     None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins.
@@ -224,7 +224,9 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
     before = rows.clear()
     if by_step:
-        before = rows.filter(rows["step"].is_null() & (earlier | pl.Series(launched < steps["start"][0])))
+        first = steps["start"][0]
+        late = pl.Series(launched < first) & (rows["end"] > first)
+        before = rows.filter(rows["step"].is_null() & (earlier | late))
         start, end = _window(trace, steps, chosen, before.clear() if on_cpu else before)
     touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     inferred = inferred if by_step else None
@@ -262,11 +264,10 @@ def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.
     starts = int(first["start"][0])
     if busy_until < end:
         begin = max(begin, busy_until)
-    call = trace.host.filter(pl.col("span_id") == first["launch_id"][0]).select(
-        (pl.col("start") + pl.col("duration")).alias("returned")
-    )
-    if call.height and starts - max(begin, call["returned"][0]) >= _LONG_WAIT_NS:
-        begin = starts
+    launch = first["launch_id"][0]
+    if launch is not None:
+        returned = _int(trace.host["start"][launch]) + _int(trace.host["duration"][launch])
+        begin = starts if starts - max(begin, returned) >= _LONG_WAIT_NS else begin
     return begin, end
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "clean",
     "clean_frame",
     "fused_operators",
+    "short_frame",
     "shorten_name",
     "unbroken",
 ]

@@ -68,7 +68,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
     """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
     causes = span_causes(scope.trace, owners.model)
     latency = _latency(gaps)
-    gaps = gaps.with_columns(_host_until(latency))
+    gaps = gaps.with_columns(_returned(gaps, causes)).with_columns(_host_until(latency))
     host = _host_part(scope, owners, gaps, causes)
     rest, dependency = _rest(scope, gaps, latency)
     main = _main_threads(scope, owners, gaps)
@@ -124,6 +124,13 @@ def _latency(gaps: pl.DataFrame) -> int:
     late = gaps.filter((pl.col("launched") > pl.col("start")) & (pl.col("launched") < pl.col("end")))
     median = (late["end"] - late["launched"]).median()
     return round(float(np.clip(float(str(median or 0)), *_LATENCY_NS)))
+
+
+def _returned(gaps: pl.DataFrame, causes: SpanCauses) -> pl.Series:
+    """When each launch call let the device go: at its end; at its begin, if it waits for what it launched itself."""
+    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    waits = pl.Series(causes.of(launch) == _C["synchronisation"]) & gaps["ended_by"].is_not_null()
+    return gaps.select(pl.when(waits).then("launched").otherwise("returned").alias("returned")).to_series()
 
 
 def _host_until(latency: int) -> pl.Expr:

@@ -43,10 +43,11 @@ def in_steps(truth: Planted) -> list[Activity]:
     return chosen or truth.activities
 
 
-def both_windows(truth: Planted, trace: Trace) -> list[tuple[Scope, list[Activity]]]:
+def both_windows(truth: Planted, trace: Trace) -> list[tuple[Scope, list[Activity], tuple[int, int]]]:
+    of_steps = oracle.window_of_steps(truth.activities, truth.steps) if truth.steps else truth.window
     return [
-        (select(trace, window="trace"), truth.activities),
-        (select(trace), in_steps(truth)),
+        (select(trace, window="trace"), truth.activities, truth.window),
+        (select(trace), in_steps(truth), of_steps),
     ]
 
 
@@ -54,17 +55,33 @@ def both_windows(truth: Planted, trace: Trace) -> list[tuple[Scope, list[Activit
 def test_windows(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
     origin = trace.meta.origin_ns
-    for scope, activities in both_windows(truth, trace):
-        expected = min(a.start_ns for a in activities), max(a.end_ns for a in activities)
-        assert (scope.start + origin, scope.end + origin) == expected
+    for scope, activities, window in both_windows(truth, trace):
+        assert (scope.start + origin, scope.end + origin) == window
         assert scope.activities.height == len(activities)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_work_from_before_the_recording_is_left_out(seed: int, tmp_path: Path) -> None:
+    truth = generate(seed, orphans=3, steps=2)
+    trace = tracekit.read(write(truth, tmp_path / "t.json"))
+    scope, origin = select(trace), trace.meta.origin_ns
+    begin = truth.steps[0].start_ns
+    earlier = [
+        a
+        for a in truth.activities
+        if oracle.before_recording(a, truth.activities)
+        or ((a.launch_start_ns or begin) < begin < a.end_ns and a.step is None)
+    ]
+    assert len(earlier) >= 3
+    assert scope.earlier["start"].sort().to_list() == sorted(a.start_ns - origin for a in earlier)
+    assert (scope.start + origin, scope.end + origin) == oracle.window_of_steps(truth.activities, truth.steps)
+    assert scope.activities.join(scope.earlier, on="activity_id", how="semi").is_empty()
 
 
 @pytest.mark.quick(3)
 def test_breakdown_to_the_ns(case: tuple[Planted, Trace]) -> None:
     truth, trace = case
-    for scope, activities in both_windows(truth, trace):
-        window = min(a.start_ns for a in activities), max(a.end_ns for a in activities)
+    for scope, _, window in both_windows(truth, trace):
         rows = breakdown(scope).devices
         assert rows.height == truth.config.devices
         for row in rows.iter_rows(named=True):

@@ -23,24 +23,6 @@ def read(tmp_path: Path, **changes: object) -> Trace:
     return tracekit.read(write(generate(5, **changes), tmp_path / "t.json"))
 
 
-def test_data_loading_was_missed_in_traces_without_steps(tmp_path: Path) -> None:
-    truth = generate(5, steps=3)
-    loading = [s for s in truth.spans if s.name.startswith("enumerate(DataLoader)")]
-    assert loading
-    trace = tracekit.read(write(truth, tmp_path / "t.json"))
-    without = replace(
-        trace,
-        host=trace.host.with_columns(
-            pl.col("kind").cast(pl.String).replace("step", "annotation").cast(trace.host.schema["kind"])
-        ),
-    )
-    result = steps(without)
-    assert result.table.height == 0
-    parts = dict(result.composition.select("part", "total_ns").rows())
-    assert 0 < parts["data_loader"] <= sum(s.dur_ns for s in loading)
-    assert result.composition["share"].sum() == pytest.approx(1.0)
-
-
 def test_unknown_sizes_were_printed_as_zero_bytes(tmp_path: Path) -> None:
     trace = read(tmp_path, vendor="amd")
     blank = replace(trace, device=trace.device.with_columns(pl.lit(None, dtype=pl.Int64).alias("bytes")))

@@ -141,7 +141,7 @@ def test_a_real_run_without_workers_waits_for_data() -> None:
     result = idle(tracekit.read(path))
     assert result.by_cause["cause"][0] == "data_loading"
     assert result.by_cause["total_ns"][0] > 0.7 * result.device_idle_ns
-    assert result.answer.startswith("The device was idle for 393 ms: data loading 72")
+    assert result.answer.startswith("The device was idle for 462 ms: data loading 76")
 
 
 # -- against a naive split -------------------------------------------------------------------------

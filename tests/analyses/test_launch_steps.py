@@ -73,7 +73,7 @@ def test_a_training_loop_has_steps() -> None:
     scope = select(made.done())
     assert scope.inferred_from == "period of 71 launches in the launch sequence"
     assert scope.label == (
-        "the activities of 4 steps, step 0 to step 3 (inferred: a period of 71 launches in the launch sequence)"
+        "4 steps, step 0 to step 3 (inferred: a period of 71 launches in the launch sequence)"
     )
     assert starts(scope) == made.marks[:4]  # of the last one nothing tells the end
     assert scope.steps["end"].to_list() == made.marks[1:]

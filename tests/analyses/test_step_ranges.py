@@ -76,9 +76,7 @@ def test_names_of_steps_and_of_other_things() -> None:
 def test_a_repeated_range_is_the_step() -> None:
     scope = scope_of(loop())
     assert (scope.window, scope.inferred_from) == ("steps", "iter_#")
-    assert scope.label == (
-        'the activities of 5 steps, iter_0003 to iter_0007 (inferred from the range "iter_#")'
-    )
+    assert scope.label == ('5 steps, iter_0003 to iter_0007 (inferred from the range "iter_#")')
     assert scope.steps["step"].to_list() == [0, 1, 2, 3, 4]
     assert scope.steps["start"].to_list() == [(n + 1) * MS for n in range(5)]
     # The warm-up before them is in no step.

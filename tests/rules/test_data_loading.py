@@ -24,7 +24,7 @@ def two_steps(name: str, loading: int) -> Planted:
 def test_fires_on_loading_that_nothing_hides(name: str, advice: str) -> None:
     found = finding(two_steps(name, 3 * MS).trace(), "steps", "data_loading")
     assert found is not None
-    assert found.title == "Data loading takes 30.0 % of the steps"
+    assert found.title == "Data loading takes 30.0 % of the time"
     assert (
         found.evidence
         == "The data loader took 6.00 ms of 20.0 ms in 2 steps, 3.00 ms a step, while no device worked."

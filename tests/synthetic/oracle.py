@@ -85,6 +85,29 @@ def steps_window(activities: Sequence[Activity], numbers: Iterable[int] | None =
     )
 
 
+def before_recording(activity: Activity, activities: Sequence[Activity]) -> bool:
+    """Whether an activity has no launch, and runs before all of its device that have one."""
+    launched = [a.start_ns for a in activities if a.launch is not None and a.device == activity.device]
+    return activity.launch is None and activity.start_ns < min(launched, default=0)
+
+
+def window_of_steps(activities: Sequence[Activity], steps: Sequence[Step]) -> Interval:
+    """From the first step on the host, or the end of earlier work, to the last step on the host, or its last activity.
+
+    An activity that waited for 100 µs although nothing was left to run waited for work from before the recording.
+    """
+    begin = steps[0].start_ns
+    earlier = [
+        a for a in activities if before_recording(a, activities) or (a.launch_start_ns or begin) < begin
+    ]
+    own = [a for a in activities if a.step is not None and a not in earlier]
+    begin = max([begin, *(a.end_ns for a in earlier)])
+    first = min(own, key=lambda a: a.start_ns)
+    if first.launch_end_ns is not None and first.start_ns - max(begin, first.launch_end_ns) >= 100_000:
+        begin = first.start_ns
+    return begin, max(steps[-1].end_ns, *(a.end_ns for a in own))
+
+
 def step_of(time: int, steps: Sequence[Step]) -> int | None:
     """The step that is open at a time of launch."""
     return next((step.number for step in steps if step.start_ns <= time < step.end_ns), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from .machine import Machine, Thread
 from .model import Activity, Collective, Gap, HostSpan, Step
@@ -77,44 +78,77 @@ def _gaps(activities: list[Activity], spans: list[HostSpan], segments: Segments)
         return []
     first = min(a.start_ns for a in activities)
     last = max(a.end_ns for a in activities)
-    gaps: list[Gap] = []
+    ended: list[tuple[int, int, Activity]] = []
+    open_: list[Gap] = []
     for device in sorted({a.device for a in activities}):
         own = [a for a in activities if a.device == device and a.dur_ns]
         busy_until = first
         for activity in sorted(own, key=lambda a: (a.start_ns, a.index)):
             if activity.start_ns > busy_until:
-                gaps.append(_explain(device, busy_until, activity, spans, segments))
+                ended.append((device, busy_until, activity))
             busy_until = max(busy_until, activity.end_ns)
         if busy_until < last:
-            gaps.append(Gap(device, busy_until, last, None, None, {}, {}))
-    return gaps
+            open_.append(_at_end(device, busy_until, last, own, spans, segments))
+    latency = _latency(ended)
+    return [_explain(*one, latency, spans, segments) for one in ended] + open_
 
 
-def _explain(device: int, start: int, by: Activity, spans: list[HostSpan], segments: Segments) -> Gap:
-    end, length = by.start_ns, by.start_ns - start
-    launch = by.launch_start_ns
-    if launch is None or by.launch_thread is None:
-        return Gap(device, start, end, by.index, None, {}, {})
-    if launch <= start:
-        cause = (
-            "dependency"
-            if by.bound == "dependency"
-            else "kernel_gap"
-            if length < KERNEL_GAP_NS
-            else "unexplained"
-        )
-        return Gap(device, start, end, by.index, cause, {cause: length}, {})
+def _latency(ended: list[tuple[int, int, Activity]]) -> int:
+    """The median time from a launch to its start on an idle device, between 10 and 100 µs."""
+    launched = [(start, by.launch_start_ns, by.start_ns) for _, start, by in ended if by.launch_start_ns]
+    taken = [end - launch for start, launch, end in launched if start < launch < end]
+    return round(min(max(median(taken or [0]), 10_000), 100_000))
+
+
+def _on_host(
+    thread: tuple[int, int], start: int, end: int, spans: list[HostSpan], segments: Segments
+) -> tuple[dict[str, int], dict[int | None, int]]:
+    """What a thread did from start to end: ns by cause, and by innermost span."""
     by_span: dict[int | None, int] = {}
     covered = 0
-    for begin, finish_, top in segments[by.launch_thread]:
-        part = min(finish_, launch) - max(begin, start)
+    for begin, finish_, top in segments[thread]:
+        part = min(finish_, end) - max(begin, start)
         if part > 0:
             by_span[top] = by_span.get(top, 0) + part
             covered += part
-    if covered < launch - start:  # before the thread did anything
-        by_span[None] = by_span.get(None, 0) + launch - start - covered
-    split: dict[str, int] = {"launch_latency": end - launch}
+    if covered < end - start:  # before the thread did anything
+        by_span[None] = by_span.get(None, 0) + end - start - covered
+    split: dict[str, int] = {}
     for top, part in by_span.items():
         cause = "python" if top is None else spans[top].cause
         split[cause] = split.get(cause, 0) + part
-    return Gap(device, start, end, by.index, "host", split, by_span)
+    return split, by_span
+
+
+def _at_end(
+    device: int, start: int, end: int, own: list[Activity], spans: list[HostSpan], segments: Segments
+) -> Gap:
+    """After the device's last activity the host launches nothing more: what did the thread do that launched last?"""
+    launched = [a for a in own if a.launch_start_ns is not None]
+    if not launched:
+        return Gap(device, start, end, None, None, {}, {})
+    last = max(launched, key=lambda a: a.launch_start_ns or 0)
+    assert last.launch_thread is not None
+    return Gap(device, start, end, None, "host", *_on_host(last.launch_thread, start, end, spans, segments))
+
+
+def _explain(
+    device: int, start: int, by: Activity, latency: int, spans: list[HostSpan], segments: Segments
+) -> Gap:
+    end, launch = by.start_ns, by.launch_start_ns
+    if launch is None or by.launch_thread is None or by.launch_end_ns is None or by.launch is None:
+        return Gap(device, start, end, by.index, None, {}, {})
+    # A call that waits for its own copy does not keep the device waiting.
+    returned = launch if spans[by.launch].cause == "synchronisation" else by.launch_end_ns
+    if launch > start:
+        split, by_span = _on_host(by.launch_thread, start, launch, spans, segments)
+        inside = min(returned, end) - launch if returned - launch > latency else 0
+        split["launch_api"] = split.get("launch_api", 0) + inside
+        split["launch_latency"] = split.get("launch_latency", 0) + end - launch - inside
+        return Gap(device, start, end, by.index, "host", split, by_span)
+    called = min(max(returned, start), end)
+    started = min(max(returned + latency, called), end)
+    kernel_gap = "kernel_gap" if end - start < KERNEL_GAP_NS else "unexplained"
+    cause = "dependency" if by.bound == "dependency" else kernel_gap
+    split = {"launch_api": called - start, "launch_latency": started - called, cause: end - started}
+    return Gap(device, start, end, by.index, cause, split, {})
