@@ -147,7 +147,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
     ),
     "text": (
         "phase method layer path parent type source pattern level name category kind operator frame range "
-        "os_call function cause dependency shapes dtypes measure part role direction host_memory series "
+        "call os_call function cause dependency shapes dtypes measure part role direction host_memory series "
         "dram_source"
     ),
     "count": "ranks",

@@ -46,6 +46,8 @@ _MOST_NAMED: Final = 6
 _LONGEST_NAMED: Final = 40
 _LONG_WAIT_NS: Final = 100_000
 """An idle device starts what was launched within some 10 µs; after ten times that it was not idle."""
+_LONG_COPY_CALL_NS: Final = 5_000_000
+"""Before a copy from pageable memory starts, the host copies some MB of it to the driver's memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,8 +268,11 @@ def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.
         begin = max(begin, busy_until)
     launch = first["launch_id"][0]
     if launch is not None:
-        returned = _int(trace.host["start"][launch]) + _int(trace.host["duration"][launch])
-        begin = starts if starts - max(begin, returned) >= _LONG_WAIT_NS else begin
+        called, took = _int(trace.host["start"][launch]), _int(trace.host["duration"][launch])
+        # The call of a copy may itself wait until the device is free.
+        waited = starts - max(begin, called + took)
+        in_call = starts - max(begin, called) if first["kind"][0] == "memcpy" else 0
+        begin = starts if waited >= _LONG_WAIT_NS or in_call >= _LONG_COPY_CALL_NS else begin
     return begin, end
 
 

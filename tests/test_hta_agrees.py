@@ -213,6 +213,8 @@ def test_tracekit_gives_the_same(files: dict[str, Path], name: str) -> None:
     scope = scope_like_hta(trace, planted)
     seen = in_scope(planted)
     window = oracle.trace_window(seen)
+    if len(planted.steps) > 1:
+        window = oracle.window_of_steps(planted.activities, planted.steps[:-1])
     expected = oracle.breakdown(planted.activities, window)
 
     (row,) = breakdown(scope).devices.to_dicts()

@@ -100,7 +100,8 @@ def window_of_steps(activities: Sequence[Activity], steps: Sequence[Step]) -> In
     earlier = [
         a for a in activities if before_recording(a, activities) or (a.launch_start_ns or begin) < begin
     ]
-    own = [a for a in activities if a.step is not None and a not in earlier]
+    numbers = {step.number for step in steps}
+    own = [a for a in activities if a.step in numbers and a not in earlier]
     begin = max([begin, *(a.end_ns for a in earlier)])
     first = min(own, key=lambda a: a.start_ns)
     if first.launch_end_ns is not None and first.start_ns - max(begin, first.launch_end_ns) >= 100_000:
