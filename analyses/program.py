@@ -16,10 +16,13 @@ from tracekit.trace import Trace
 
 __all__ = ["Program", "program"]
 
+_OF_PYTHON = ("op", "python", "annotation", "module", "step")
+"""Without a span of these kinds PyTorch's profiler recorded nothing of the host but API calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`pytorch`: the trace shows PyTorch; `python`: it shows PyTorch, or Python otherwise."""
+    """`pytorch`: the trace shows PyTorch; `python`: it shows Python code, or operators and ranges that Python calls."""
 
     pytorch: bool
     python: bool
@@ -33,19 +36,17 @@ def program(trace: Trace) -> Program:
     Program(pytorch=True, python=True)
     """
     if format_named(trace.meta.format).of_pytorch:
+        return Program(pytorch=True, python=bool(trace.host["kind"].is_in(_OF_PYTHON).any()))
+    if _any(trace.host, "name", PYTORCH_RANGE) or trace.host["sequence"].is_not_null().any():
         return Program(pytorch=True, python=True)
-    if (
-        _any(trace.host, "name", PYTORCH_RANGE)
-        or _any(trace.device, "name", PYTORCH_KERNEL)
-        or trace.host["sequence"].is_not_null().any()
-    ):
-        return Program(pytorch=True, python=True)
+    # A program in C++ may use the library of PyTorch.
+    pytorch = _any(trace.device, "name", PYTORCH_KERNEL)
     python = (
         bool((trace.host["kind"] == "python").any())
         or _any(trace.device, "name", PYTHON_KERNEL)
         or (trace.samples is not None and _any(trace.samples, "stack", PYTHON_FUNCTION))
     )
-    return Program(pytorch=False, python=python)
+    return Program(pytorch=pytorch, python=python)
 
 
 def _any(rows: pl.DataFrame, column: str, pattern: str) -> bool:

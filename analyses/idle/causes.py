@@ -327,6 +327,7 @@ def cause_name(cause: str) -> str:
 
 _NAMES = {
     "launch_api": "launch calls",
+    "module_loading": "loading of code to the device",
     "library_call": "library calls",
     "python": "Python",
     "host_code": "host code outside recorded calls",

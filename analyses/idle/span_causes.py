@@ -14,13 +14,15 @@ from tracekit.analyses.program import program
 from tracekit.facts.idle_names import (
     ASYNCHRONOUS_CALL_NS,
     CAUSES,
-    CODE_LOADING,
     COLLECTIVE_SPAN,
+    COMPILING_CALL,
     COMPILING_FRAME,
     COMPILING_SPAN,
     DATA_FRAME,
     DATA_OPERATOR,
+    DRIVER_WORK,
     LIBRARIES,
+    MODULE_LOADING,
     NOT_AN_OPERATOR,
     PAGEABLE_COPY,
     PROFILER_FRAME,
@@ -82,7 +84,7 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause[runtime] = dispatch
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
-    own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["profiler_overhead"]])
+    own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["module_loading"], _C["profiler_overhead"]])
     inherits = (around >= 0) & (~runtime | own_work)
     cause[inherits] = around[inherits]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
@@ -101,7 +103,8 @@ def _marks(stack: HostStack) -> Int64Array:
         (RELEASING_FRAME, "allocation", ("python",)),
         (COLLECTIVE_SPAN, "collective_bookkeeping", ("op", "annotation")),
         (VALUE_OPERATOR, "synchronisation", ("op",)),
-        (CODE_LOADING, "compilation", ("runtime",)),
+        (COMPILING_CALL, "compilation", ("runtime",)),
+        (MODULE_LOADING, "module_loading", ("runtime",)),
         (ALLOCATION, "allocation", ("runtime",)),
         (LAUNCH, "launch_api", ("runtime",)),
         (SYNCHRONISATION, "synchronisation", ("runtime",)),
@@ -109,7 +112,8 @@ def _marks(stack: HostStack) -> Int64Array:
         mark[stack.named(pattern, *kinds)] = _C[cause]
     mark[stack.of_kind("sync")] = _C["synchronisation"]
     mark[stack.of_kind("overhead")] = _C["profiler_overhead"]
-    mark[stack.named(CODE_LOADING, "overhead")] = _C["compilation"]
+    mark[stack.named(MODULE_LOADING, "overhead")] = _C["module_loading"]
+    mark[stack.named(DRIVER_WORK, "overhead")] = _C["launch_api"]
     return mark
 
 

@@ -128,7 +128,7 @@ COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     """Steps trace or compile code while the device is idle; without a device, while no operator runs.
 
-    At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that load code do not count,
+    At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that build code do not count,
     because they are first-time work and belong to `cold_start`.
 
     Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.

@@ -33,7 +33,7 @@ __all__ = ["CausedIdle", "caused_idle", "covered_by_other_rules"]
 
 MOSTLY: Final = 0.5
 """A place is named only if at least half of the time comes from it."""
-_COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "compilation")
+_COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "compilation", "module_loading")
 """Causes that have their own rules: `blocking_synchronisation`, `data_loading`, `allocation_calls` and `cold_start`,
 `compilation_in_steps`."""
 

@@ -20,6 +20,7 @@ from tracekit.analyses.rules.idle_time import (
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import DRIVER_WORK, MODULE_LOADING
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
@@ -369,12 +370,15 @@ PROFILER_OVERHEAD_LEAST_SHARE: Final = 0.02
 def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
     """The profiler itself takes time: it has spans of its own (buffer flushes and requests, instrumentation) in the window.
 
+    What the driver does while it is profiled (loading of modules, a full command buffer) is listed among these spans but
+    is not the profiler's.
+
     Fires when the profiler's own spans cover `PROFILER_OVERHEAD_LEAST_SHARE` of the window.
     """
-    trace = scope.trace
-    rows = trace.host.filter(pl.col("kind") == "overhead").with_columns(
+    rows = scope.trace.host.filter(pl.col("kind") == "overhead").with_columns(
         pl.col("name").cast(pl.String), (pl.col("start") + pl.col("duration")).alias("end")
     )
+    rows = rows.filter(~pl.col("name").str.contains(f"{MODULE_LOADING}|{DRIVER_WORK}"))
     rows = rows.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
     taken = (
         IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end).measure

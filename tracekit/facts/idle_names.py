@@ -13,14 +13,16 @@ from tracekit.facts.units import NS_PER_US
 __all__ = [
     "ASYNCHRONOUS_CALL_NS",
     "CAUSES",
-    "CODE_LOADING",
     "COLLECTIVE_SPAN",
+    "COMPILING_CALL",
     "COMPILING_FRAME",
     "COMPILING_SPAN",
     "DATA_FRAME",
     "DATA_OPERATOR",
+    "DRIVER_WORK",
     "FORWARDING_FRAME",
     "LIBRARIES",
+    "MODULE_LOADING",
     "NOT_AN_OPERATOR",
     "PAGEABLE_COPY",
     "PROFILER_FRAME",
@@ -36,6 +38,7 @@ CAUSES: Final = (
     "allocation",
     "launch_api",
     "compilation",
+    "module_loading",
     "operator_dispatch",
     "library_call",
     "python",
@@ -48,7 +51,7 @@ CAUSES: Final = (
     "unexplained",
     "not_captured",
 )
-"""Why a device is idle; the first eleven are what the host did while it was late. `library_call` and
+"""Why a device is idle; the first twelve are what the host did while it was late. `library_call` and
 `host_code` take the places of `operator_dispatch` and `python` in a program that shows no PyTorch, and no Python."""
 
 VALUE_OPERATOR: Final = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
@@ -71,9 +74,12 @@ COLLECTIVE_SPAN: Final = (
 COMPILING_SPAN: Final = (
     r"^(TorchDynamo |AOTDispatcher Compil|create_aot_dispatcher_function|_compile\.|compile_fx"
     r"|entire_frame_compile|backend_compile|inductor_compile|code_gen|Inductor|GraphLowering\.|Scheduler\."
-    r"|OutputGraph\.|PyCodeCache|CachingAutotuner\.(benchmark|precompile)|async_compile\.|triton_compile|TorchScript compil)"
+    r"|OutputGraph\.|PyCodeCache|CachingAutotuner\.(benchmark|precompile)|async_compile\.|triton_compile|TorchScript compil"
+    r"|Fusion(KernelRuntime::(compile|FusionKernelRuntime)|ExecutorCache::getKernelRuntimeFor)|SegmentCandidateFinder|GpuLower"
+    r"|(executor_utils::)?(NVRTC|Nvrtc|nvrtc)|(CompiledKernel|KernelExecutor|ExecutorDispatch)::|miopenFind|MIOpen find"
+    r"|(XLA|xla)(Compile|_compile| compil)|[Jj]it_?[Cc]ompil)|::([Cc]ompile(Program|Kernel)?|buildProgram)$|^([Tt]riton|[Kk]ernel) compil"
 )
-"""Ranges of torch.compile and its parts."""
+"""Ranges of torch.compile, nvFuser, NVRTC, MIOpen, XLA and Triton that trace, search or compile."""
 
 COMPILING_FRAME: Final = (
     r"(^|[/\\])torch[/\\](_dynamo[/\\](convert_frame|output_graph|symbolic_convert|guards)\.py"
@@ -84,12 +90,20 @@ COMPILING_FRAME: Final = (
 )
 """Python frames that trace or compile; not those that only lead to compiled code (`_dynamo/eval_frame.py`)."""
 
-CODE_LOADING: Final = (
-    r"^(cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetModule)|LinkAdd|LinkCreate|LinkComplete)"
-    r"|^(cuda|cu|hip)(Graph(Instantiate|Exec|Create|Destroy|AddNode)|Stream(Begin|End)Capture)|^nvrtc|^hiprtc"
+COMPILING_CALL: Final = (
+    r"^(cu|hip)Link(Add|Create|Complete)|^nvrtc|^hiprtc"
+    r"|^(cuda|cu|hip)(Graph(Instantiate|Exec|Create|Destroy|AddNode)|Stream(Begin|End)Capture)"
+)
+"""API calls that build code for the device, graphs among it."""
+
+MODULE_LOADING: Final = (
+    r"^(cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetModule))"
     r"|^(Lazy Function Loading|Runtime Triggered Module Loading)"
 )
-"""API calls that load or build code for the device, graphs among it, and what CUPTI reports of such loading."""
+"""API calls that load code to the device, and what CUPTI reports of such loading inside other calls."""
+
+DRIVER_WORK: Final = r"^(Command Buffer Full|Resource Allocation|Launch Overhead)"
+"""What CUPTI reports among the overhead although the driver does it; the call around it has the time."""
 
 RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\(\d+\): empty_cache"
 """Python frames that give cached memory back to the driver."""

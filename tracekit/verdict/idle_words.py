@@ -29,6 +29,7 @@ _PHRASES: Final = {
     "allocation": "for memory allocation",
     "launch_api": "in launch calls",
     "compilation": "for compilation",
+    "module_loading": "for the loading of code to the device",
     "operator_dispatch": "for operator dispatch",
     "library_call": "in library calls",
     "python": "for Python code",
