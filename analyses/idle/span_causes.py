@@ -84,7 +84,9 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause[runtime] = dispatch
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
-    own_work = np.isin(around, [_C["allocation"], _C["compilation"], _C["module_loading"], _C["profiler_overhead"]])
+    own_work = np.isin(
+        around, [_C["allocation"], _C["compilation"], _C["module_loading"], _C["profiler_overhead"]]
+    )
     inherits = (around >= 0) & (~runtime | own_work)
     cause[inherits] = around[inherits]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]

@@ -7,6 +7,7 @@ they cite. How grave a finding is, the share of the window at stake decides (`ru
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +17,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, steps
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.traits import traits
 from tracekit.findings import Finding, rank
 from tracekit.readers import RECORDABLE, flag_for
 from tracekit.trace import Trace
@@ -97,7 +99,17 @@ def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
         text = advice.processor
     if not program(scope.trace).pytorch:
         text = advice.plain or plain or text
+    text = " ".join(_fitting(text, traits(scope)))
     for what in RECORDABLE:
         if f"{{{what}}}" in text:
             text = text.replace(f"{{{what}}}", flag_for(what, scope.trace.meta.format))
     return with_flags(text, advice.flags, scope.trace.manifest)
+
+
+def _fitting(text: str, shown: frozenset[str]) -> Iterator[str]:
+    """The lines of an advice that fit a run of these traits."""
+    for line in text.splitlines():
+        conditions = re.match(r"\[(.+?)\] ", line)
+        words = conditions[1].split() if conditions else []
+        if all((word.removeprefix("!") in shown) != word.startswith("!") for word in words):
+            yield line[conditions.end() :] if conditions else line

@@ -55,12 +55,8 @@ LOW_UTILISATION = Rule(
     evidence=low_utilisation,
     runs="device",
     advice=Advice(
-        "The idle and launches tables show what it waits for. Use larger batches, asynchronous loading and copies, "
-        "and torch.compile or CUDA graphs if the host is slower.",
-        plain=(
-            "The idle and launches tables show what it waits for. Give the device more work at a time, prepare and copy "
-            "data asynchronously, and replay repeated work as a CUDA graph if the host is slower."
-        ),
+        "The idle and launches tables show what it waits for.",
+        plain=("The idle and launches tables show what it waits for."),
         flags=("--compile", "--batch"),
     ),
     restates=True,
@@ -75,21 +71,24 @@ EXPOSED_SHARE: Final = 0.05
 _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     (
         r"send_?recv|all_?to_?all",
-        "Start the exchange earlier and wait for it later (async_op=True; with TorchRec its TrainPipelineSparseDist), and "
-        "send fewer bytes (lower precision, balanced sharding)",
+        "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
+        "(lower precision, balanced sharding)",
     ),
     (
         r"all_?gather|reduce_?scatter",
-        "With FSDP, prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
-        "set_modules_to_forward_prefetch of fully_shard), and shard within a node first",
+        "[fsdp] Prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
+        "set_modules_to_forward_prefetch of fully_shard), and shard within a node first.\n"
+        "[!fsdp] Start it earlier, beside computation, and wait for it only where its result is used.",
     ),
     (
         r"all_?reduce|reduce",
-        "Let DistributedDataParallel overlap it with the backward pass: tune bucket_cap_mb, set gradient_as_bucket_view=True, "
-        "accumulate gradients under no_sync(), or reduce in bf16 with a communication hook",
+        "[training ddp] DistributedDataParallel reduces during the backward pass: tune bucket_cap_mb, accumulate gradients under "
+        "no_sync(), or reduce in bf16 with a communication hook.\n"
+        "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
+        "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
 )
-_RANKS: Final = ". Compare the ranks first: part of this time may be a wait for a slower rank."
+_RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
 
 def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
@@ -121,7 +120,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         f"{name.partition('(')[0]}.",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
-        advice=None if remedy is None else Advice(f"{remedy}{_RANKS}"),
+        advice=None if remedy is None else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
     )
 
 
@@ -130,10 +129,10 @@ EXPOSED_COMMUNICATION = Rule(
     analysis="breakdown",
     evidence=exposed_communication,
     advice=Advice(
-        f"Start collectives earlier with async_op=True and wait for them only where the result is used{_RANKS}",
+        f"Start collectives earlier, beside computation, and wait for them only where the result is used.\n{_RANKS}",
         plain=(
             "Start communication earlier, on a separate stream, and wait for it only where the result is used; send "
-            f"fewer bytes{_RANKS}"
+            f"fewer bytes.\n{_RANKS}"
         ),
     ),
     answers=frozenset({"communication-bound"}),

@@ -106,12 +106,18 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        'Launch less from Python: use torch.compile(model, mode="reduce-overhead") or, for static shapes, '
-        "torch.cuda.CUDAGraph, fused operators, a fused optimizer (fused=True), and a larger batch. Remove "
-        "synchronising calls such as .item() from the loop.",
+        "Launch less from Python.\n"
+        '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
+        "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
+        '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
+        "[graphs] Put more of the work into the graphs.\n"
+        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[!serving] A larger batch gives each launch more work.\n"
+        "[waits] Remove synchronising calls such as .item() from the loop.",
         plain=(
-            "Launch less: fuse small kernels, replay repeated work as a CUDA graph, give each launch more work, and "
-            "remove synchronising calls from the loop."
+            "Launch less: fuse small kernels and give each launch more work.\n"
+            "[!graphs] Replay repeated work as a CUDA graph.\n"
+            "[waits] Remove synchronising calls from the loop."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -149,8 +155,8 @@ COMPILATION_IN_STEPS = Rule(
     analysis="idle",
     evidence=compilation_in_steps,
     advice=Advice(
-        "Run some steps with the compiled model before you record. If compilation remains, TORCH_LOGS=recompiles "
-        "says why the model is compiled again; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
+        "Run some steps before you record. If compilation remains, something is compiled again in each step.\n"
+        "[compiled] TORCH_LOGS=recompiles says why; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
         "values out of the model's inputs.",
         plain=(
             "Load and compile before you record: run some iterations first, and build kernels and graphs before the "
@@ -227,8 +233,9 @@ SHORT_OPERATORS = Rule(
     evidence=short_operators,
     runs="processor",
     advice=Advice(
-        "Do more work in each operator: batch or vectorise the loop, use fused or foreach variants "
-        "(torch._foreach_add, fused=True), or use torch.compile, which fuses elementwise operators.",
+        "Do more work in each operator: batch or vectorise the loop.\n"
+        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[!compiled] torch.compile fuses elementwise operators.",
         plain=("Do more work in each call: batch or vectorise the loop, and fuse elementwise operations."),
         flags=("--compile",),
     ),

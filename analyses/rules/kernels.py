@@ -37,8 +37,9 @@ _ORDINARY_UNITS: Final = (
     r"|sgemm_largek|\bsgemm|hgemm"
 )
 _FP16: Final = Advice(
-    'Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler; this device has no tensor cores for '
-    "TF32 and BF16. Use sizes that are multiples of 8.",
+    '[training] Train with torch.autocast("cuda", dtype=torch.float16) and torch.amp.GradScaler.\n'
+    '[!training] Use torch.autocast("cuda", dtype=torch.float16).\n'
+    "The tensor cores of this device compute in FP16 only. Use sizes that are multiples of 8.",
     flags=("--precision",),
 )
 _TF32: Final = Advice(
@@ -110,8 +111,8 @@ NO_TENSOR_CORES = Rule(
     evidence=no_tensor_cores,
     runs="device",
     advice=Advice(
-        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), keep '
-        "torch.backends.cudnn.allow_tf32 = True, and let torch.backends.cudnn.benchmark = True choose the kernels.",
+        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), or keep '
+        "torch.backends.cudnn.allow_tf32 = True.",
         plain=(
             "Allow TF32 or a 16-bit type in the library that computes this (cublasSetMathMode, "
             "cudnnSetConvolutionMathType, or the compute type of the call)."
@@ -165,8 +166,11 @@ UNFUSED_ATTENTION = Rule(
     analysis="kernels",
     evidence=unfused_attention,
     advice=Advice(
-        "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.'
+        "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
+        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
+        "[sdpa] scaled_dot_product_attention runs, but falls back to separate products and a softmax. Its fused kernels need "
+        "16-bit inputs, a head size that they support, and no mask that requires a gradient; "
+        "torch.nn.attention.sdpa_kernel with one backend says in a warning why it cannot run."
     ),
 )
 

@@ -91,12 +91,13 @@ SHORT_KERNELS = Rule(
     analysis="launches",
     evidence=short_kernels,
     advice=Advice(
-        "Fuse the kernels with torch.compile (chains of elementwise operators) and foreach or fused optimizers "
-        "(torch.optim.AdamW(..., fused=True)), or replay the step as a CUDA graph. A larger batch makes each kernel "
-        "longer.",
+        "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
+        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"
+        "[!serving] A larger batch makes each kernel longer.",
         plain=(
-            "Fuse the kernels, give each of them more work, or replay repeated work as a CUDA graph, which launches all "
-            "of its kernels at once."
+            "Fuse the kernels, or give each of them more work.\n"
+            "[!graphs] Replay repeated work as a CUDA graph, which launches all of its kernels at once."
         ),
         flags=("--compile", "--batch"),
     ),
@@ -294,8 +295,9 @@ ALLOCATION_CALLS = Rule(
     evidence=allocation_calls,
     runs="device",
     advice=Advice(
-        "Profile after warm-up. If the calls remain, remove torch.cuda.empty_cache() from the loop, keep input shapes "
-        "constant and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "Profile after warm-up. If the calls remain, remove torch.cuda.empty_cache() from the loop and keep input shapes "
+        "constant.\n"
+        "[!amd] PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets the cache grow in place.",
         plain=(
             "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's "
             "pool)."

@@ -70,7 +70,8 @@ PAGEABLE_COPIES = Rule(
     evidence=pageable_copies,
     runs="device",
     advice=Advice(
-        "Use pinned memory (DataLoader(pin_memory=True) or tensor.pin_memory()) and .to(device, non_blocking=True). "
+        "[loader] Use pinned memory (DataLoader(pin_memory=True)) and .to(device, non_blocking=True).\n"
+        "[!loader] Use pinned memory (tensor.pin_memory()) and .to(device, non_blocking=True).\n"
         "Copies then run at full speed and overlap computation.",
         plain=(
             "Allocate host memory with cudaMallocHost (or cudaHostRegister; in Python, pinned memory of the library) "

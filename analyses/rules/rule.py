@@ -31,7 +31,11 @@ WARNING_SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to change, in one text for each kind of program."""
+    """What to change, in one text for each kind of program.
+
+    A line of a text that begins with traits in brackets (`analyses.traits`) is only for runs that have all of them; `!`
+    stands before those that a run must not have: `[training !fused_optimizer] Create the optimizer with fused=True.`
+    """
 
     text: str
     """For a PyTorch program that runs on a device."""

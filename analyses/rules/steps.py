@@ -23,12 +23,11 @@ LEAST_SHARE: Final = 0.05
 """A loader that keeps up delivers a batch from its queue in much less than a twentieth of a step."""
 
 _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
-_PINNED: Final = ", set pin_memory=True and copy with non_blocking=True"
-_ELSEWHERE: Final = ", and move decoding and augmentation out of the loop (cached, batched or on the device)."
+_PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=True."
+_ELSEWHERE: Final = " and move decoding and augmentation out of the loop (cached, batched or on the device)."
 _IN_PROCESS: Final = Advice(
-    "The loader runs in the training process. Set num_workers > 0, persistent_workers=True and pin_memory=True, and copy "
-    "with non_blocking=True.",
-    processor="The loader runs in the training process. Set num_workers > 0 and persistent_workers=True.",
+    f"The loader runs in the main process. Set num_workers > 0 and persistent_workers=True.{_PINNED}",
+    processor="The loader runs in the main process. Set num_workers > 0 and persistent_workers=True.",
     flags=("--workers", "--pin-memory"),
 )
 
@@ -67,8 +66,8 @@ DATA_LOADING = Rule(
     analysis="steps",
     evidence=data_loading,
     advice=Advice(
-        f"Raise num_workers or prefetch_factor, keep persistent_workers=True{_PINNED}{_ELSEWHERE}",
-        processor=f"Raise num_workers or prefetch_factor, keep persistent_workers=True{_ELSEWHERE}",
+        f"Raise num_workers or prefetch_factor, keep persistent_workers=True,{_ELSEWHERE}{_PINNED}",
+        processor=f"Raise num_workers or prefetch_factor, keep persistent_workers=True,{_ELSEWHERE}",
         plain="Load and prepare data in other threads, ahead of time, and into pinned memory.",
         flags=("--workers", "--pin-memory"),
     ),
@@ -124,8 +123,10 @@ STEP_VARIABILITY = Rule(
     analysis="steps",
     evidence=step_variability,
     advice=Advice(
-        "Compare a slow step with a median one (--step). Usual causes are data loading, evaluation, checkpoints, "
-        "logging, garbage collection and changing input shapes (recompilation, cudnn.benchmark); pad or bucket inputs.",
+        "Compare a slow step with a median one (--step).\n"
+        "[training] Usual causes are data loading, evaluation, checkpoints, logging, garbage collection and changing input "
+        "shapes.\n"
+        "[!training] Usual causes are logging, garbage collection and changing input shapes.",
         plain=(
             "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
             "other processes on the machine and inputs of changing size."
@@ -223,8 +224,9 @@ LOW_PART_OF_STEP = Rule(
     evidence=low_part_of_step,
     runs="device",
     advice=Advice(
-        "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for data "
-        "at the beginning, and an unfused optimizer, reads of values or logging at the end.",
+        "See what the host does there (tracekit idle --causes, tracekit view --html).\n"
+        "[training] Usual causes are a wait for data at the beginning, and an unfused optimizer, reads of values or logging at "
+        "the end.",
         plain=(
             "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for "
             "data at the beginning, and copies to the host, output or logging at the end."

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PYTHON_FUNCTION", "PYTHON_KERNEL", "PYTORCH_KERNEL", "PYTORCH_RANGE", "UNNAMED_FUNCTION"]
+__all__ = [
+    "LOW_PRECISION",
+    "PYTHON_FUNCTION",
+    "PYTHON_KERNEL",
+    "PYTORCH_KERNEL",
+    "PYTORCH_RANGE",
+    "TRAITS",
+    "UNNAMED_FUNCTION",
+]
 
 PYTORCH_RANGE: Final = (
     r"^(aten|autograd|c10d|prims|torch|torchvision|FSDP)::|^torch\.|^ProfilerStep#|^tracekit\.(layer|phase|step)/"
@@ -26,3 +34,39 @@ PYTHON_FUNCTION: Final = r"(^|;)(_?PyEval_|Py_(RunMain|BytesMain|Main)(;|$)|_PyR
 
 UNNAMED_FUNCTION: Final = r"^(0x[0-9a-fA-F]+|\[.*\])$"
 """An address without a symbol, or what nsys writes in place of a function (`[Broken backtraces]`, `[vdso]`)."""
+
+TRAITS: Final[dict[str, tuple[str, str]]] = {
+    "training": (
+        r"^autograd::engine::|^Optimizer\.step|^torch::autograd::|^\w+Backward\d*$|^tracekit\.phase/(backward|optimizer)$"
+        r"|^FSDP::\w*backward|^RegisterPostBackward|^torch\.distributed\.ddp\.reducer|(?i)^\W*(backward|bwd|optimi[sz]er([ _.]?step)?)([ _]?pass)?\W*$"
+        r"|^autograd_backward",
+        r"(?i)backward|_bwd_|dgrad|wgrad|multi_tensor_apply|bwd_?(kernel|data|weight)|fused_?adam|adam_kernel",
+    ),
+    "serving": (
+        r"(?i)\bvllm[/\\.]|\bsglang[/\\.]|tensorrt_llm|^execute_(model|context|new)_|LLMEngine",
+        r"(?i)\bvllm::|\bsglang::|tensorrt_llm::|paged_attention|unified_attention|reshape_and_cache",
+    ),
+    "compiled": (
+        r"^Torch-Compiled Region|CompiledFxGraph|^CompiledFunction",
+        r"^(graph_\d+_)?triton_([a-z]{2,4}|mix_order_red)_fused_|^nvfuser_",
+    ),
+    "sdpa": (
+        r"^aten::_?scaled_dot_product",
+        r"(?i)flash_?(fwd|attn|attention)|fmha|\bsdpa|attn_fwd|efficient_attention",
+    ),
+    "fused_attention": (
+        r"^aten::_(flash_attention|efficient_attention|scaled_dot_product_(flash|efficient|cudnn))",
+        r"(?i)flash_?(fwd|bwd|attn|attention)|fmha|attn_fwd|efficient_attention|unified_attention|paged_attention|sage_fwd",
+    ),
+    "fused_optimizer": (r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$", r"(?i)fused_?(adam|sgd|lamb)"),
+    "ddp": (r"^DistributedDataParallel\.|^torch::distributed::ddp|^torch\.distributed\.ddp", r"$^"),
+    "fsdp": (r"^FSDP::|_fsdp", r"$^"),
+    "loader": (r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$|torch[/\\]utils[/\\]data[/\\]", r"$^"),
+    "workers": (r"_MultiProcessingDataLoaderIter", r"$^"),
+    "amd": (r"^hip[A-Z]", r"(?i)^(hip|amd|rocblas|Cijk_|ck::|void ck::|miopen)"),
+    "mtia": (r"(?i)\bmtia\b|^runFunction", r"(?i)\bmtia\b"),
+}
+"""What a run does, uses or runs on, by the names of host spans and of device activities."""
+
+LOW_PRECISION: Final = r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|_(?:BBS|HHS|BSS|HSS|F8)[A-Z0-9]*_|hgemm|h\d+gemm"
+"""Matrix kernels that compute with 16 bits or fewer; `BBS` is Tensile's word for bf16."""

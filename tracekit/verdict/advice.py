@@ -41,10 +41,14 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
         "Keep the device busy",
         Words(
-            "Remove synchronisations and .item() from the loop. Then use torch.compile or CUDA graphs, and larger batches.",
+            "The idle tables show what the host does meanwhile. Do it ahead of time, in another thread or process, or on the "
+            "device.\n"
+            "[waits] Remove synchronisations such as .item() from the loop.\n"
+            "[!compiled !graphs] If the host is busy with many short launches, use torch.compile or CUDA graphs.",
             plain=(
-                "Let the host work while the device computes (launch the next work first, or use another thread) and "
-                "remove waits for the device. If the host is busy with many short launches, replay them as a CUDA graph."
+                "Let the host work while the device computes: launch the next work first, or use another thread.\n"
+                "[waits] Remove waits for the device.\n"
+                "[!graphs] If the host is busy with many short launches, replay them as a CUDA graph."
             ),
             flags=("--compile", "--batch"),
         ),
@@ -52,7 +56,8 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "input-bound": (
         "Load data faster",
         Words(
-            "Use more DataLoader workers, pin_memory=True and non_blocking copies, and decode ahead of time.",
+            "Use more DataLoader workers, and decode ahead of time.\n"
+            "[pageable] Set pin_memory=True and copy with non_blocking=True.",
             plain="Load and decode in other threads, ahead of time and into pinned memory, and copy asynchronously.",
             flags=("--workers", "--pin-memory"),
         ),
@@ -60,8 +65,9 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "communication-bound": (
         "Hide or shrink communication",
         Words(
-            "Use larger buckets, overlap with the backward pass, and gradients of lower precision. Compare the ranks, since "
-            "one may be slower than the others.",
+            "[training] Overlap it with the backward pass, and reduce gradients in a lower precision.\n"
+            "[!training] Overlap it with computation that does not need its result.\n"
+            "Compare the ranks, since one may be slower than the others.",
             plain=(
                 "Start it earlier, on a separate stream beside the computation, and send fewer bytes. Compare the ranks, "
                 "since one may be slower than the others."
@@ -71,14 +77,18 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "memory-copy-bound": (
         "Copy less",
         Words(
-            "Keep data on the device. Pin host memory and copy on a separate stream beside the computation.",
+            "Keep data on the device, and copy on a separate stream beside the computation.\n"
+            "[pageable] Pin the host memory.",
             flags=("--pin-memory",),
         ),
     ),
     "compute-bound": (
         "Make the kernels cheaper",
         Words(
-            "Use lower precision (bf16, TF32), fused kernels (torch.compile, scaled_dot_product_attention) and better shapes.",
+            "[!low_precision] Use lower precision (bf16, TF32) for matrix products.\n"
+            "[!compiled] torch.compile fuses elementwise kernels, casts and layout changes.\n"
+            "[compiled low_precision] The kernels are compiled and compute in a low precision already; try other shapes and "
+            "batch sizes.",
             plain="Use lower precision where the result allows it (TF32, 16-bit types), fused kernels and better shapes.",
             flags=("--precision", "--compile"),
         ),
@@ -86,15 +96,19 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "launch/short-kernel-bound": (
         "Launch fewer, longer kernels",
         Words(
-            "Use torch.compile or CUDA graphs, fused optimizers (fused=True), and larger batches.",
-            plain="Fuse kernels, give each kernel more work, or replay repeated work as a CUDA graph.",
+            "[!compiled] torch.compile fuses kernels.\n"
+            "[!graphs] CUDA graphs start many kernels at once.\n"
+            "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+            "[!serving] A larger batch makes each kernel longer.",
+            plain="Fuse kernels, or give each kernel more work.\n[!graphs] Replay repeated work as a CUDA graph.",
             flags=("--compile", "--batch"),
         ),
     ),
     "idle": (
         "Find out what the device waits for",
         Words(
-            "Look at the longest gaps in the timeline. Events between streams and unrecorded launches are possible causes."
+            "Look at the longest gaps in the timeline.\n"
+            "[streams] Events between streams and unrecorded launches are possible causes."
         ),
     ),
     "cpu": (
@@ -178,8 +192,8 @@ def lead_in_advice(ns: int, call: str | None, scope: Scope) -> Advice:
 def python_advice(ns: int, scope: Scope) -> Advice:
     """What to do when most time passes outside any operator."""
     words = Words(
-        "Record {names} to see which code it is. Larger tensors and fewer operations in Python reduce this time "
-        "(vectorised loops, torch.compile).",
+        "[!stacks] Record {names} to see which code it is.\n"
+        "Larger tensors and fewer operations in Python reduce this time (vectorised loops, torch.compile).",
         flags=("--compile", "--stack"),
     )
     return Advice("Look at the Python code between the operators", words_for(words, scope), ns)

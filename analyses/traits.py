@@ -1,0 +1,98 @@
+"""What kind of run a trace shows: training or inference, compiled, on graphs, in which precision, what it already uses.
+
+Advice depends on it: it does not name what the run does already, what its device lacks, or what the program is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.kernels import kernels
+from tracekit.analyses.program import program
+from tracekit.analyses.scope import Scope, once
+from tracekit.facts.idle_names import PAGEABLE_COPY
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.program_names import LOW_PRECISION, TRAITS
+from tracekit.facts.stack_names import HOST_TO_DEVICE
+from tracekit.trace import Trace, one_of
+
+__all__ = ["WORDS", "traits"]
+
+WORDS: Final = frozenset(
+    {
+        "pytorch",
+        "inference",
+        "graphs",
+        "stacks",
+        "low_precision",
+        "pageable",
+        "waits",
+        "processor",
+        "streams",
+        *TRAITS,
+    }
+)
+"""All traits that a run may have."""
+
+_WAITS_SHARE: Final = 0.02
+"""From this share of the window on, idle time by synchronisation is worth advice."""
+_MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
+
+
+def traits(of: Scope | Trace) -> frozenset[str]:
+    """The traits of a run, of `WORDS`; what the trace does not show is absent.
+
+    >>> import tracekit
+    >>> shown = traits(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> sorted(shown & {"pytorch", "training", "inference", "compiled", "processor"})
+    ['processor', 'pytorch', 'training']
+    """
+    return once(of, _traits)
+
+
+def _traits(scope: Scope) -> frozenset[str]:
+    trace = scope.trace
+    host, device = _names(trace.host["name"]), _names(trace.device["name"])
+    shown = {
+        trait
+        for trait, (in_host, in_device) in TRAITS.items()
+        if host.str.contains(in_host).any() or device.str.contains(in_device).any()
+    }
+    shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
+    pytorch = program(trace).pytorch
+    further = {
+        "pytorch": pytorch,
+        "inference": pytorch and "training" not in shown and ("serving" in shown or _forward(trace)),
+        "graphs": bool(host.str.contains(GRAPH_LAUNCH).any() or (trace.device["kind"] == "graph").any()),
+        "stacks": "stacks" in trace.meta.captured,
+        "low_precision": _low_precision(scope),
+        "pageable": bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
+        "waits": _waits(scope),
+        "processor": scope.on_cpu,
+        "streams": scope.activities["stream_id"].n_unique() > 1,
+    }
+    return frozenset(shown | {trait for trait, there in further.items() if there})
+
+
+def _names(names: pl.Series) -> pl.Series:
+    return names.drop_nulls().unique().cast(pl.String)
+
+
+def _forward(trace: Trace) -> bool:
+    """Whether operators or modules show that the host ran a model."""
+    return bool(trace.host["kind"].is_in(["op", "module"]).any())
+
+
+def _low_precision(scope: Scope) -> bool:
+    """Whether most of the time of matrix kernels is that of kernels with 16 bits or fewer."""
+    matrix = kernels(scope).by_name.filter(one_of("category", *_MATRIX))
+    low = matrix.filter(pl.col("name").cast(pl.String).str.contains(LOW_PRECISION))
+    return int(low["total_ns"].sum()) * 2 > int(matrix["total_ns"].sum())
+
+
+def _waits(scope: Scope) -> bool:
+    causes = idle_causes(scope).by_cause.filter(pl.col("cause") == "synchronisation")
+    return int(causes["total_ns"].sum()) >= max(_WAITS_SHARE * scope.duration, 1)
