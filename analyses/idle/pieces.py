@@ -177,7 +177,7 @@ def _stepping_thread(owners: Attribution) -> int:
 def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Series]:
     """The time of gaps after the host's part, and for each gap the text of the dependency at its end.
 
-    For a launch latency after the call it is that; the rest has another cause.
+    Up to a launch latency after the begin of the call it is that; the rest has another cause.
     """
     none = pl.Series([None] * gaps.height, dtype=pl.String)
     if scope.on_cpu or not gaps.height:
@@ -185,7 +185,8 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
         return _Rows(nothing, nothing, nothing, nothing, nothing), none
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     linked = gaps["launched"].is_not_null().to_numpy()
-    late = gaps["launched"].fill_null(_NEVER).to_numpy() > start
+    launched = gaps["launched"].fill_null(_NEVER).to_numpy()
+    late = launched > start
     waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)))
     waiting = np.zeros(gaps.height, dtype=bool)
     waiting[waits["gap_id"].to_numpy()] = True
@@ -193,9 +194,7 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
     cause = np.where(waiting, _C["dependency"], cause)
     cause = np.where(linked, cause, _C["not_captured"])
     begin = gaps["until"].fill_null(gaps["start"]).to_numpy()
-    started = np.where(
-        late, end, np.clip(gaps["returned"].fill_null(_NEVER).to_numpy() + latency, begin, end)
-    )
+    started = np.where(late, end, np.clip(launched + latency, begin, end))
     started = np.where(linked, started, begin)
     launch = gaps["launch_id"].fill_null(-1).to_numpy()
     waited, after = np.flatnonzero(started > begin), np.flatnonzero(end > started)

@@ -147,7 +147,7 @@ def _explain(
         split["launch_latency"] = split.get("launch_latency", 0) + end - launch - inside
         return Gap(device, start, end, by.index, "host", split, by_span)
     called = min(max(returned, start), end)
-    started = min(max(returned + latency, called), end)
+    started = min(max(launch + latency, called), end)
     kernel_gap = "kernel_gap" if end - start < KERNEL_GAP_NS else "unexplained"
     cause = "dependency" if by.bound == "dependency" else kernel_gap
     split = {"launch_api": called - start, "launch_latency": started - called, cause: end - started}

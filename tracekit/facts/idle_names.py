@@ -129,8 +129,8 @@ PYTHON_FILE: Final = r"^(.+\.py)\(\d+\): "
 """A frame of Python code, `file.py(line): function`; built-in functions have none."""
 
 FORWARDING_FRAME: Final = (
-    r"(^|[/\\])torch[/\\](nn[/\\]modules[/\\](module|container)|utils[/\\]_\w+|_ops|overrides|_tensor|_dynamo[/\\]eval_frame"
-    r"|autograd[/\\]function)\.py|^(contextlib|functools|threading|runpy)\.py|(^|[/\\])(contextlib|functools)\.py"
+    r"(^|[/\\])torch[/\\](utils[/\\]_\w+|_ops|overrides|_tensor|_dynamo[/\\]eval_frame|autograd[/\\]function)\.py"
+    r"|(^|[/\\])torch[/\\]nn[/\\]modules[/\\](module|container)\.py\(\d+\): (_\w*call\w*|forward|inner)$|^(contextlib|functools|threading|runpy)\.py|(^|[/\\])(contextlib|functools)\.py"
 )
 """Python frames that only lead to others."""
 

@@ -22,6 +22,7 @@ from tracekit.verdict.model import Advice
 __all__ = [
     "GENERAL",
     "Owned",
+    "beside",
     "choose",
     "general",
     "lead_in_advice",
@@ -29,6 +30,7 @@ __all__ = [
     "owned",
     "python_advice",
     "top_kernels_advice",
+    "unseen_advice",
 ]
 
 ADVICE: Final = 3
@@ -189,6 +191,16 @@ def lead_in_advice(ns: int, call: str | None, scope: Scope) -> Advice:
     return Advice("See what the host does before the device's first activity", words_for(words, scope), ns)
 
 
+def unseen_advice(ns: int, scope: Scope) -> Advice:
+    """What to do when the trace shows nothing of what the host does meanwhile."""
+    words = Words(
+        f"For {format_ns(ns)} no call of the host is recorded, so the trace cannot name the cause.\n"
+        "[!stacks] Record {names} to see it.",
+        flags=("--stack",),
+    )
+    return Advice("Record what the host does while the device waits", words_for(words, scope), ns)
+
+
 def python_advice(ns: int, scope: Scope) -> Advice:
     """What to do when most time passes outside any operator."""
     words = Words(
@@ -240,22 +252,34 @@ def of_finding(owned: Owned) -> Advice:
 def choose(
     findings: Sequence[Owned], bound: Bound, basis: int, *, fallback: Advice, first: Iterable[Advice] = ()
 ) -> tuple[Advice, ...]:
-    """`first`, then the findings' advice with the most time at stake; `fallback` if no finding explains the loss."""
+    """`first`, then the findings' advice with the most time at stake; `fallback` if no finding explains the loss.
+
+    A finding that only restates a loss is left out, unless there is no other advice.
+    """
     lead = tuple(first)
-    loss = bound not in ("compute-bound", "cpu")
     useful = [
         of_finding(owned)
         for owned in findings
         if owned.finding.advice
         and owned.finding.id not in {advice.finding for advice in lead}
         and _about_run(owned.finding)
-        and not (loss and _restates(owned.finding.id))
+        and not _restates(owned.finding.id)
         and _matters(owned.finding, basis)
     ]
     if not lead and not _answered(useful, bound, fallback):
         useful.append(fallback)
     useful.sort(key=lambda advice: -(advice.ns_at_stake or 0))
     return (*lead, *useful)[:ADVICE]
+
+
+def beside(
+    chosen: tuple[Advice, ...], findings: Sequence[Owned], bound: Bound, loss: Advice
+) -> tuple[Advice, ...]:
+    """The advice for a busy device, with that about its largest loss unless a finding already is about it."""
+    about = {owned.finding.id for owned in findings if _answers(owned.finding.id, bound)}
+    if any(advice.finding in about for advice in chosen):
+        return chosen
+    return tuple(sorted((*chosen[: ADVICE - 1], loss), key=lambda advice: -(advice.ns_at_stake or 0)))
 
 
 def _about_run(finding: Finding) -> bool:

@@ -24,15 +24,17 @@ from tracekit.findings import Bound
 from tracekit.names import category_name
 from tracekit.verdict.advice import (
     Owned,
+    beside,
     choose,
     general,
     lead_in_advice,
     of_finding,
     owned,
     top_kernels_advice,
+    unseen_advice,
 )
 from tracekit.verdict.cpu import on_processors
-from tracekit.verdict.idle_words import first_call, in_long_gaps, main_cause, where
+from tracekit.verdict.idle_words import first_call, in_long_gaps, main_cause, unseen_ns, where
 from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
@@ -55,6 +57,9 @@ LEAD_IN_SHARE: Final = 0.05
 
 WARM_UP_SHARE: Final = 0.3
 """From this share of the basis on, first-time work makes the figures those of a warm-up."""
+
+BESIDE_SHARE: Final = 0.1
+"""From this share on, the largest loss of a busy device has a clause in the headline, and advice."""
 
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
@@ -228,7 +233,7 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         text = start
         if computing:
             text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
-        if worst.ns >= 0.1 * parts.basis:
+        if worst.ns >= BESIDE_SHARE * parts.basis:
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."
     return f"{start}; {clause}." if clause else f"{start}."
@@ -303,8 +308,15 @@ def _advice(
     first = [of_finding(warm_up)] if warm_up else []
     if not warm_up and bound == "host-bound" and _leads_in(parts):
         first = [lead_in_advice(parts.lead_in, first_call(results, parts.device_id), scope)]
-    if bound == "compute-bound":  # the part of a computation that could be saved is unknown
-        fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
-    else:
-        fallback = general(bound, worst.ns, scope)
-    return choose(findings, bound, parts.basis, fallback=fallback, first=first)
+    unseen = unseen_ns(results, parts.device_id)
+    if not first and bound == "host-bound" and 2 * unseen >= worst.ns:
+        first = [unseen_advice(unseen, scope)]
+    if bound != "compute-bound":
+        return choose(findings, bound, parts.basis, fallback=general(bound, worst.ns, scope), first=first)
+    # The part of a computation that could be saved is unknown.
+    fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
+    chosen = choose(findings, bound, parts.basis, fallback=fallback, first=first)
+    chosen = chosen if fallback in chosen else (*chosen[:2], fallback)
+    if worst.ns < BESIDE_SHARE * parts.basis:
+        return chosen
+    return beside(chosen, findings, worst.bound, general(worst.bound, worst.ns, scope))

@@ -12,7 +12,7 @@ from tracekit.analyses.result import Result
 from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.names import short_frame, shorten_name
 
-__all__ = ["MOSTLY", "first_call", "in_long_gaps", "main_cause", "where"]
+__all__ = ["MOSTLY", "first_call", "in_long_gaps", "main_cause", "unseen_ns", "where"]
 
 MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
@@ -33,7 +33,7 @@ _PHRASES: Final = {
     "operator_dispatch": "for operator dispatch",
     "library_call": "in library calls",
     "python": "for Python code",
-    "host_code": "for host code outside recorded calls",
+    "host_code": "for host code",
     "profiler_overhead": "for the profiler",
     "collective_bookkeeping": "for the start of collectives",
     "launch_latency": "between a launch and its start on the device",
@@ -52,7 +52,17 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
     cause, ns, _ = causes[0]
     if cause == "data_loading":  # the name of the loss already says so
         return where(results, cause, device_id)
-    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{where(results, cause, device_id)}"
+    place = where(results, cause, device_id)
+    unseen = " that was not recorded" if cause in HOST_CODE and not place else ""
+    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{unseen}{place}"
+
+
+def unseen_ns(results: Mapping[str, Result], device_id: int) -> int:
+    """The time of the host's main cause in ns, if that is code of which the trace shows nothing; else 0."""
+    causes = _host_causes(results, device_id)
+    if not causes or causes[0][0] not in HOST_CODE or where(results, causes[0][0], device_id):
+        return 0
+    return causes[0][1]
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
