@@ -36,7 +36,7 @@ the types of data, which say how a kernel was built, not what it does."""
 COMMUNICATION: Final = (
     r"nccl\w*Kernel|rccl|msccl|cross_device_(reduce|store)|all_?reduce_(kernel|fusion|prototype|one_?shot|two_?shot)"
     r"|(one|two)_?shot_?all_?reduce|custom_?all_?reduce|multimem_|symm_mem|all_?gather_(kernel|lastdim)|reduce_?scatter_(kernel|cross)"
-    r"|all_?to_?all_?kernel|int(er|ra)node(_ll)?_(dispatch|combine)|notify_(dispatch|combine)|nvshmem|barrier_on_stream|quick_?(all_?)?reduce"
+    r"|all_?to_?all_?kernel|int(er|ra)node(_ll)?_(dispatch|combine)|notify_(dispatch|combine)|nvshmem|oneccl|hccl|barrier_on_stream|quick_?(all_?)?reduce"
     r"|userbuffers|^gloo:|^c10d::"
 )
 """Collectives and point-to-point by kernel name (without a device: by operator); symmetric-memory and custom all-reduce kernels do not say nccl."""
@@ -75,7 +75,7 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
     (
         "normalisation",
         r"^aten::(native_|_native_|cudnn_|miopen_|_fused_)?(batch_norm|layer_norm|group_norm|instance_norm|rms_norm)"
-        r"|rms_?norm|layer_?norm|^aten::_batch_norm",
+        r"|rms_?norm|layer_?norm|^aten::_(batch|weight)_norm",
     ),
     ("quantisation", r"quantize([^d]|$)|_quant(_|$)|^fbgemm::\w*(quantize|(To|_to_)\w*float)"),
     ("softmax", r"softmax"),
@@ -121,10 +121,10 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
 """Operator name → category."""
 
 KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
-    ("gemm", r"^triton_tem_fused_.*(mm|linear)"),
+    ("gemm", r"^triton_tem_fused_.*(mm|linear)|^gemm_fusion"),
     ("convolution", r"^triton_tem_fused_.*conv"),
     ("attention", r"^triton_tem_fused_.*(attention|sdpa)"),
-    ("fused", r"^triton_(\w*_)?fused|^triton_[_\d]|^nvfuser_"),
+    ("fused", r"^triton_(\w*_)?fused|^triton_[_\d]|^nvfuser_|_fusion(_\d+)*$"),
     # Names that a later rule would claim for a part of them: fbgemm holds gemm, pooled holds pool.
     (
         "embedding",
@@ -133,7 +133,10 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     # Without a device, operators that autograd runs itself.
     ("elementwise", r"torch::autograd::AccumulateGrad$"),
     ("copy", r"^detach_?$|_repack_"),
-    ("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd|adam_kernel|lamb_kernel|kOptimizer|kPrecondition"),
+    (
+        "optimizer",
+        r"multi_tensor_apply|FusedAdam|FusedSgd|adam_?kernel|lamb_?kernel|kOptimizer|kPrecondition",
+    ),
     # Mixtures of experts: choosing experts is a sort, moving the rows of tokens to them and back a gather.
     ("reduction", r"moe_(sum|reduc)|_cumsum"),
     ("embedding", r"^finalizeKernel|finalizeMoe|_finalize_matmul_scatter|expandInputRows|moe_(un)?permute"),
@@ -145,14 +148,14 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "normalisation",
-        r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|[lqk][12]?norm_|rms_normalize|_norm_(rope|quant)|bn(orm)?_(fw|bw)|(^|_)ln_(fwd|bwd)"
-        r"|lnorm|RowwiseMoments|GammaBeta|qknorm",
+        r"batch_?norm|layer_?norm|group_?norm|instance_?norm|weight_?norm|rms_?norm|[lqk][12]?norm_|rms_normalize|_norm_(rope|quant)|bn(orm)?_(fw|bw)|(^|_)ln_(fwd|bwd)"
+        r"|(^|_)lnorm|RowwiseMoments|GammaBeta|cuCompute(Part)?Grad|qknorm",
     ),
     (
         "attention",
         r"flash_?(fwd|bwd|attn|attention|mla)|fmha|attention|attn|(^|_)mha_|sdpa|paged_?(attn|kv|decode|prefill|mqa)|mqa_logits|kv_?cache"
         r"|_kv_buffer|reshape_and_cache|concat_and_cache|merge_?states|reduce_segments|(^|_)mla_|(^|_)sage_fwd|qk_int\d*_sv|gemm_softmax_gemm"
-        r"|fwd_(grouped_)?kernel_(stage|splitK)|^_splitK_reduce|^pa_[bf]",
+        r"|fwd_(grouped_)?kernel_(stage|splitK)|^_splitK_reduce|^_(fwd|bwd)_kernel$|^pa_[bf]|ms_deform",
     ),
     ("elementwise", r"rotary|rope(_|\W|\d|$|kernel|quant|update)|_sbhd_cached"),
     (
@@ -178,27 +181,27 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ("softmax", r"soft_?max"),
     (
         "embedding",
-        r"embedding|indexSelect|index_select|index_put|indexing_backward|gather|scatter|index_elementwise|indexFuncLarge|permute_2D|masked_select|index_kernel|index_(fill|add|copy)|IndexKernel|nonzero|get_rows|DeviceSelect|DeviceCompact|DevicePartition|partition_kernel",
+        r"embedding|indexSelect|index_select|index_put|indexing_backward|gather|scatter([^i]|$)|index_elementwise|indexFuncLarge|permute_2D|masked_select|index_kernel|index_(fill|add|copy)|IndexKernel|nonzero|get_rows|DeviceSelect|DeviceCompact|DevicePartition|partition_kernel",
     ),
     ("sort", r"sort|MergeAgent|KthValue|^compute(Block|Digit)|nms|radix|bitonic|unique|merge_?by_?key"),
-    ("pooling", r"pool|upsample|grid_sampl|interp"),
+    ("pooling", r"pool|upsample|grid_sampl|roi_align"),
     (
         "random",
-        r"distribution|dropout|philox|curand|(^|_)rng_|bernoulli|random|uniform_and_transform|normal_and_transform",
+        r"distribution_?(elementwise|nullary|unary|binary)|multinomial|dropout|philox|curand|(^|_)rng_|bernoulli|random|uniform_and_transform|normal_and_transform",
     ),
     ("elementwise", r"masked_fill"),
     (
         "copy",
-        r"copy|CatArray|cat_kernel|transpose|permute|memcpy|memset|fill|_cast|convert|reorder|pad_|arange|reshape|chunk|_to_|SubTensorOp",
+        r"copy|CatArray|cat_kernel|transpose|permute|memcpy|memset|fill|_cast|convert|reorder|pad_|arange|reshape|chunk_cat|_to_(copy|dense|jagged|padded|float|half|bf16|fp\d)|SubTensorOp|SwapDimension|ShuffleInTensor|Tensor(Conversion|Padding|Slicing)Op",
     ),
     (
         "reduction",
-        r"reduce|reduction|sum_kernel|_sum_|norm_kernel|mean|argmax|argmin|cumsum|scan(_|Kernel|Agent|Init)|ParallelScan|loss|cross_?entropy|kldiv|_jsd_",
+        r"reduce|reduction|sum_kernel|^_sum_|norm_kernel|mean(_|Ops|Kernel|\W|$)|argmax|argmin|cumsum|scan(_|Kernel|Agent|Init)|ParallelScan|loss|cross_?entropy|BiasGrad|kldiv|_jsd_",
     ),
     (
         "elementwise",
-        r"elementwise|pointwise|eltwise|gelu|silu|relu|swiglu|geglu|sigmoid|tanh|act_and_mul|activation|MIOpen(Neuron|Active)|TensorIterator"
-        r"|binary|unary|tril_triu|lpnorm|CUDAFunctor|mask|penalt|axpy|broadcast|OpTensor|Op\dd?Tensor|op_generic_tensor"
+        r"elementwise|elemwise|pointwise|eltwise|Cwise|gelu|silu|relu|swiglu|geglu|sigmoid|tanh|act_and_mul|activation|MIOpen(Neuron|Active)|TensorIterator"
+        r"|(bi|u)nary(_?(op|func|transform|kernel)|$)|tril_triu|lpnorm|CUDAFunctor|masked|penalt|axpy|broadcast|OpTensor|Op\dd?Tensor|op_generic_tensor"
         r"|(^|_)(add|sub|mul|div|scale|triad)_(kernel|arrays?)|^cupy_\w+__(float|u?int|bool|complex)",
     ),
 )
