@@ -194,7 +194,7 @@ def test_names_of_one_table_stay_apart(width: int) -> None:
 
 
 @hypothesis.given(
-    st.sets(st.from_regex(r"[a-z]{1,6}_[a-z]{1,8}", fullmatch=True), min_size=2), st.integers(20, 80)
+    st.sets(st.from_regex(r"k[a-z]{0,5}_[a-z]{1,7}x", fullmatch=True), min_size=2), st.integers(20, 80)
 )
 def test_what_distinguishes_kernels_is_kept_at_any_width(functions: set[str], width: int) -> None:
     short = shorten_names([SWEEP.format(function) for function in functions], width)
