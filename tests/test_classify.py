@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import polars as pl
 import pytest
-from paths import PUBLIC, PUBLIC_NSYS, SAMPLES
+from paths import PUBLIC, PUBLIC_NSYS, ROOT, SAMPLES
 from real_traces import traces
 
 import tracekit
 from tracekit.analyses.kernels import kernels
 from tracekit.classify import activity_class, categorise
 from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.trace import COMPUTE_CATEGORIES
 
 NAMES: Final = Path(__file__).parent / "data" / "kernel_names.txt"
 
@@ -298,6 +299,17 @@ def test_nearly_all_time_of_every_trace_has_a_category(path: Path) -> None:
     for trace in tracekit.read_all(path):
         shares = dict(kernels(trace).by_category.select("category", "share").rows())
         assert shares.get("other", 0) <= 0.05
+
+
+def test_every_category_is_documented_coloured_and_tested() -> None:
+    text = (
+        (ROOT / "docs" / "definitions.md").read_text("utf-8").split("**Category** of a compute activity:")[1]
+    )
+    documented = [word.strip() for word in text.partition(".")[0].split(",")]
+    assert documented == list(COMPUTE_CATEGORIES)
+    style = (ROOT / "tracekit" / "report" / "html" / "templates" / "report.css").read_text("utf-8")
+    assert all(f"--c-{name}:" in style and f".k-{name}" in style for name in COMPUTE_CATEGORIES)
+    assert {param.values[1] for param in _names()} >= set(COMPUTE_CATEGORIES)
 
 
 @pytest.mark.parametrize(("expected", "operator"), [(c, n) for c, names in OPERATORS.items() for n in names])
