@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.facts.kernel_rules import AUTOGRAD_NODE, COMMUNICATION, KERNEL_RULES, OPERATOR_RULES
+from tracekit.facts.kernel_rules import (
+    AUTOGRAD_NODE,
+    COMMUNICATION,
+    DMA,
+    KERNEL_RULES,
+    OPERATOR_RULES,
+    QUALIFIERS,
+)
 from tracekit.trace import CATEGORIES, DEVICE_SCHEMA, Trace
 
 __all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise", "recategorise"]
+
+_DEEPEST_PARENTHESES: Final = 6
+"""Calls of lambdas in template arguments of parameters nest four deep in PyTorch's names."""
 
 ACTIVITY_CLASSES = ("compute", "communication", "memory")
 
@@ -29,16 +40,21 @@ def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimiz
     text, given = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
     # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
     op = pl.when(pl.col("kind") == "op").then(pl.coalesce(_forward_operator(given), given)).otherwise(given)
-    communication = _matches(text, COMMUNICATION)
+    what = pl.col("what")
+    distinct = distinct.with_columns(
+        pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text)).alias("what")
+    )
     rule = (
-        pl.when(communication)
+        pl.when(_matches(what, COMMUNICATION))
         .then(pl.lit("communication"))
         .when(pl.col("kind").is_in(["memcpy", "memset"]))
         .then(pl.col("kind"))
+        .when((pl.col("kind") == "kernel") & _matches(what, DMA))
+        .then(pl.lit("memcpy"))
         .when(pl.col("optimizer"))
         .then(pl.lit("optimizer"))
         .otherwise(
-            pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(text, KERNEL_RULES), pl.lit("other"))
+            pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(what, KERNEL_RULES), pl.lit("other"))
         )
     )
     labelled = distinct.with_columns(rule.cast(pl.Enum(CATEGORIES)).alias("category"))
@@ -90,6 +106,16 @@ def activity_class() -> pl.Expr:
         .otherwise(pl.lit("compute"))
         .cast(pl.Enum(ACTIVITY_CLASSES))
     )
+
+
+def _without_qualifiers(name: pl.Expr) -> pl.Expr:
+    """The name of a kernel without what stands in parentheses (parameters, casts) and without `QUALIFIERS`."""
+    name = name.str.strip_prefix("void ")
+    for _ in range(_DEEPEST_PARENTHESES):
+        name = name.str.replace_all(r"\([^()]*\)", "")
+    for pattern, kept in QUALIFIERS:
+        name = name.str.replace_all(pattern, kept)
+    return name
 
 
 def _matches(text: pl.Expr, pattern: str) -> pl.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +17,7 @@ __all__ = [
     "fused_operators",
     "short_frame",
     "shorten_name",
+    "shorten_names",
     "unbroken",
 ]
 
@@ -24,41 +25,114 @@ __all__ = [
 def shorten_name(name: str, width: int) -> str:
     """A name in at most `width` characters, with its most telling parts kept.
 
-    Of a C++ signature go, one after the other, the parameters, the namespaces, and the template arguments from
-    the innermost outwards; what is still too long loses its middle.
+    Of a C++ signature go, one after the other, the parameters, the namespaces and calls of lambdas, and the template
+    arguments from the innermost outwards, but for the one that tells what the kernel computes. What is still too long loses its middle.
 
     >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 50)
     'vectorized_elementwise_kernel<4, Add<float>>'
     >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 36)
-    'vectorized_elementwise_kernel<…>'
+    'vectorized_elementwise_kernel<Add>'
+    >>> shorten_name("void par_ranged2d_kernel<advec_cell(int)::{lambda(int, int)#1}>(Range2d)", 24)
+    'par_ra…ernel<advec_cell>'
     >>> shorten_name("abcdefghijklmnop", 9)
     'abcd…mnop'
     """
     if len(name) <= width:
         return name
-    short = name
-    if "<" in name or "(" in name:
-        for short in _shorter_signatures(name):
-            if len(short) <= width:
-                return short
-    return _without_middle(short, width)
+    if "<" not in name and "(" not in name:
+        return _without_middle(name, width)
+    for short in _shorter_signatures(name):
+        if len(short) <= width:
+            return short
+    outer, bracket, _ = short.partition("<")
+    inner = _telling_argument(short)
+    if not inner:
+        return _without_middle(short, width)
+    room = width - len(inner) - 2
+    if room >= min(len(outer), _LEAST_OUTER):
+        return f"{_without_middle(outer, room) if room < len(outer) else outer}{bracket}{inner}>"
+    return inner if len(inner) <= width else _without_middle(inner, width)
 
 
-_NAMESPACE: Final = re.compile(r"\b(?:\w+::)+(?=\w)")
+def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
+    """The short form of each name. Those that would read alike show where they differ, as far as the width has room.
+
+    >>> list(shorten_names(["Cijk_Ailk_BBS_MT64x16x32_MI16", "Cijk_Ailk_BBS_MT128x16x32_MI16"], 22).values())
+    ['Cijk_…_MI16…MT64x16x32', 'Cijk_…MI16…MT128x16x32']
+    """
+    short = {name: shorten_name(name, width) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, text in short.items():
+        alike.setdefault(text, []).append(name)
+    for group in alike.values():
+        if len(group) > 1:
+            for name, words in _differences({name: _WORD.findall(name) for name in group}).items():
+                told = "…".join(words)
+                room = width - len(told) - 1
+                if words and room >= 0:
+                    short[name] = f"{shorten_name(name, room).removesuffix('…')}…{told}"
+    return short
+
+
+def _differences(names: dict[str, list[str]]) -> dict[str, list[str]]:
+    """For each name, given in words, the first word that tells it from others, from those that share this one the next, and so on."""
+    low, high = min(names.values()), max(names.values())  # what these two share all share
+    at = next((index for index, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name, words in names.items():
+        parts.setdefault(words[at] if at < len(words) else "", {})[name] = words
+    if len(parts) == 1:
+        return {name: [] for name in names}
+    return {
+        name: [word, *more] if word else more
+        for word, members in parts.items()
+        for name, more in _differences(members).items()
+    }
+
+
+_WORD: Final = re.compile(r"[^\W_]+")
+_LEAST_OUTER: Final = 8
+"""What must be seen of a template's own name beside its telling argument."""
+
+# What follows the last namespace says nothing alone: `gemvx::kernel`.
+_NAMESPACE: Final = re.compile(r"\b(?:\w+(?:<[^<>]*>)?::)+(?!(?:kernel|functor|dispatch|combine)\b)(?=\w)")
 _WRAPPER: Final = re.compile(r"^Kernel2?<(\w+)>$")
 """CUTLASS names its kernels in the argument of one and the same template."""
+_UNNAMED: Final = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
+_RETURN_TYPE: Final = re.compile(r"^(?:void |(?:std::)?enable_if<.*?>::type )")
+_LAMBDA: Final = re.compile(r"::(?:\{lambda[^}]*\}|\[lambda[^\]]*\]|operator ?(?:const)?)")
+_SPLIT_BRACKETS: Final = re.compile(r"> (?=>)")
+_INNERMOST: Final = re.compile(r"\([^()]*\)")
+_IDENTIFIER: Final = re.compile(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)?")
+_TELLS_NOTHING: Final = re.compile(
+    r"void|const|(?:un)?signed|int|long|short|char|bool|true|false|C|T\d+|type|value|__\w+|\w+_t|\w*(?:Type|Metadata|Policy\w*|Calculator)"
+    r"|[bB]?[fF]loat\d*(?:_e\d\w+)?|decltype|nullptr|double\d?|[hH]alf2?|[aA]rray|[tT]uple|gpu_kernel_impl\w*|Parallel\w+|CombinedFunctorReducer|(?:[AB]Una|Bina)ryFunctor"
+    r"|ReduceOp|enable_\w+|RowMajor|ColumnMajor"
+)
+"""Arguments that many kernels share: types, and templates that hold the one that matters."""
 
 
 def _shorter_signatures(name: str) -> Iterator[str]:
-    short = _without_parameters(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
+    short = _without_parameters(_RETURN_TYPE.sub("", _UNNAMED.sub("", name)))
     yield short
-    short = _NAMESPACE.sub("", short)
+    if "<" in short:
+        short = short.replace("&(", "&")
+        while short != (short := _INNERMOST.sub("", short)):
+            pass
+    short = _NAMESPACE.sub("", _LAMBDA.sub("", _SPLIT_BRACKETS.sub(">", short)))
     wrapped = _WRAPPER.match(short)
     if wrapped:
         short = wrapped.group(1)
     yield short
-    for depth in (3, 2, 1):
-        yield _elide(short, depth)
+    inner = _telling_argument(short)
+    yield from (cut for cut in (_elide(short, 3), _elide(short, 2)) if inner in cut)
+    yield f"{short.partition('<')[0]}<{inner}>" if inner else _elide(short, 1)
+
+
+def _telling_argument(signature: str) -> str:
+    """The first template argument that is no type of data and no mere wrapper; empty if there is none."""
+    arguments = _IDENTIFIER.findall(signature.partition("<")[2])
+    return next((one for one in arguments if not _TELLS_NOTHING.fullmatch(one)), "")
 
 
 def _without_parameters(name: str) -> str:

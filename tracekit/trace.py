@@ -67,6 +67,7 @@ COMPUTE_CATEGORIES: Final = (
     "fused",
     "copy",
     "random",
+    "quantisation",
     "other",
 )
 CATEGORIES: Final = (*COMPUTE_CATEGORIES, "communication", "memcpy", "memset")

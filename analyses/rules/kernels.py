@@ -11,6 +11,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.names import shorten_name
 from tracekit.trace import Trace
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "UNFUSED_ATTENTION",
     "WHOLE_GRAPHS",
 ]
+
+LONGEST_NAME: Final = 80
 
 # -- no_tensor_cores --------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
         text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
-        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {_plain(rows['name'][0])}, "
+        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {shorten_name(rows['name'][0], LONGEST_NAME)}, "
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
@@ -99,10 +102,6 @@ def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
     if capabilities:
         return min(capabilities)
     return _FIRST_TF32 if result.by_name["name"].str.contains(_NAMES_AMPERE).any() else None
-
-
-def _plain(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:79]}…"
 
 
 NO_TENSOR_CORES = Rule(
@@ -261,8 +260,7 @@ def _optimizer_ranges(scope: Scope) -> int:
 
 
 def _costliest(rows: pl.DataFrame) -> str:
-    name = str(rows.sort("total_ns", "name", descending=[True, False])["name"][0])
-    return name if len(name) <= 80 else f"{name[:79]}…"
+    return shorten_name(str(rows.sort("total_ns", "name", descending=[True, False])["name"][0]), LONGEST_NAME)
 
 
 OPTIMIZER_NOT_FUSED = Rule(
@@ -301,7 +299,8 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     what = "operators' self time" if scope.on_cpu else "device time"
     top = "; ".join(
-        f"{_plain(name)} {format_ns(time)}" for name, time in rows.select("name", "total_ns").head(3).rows()
+        f"{shorten_name(name, LONGEST_NAME)} {format_ns(time)}"
+        for name, time in rows.select("name", "total_ns").head(3).rows()
     )
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the {what} has no category",

@@ -7,21 +7,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
 import small_traces
+from hypothesis import strategies as st
 from paths import PUBLIC, SAMPLES
 from real_traces import report_of, traces
 from rich.cells import cell_len
 
 from tracekit.analyses import rules
 from tracekit.findings import Finding
-from tracekit.names import shorten_name
+from tracekit.names import shorten_name, shorten_names
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
 from tracekit.report.formats import Page
 from tracekit.report.model import Advice, Report
 from tracekit.trace import Trace
 
+SWEEP = "void clover::par_ranged2d_kernel<{}(global_variables&, int)::{{lambda(int, int)#1}}>(clover::Range2d, int)"
+_ELASTIC = "Operator::Elastic<(int)1>"
+_LAPLACE = "terra::shell::LaplaceSimple<double>, Kokkos::MDRangePolicy<Kokkos::Rank<(unsigned int)4> >"
+_COPY = (
+    "at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::"
+    "operator()() const::{lambda()#7}::operator()() const::{lambda(float)#1}>(at::TensorIteratorBase&, int)::{lambda(int)#1}"
+)
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 MADE: dict[str, Callable[[Path], Trace]] = {
     "compute_bound": small_traces.compute_bound,
@@ -150,10 +159,53 @@ def test_sorting_a_section(tmp_path: Path) -> None:
         ("void cutlass::Kernel2<cutlass_80_gemm_128x64>(Params)", 24, "cutlass_80_gemm_128x64"),
         ("void at::native::(anonymous namespace)::norm_kernel<float, int>(int)", 14, "norm_kernel<…>"),
         ("aten::convolution_backward", 20, "aten::conv…_backward"),
+        (
+            "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float>(int)",
+            20,
+            "gemvx::kernel<…>",
+        ),
+        (SWEEP.format("accelerate_kernel"), 44, "par_ranged2d_kernel<accelerate_kernel>"),
+        (SWEEP.format("accelerate_kernel"), 30, "par_r…ernel<accelerate_kernel>"),
+        (SWEEP.format("accelerate_kernel"), 20, "accelerate_kernel"),
+        (f"void amrex::launch_global<{_ELASTIC}::Fapply(int)::[lambda(int)]>()", 24, "launch_global<Fapply>"),
+        (
+            f"void Kokkos::Impl::launch<Kokkos::Impl::ParallelFor<{_LAPLACE}, Kokkos::Cuda> >()",
+            22,
+            "launch<LaplaceSimple>",
+        ),
+        (
+            f"void at::native::elementwise_kernel<128, 2, {_COPY}>(int)",
+            50,
+            "elementwise_kernel<direct_copy_kernel_cuda>",
+        ),
     ],
 )
 def test_short_names_keep_what_tells_most(name: str, width: int, short: str) -> None:
     assert shorten_name(name, width) == short
+
+
+@pytest.mark.parametrize("width", [32, 40, 64, 80])
+def test_names_of_one_table_stay_apart(width: int) -> None:
+    lines = (Path(__file__).parents[1] / "data" / "kernel_names.txt").read_text("utf-8").splitlines()
+    names = [line.split(maxsplit=1)[1] for line in lines if line and not line.startswith("#")]
+    short = shorten_names(names, width)
+    assert len(set(short.values())) == len(set(names))
+    assert max(map(len, short.values())) <= width
+
+
+@hypothesis.given(
+    st.sets(st.from_regex(r"k[a-z]{0,5}_[a-z]{1,7}x", fullmatch=True), min_size=2), st.integers(20, 80)
+)
+def test_what_distinguishes_kernels_is_kept_at_any_width(functions: set[str], width: int) -> None:
+    short = shorten_names([SWEEP.format(function) for function in functions], width)
+    assert len(set(short.values())) == len(functions)
+    assert all(len(text) <= width for text in short.values())
+    assert all(function in short[SWEEP.format(function)] for function in functions)
+
+
+@hypothesis.given(st.lists(st.text("ab_<>(), :1", max_size=30)), st.integers(0, 40))
+def test_any_names_fit_together(names: list[str], width: int) -> None:
+    assert all(len(text) <= width for text in shorten_names(names, width).values())
 
 
 @pytest.mark.parametrize("width", range(12))

@@ -11,18 +11,38 @@ from typing import Final
 __all__ = [
     "AUTOGRAD_NODE",
     "COMMUNICATION",
+    "DMA",
     "KERNEL_RULES",
     "OPERATOR_RULES",
     "OPTIMIZER_RANGE",
+    "QUALIFIERS",
     "TENSOR_CORE",
 ]
 
+QUALIFIERS: Final[tuple[tuple[str, str], ...]] = (
+    (r"::(\{lambda[^}]*\}|\[lambda[^\]]*\]|operator ?(const)?)", ""),
+    (r"<unnamed>::", ""),
+    # A function or a functor without a name of its own is called by the namespace around it.
+    (r"(\w+)::(kernel|globalKernel|functor|dispatch|combine)([<,> ]|$)", "${1}_${2}${3}"),
+    (r"\b\w*::", ""),
+    (
+        r"([<,] ?)(const )?(\w*(_t|_traits|Type|Params|Args|Policy\w*|Layout|Traits|Coord|Shape)|cublas\w+|(Load|Store)WithCast|\w*Calculator)\b",
+        "$1",
+    ),
+)
+"""What goes from a kernel's name, after all that stands in parentheses, before a rule may match it: calls of lambdas, namespaces and
+the types of data, which say how a kernel was built, not what it does."""
+
 COMMUNICATION: Final = (
-    r"nccl|rccl|cross_device_reduce|all_?reduce_(kernel|one_shot|two_shot)|one_?shot_?all_?reduce|two_?shot_?all_?reduce"
-    r"|multimem_(all|one_shot)|symm_mem|custom_?all_?reduce|allreduce_fusion|all_?gather_kernel|reduce_?scatter_kernel"
-    r"|alltoall|all_to_all|deep_?ep::|nvshmem|msccl|quickreduce|quick_?all_?reduce|^gloo:|^c10d::"
+    r"nccl\w*Kernel|rccl|msccl|cross_device_(reduce|store)|all_?reduce_(kernel|fusion|prototype|one_?shot|two_?shot)"
+    r"|(one|two)_?shot_?all_?reduce|custom_?all_?reduce|multimem_|symm_mem|all_?gather_(kernel|lastdim)|reduce_?scatter_(kernel|cross)"
+    r"|all_?to_?all_?kernel|int(er|ra)node(_ll)?_(dispatch|combine)|notify_(dispatch|combine)|nvshmem|oneccl|hccl|barrier_on_stream|quick_?(all_?)?reduce"
+    r"|userbuffers|^gloo:|^c10d::"
 )
 """Collectives and point-to-point by kernel name (without a device: by operator); symmetric-memory and custom all-reduce kernels do not say nccl."""
+
+DMA: Final = r"^dma"
+"""Requests to the copy engine of MTIA, which stand among its kernels."""
 
 AUTOGRAD_NODE: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$"
 """A node of the backward graph, alone or as the engine calls it; the group is the forward operator in camel case."""
@@ -49,13 +69,15 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         r"^aten::(add|b|sparse_addm|_scaled_|_int_|_addmm_activation)?(mm|addmm|addmv|addbmm|baddbmm|mv|dot|vdot|matmul|linear|bmm|einsum"
         r"|mkldnn_linear|_scaled_mm|_grouped_mm|_scaled_grouped_mm|_weight_int\dpack_mm|_addmm_activation|ger)$",
     ),
-    ("gemm", r"^fbgemm::(\w*gemm|f8f8|f8i4|bf16i4|bf16bf16|i8i8)"),
-    ("copy", r"^fbgemm::\w*(quantize|(To|_to_)\w*float)"),
+    ("gemm", r"^fbgemm::(\w*gemm|f8f8|f8i4|bf16i4|bf16bf16|i8i8)|^(quantized|mkldnn|onednn)::_?q?linear"),
+    ("sort", r"topk_softmax|grouped_topk|moe_align"),
+    ("elementwise", r"rotary|(^|[_:])rope(_|$)"),
     (
         "normalisation",
         r"^aten::(native_|_native_|cudnn_|miopen_|_fused_)?(batch_norm|layer_norm|group_norm|instance_norm|rms_norm)"
-        r"|rms_?norm|layer_?norm|^aten::_batch_norm",
+        r"|rms_?norm|layer_?norm|^aten::_(batch|weight)_norm",
     ),
+    ("quantisation", r"quantize([^d]|$)|_quant(_|$)|^fbgemm::\w*(quantize|(To|_to_)\w*float)"),
     ("softmax", r"softmax"),
     (
         "embedding",
@@ -99,10 +121,10 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
 """Operator name → category."""
 
 KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
-    ("gemm", r"^triton_tem_fused_.*(mm|linear)"),
+    ("gemm", r"^triton_tem_fused_.*(mm|linear)|^gemm_fusion"),
     ("convolution", r"^triton_tem_fused_.*conv"),
     ("attention", r"^triton_tem_fused_.*(attention|sdpa)"),
-    ("fused", r"^triton_(poi|red|per|for|tem|spl|unk|mm|mix)?_?fused|^triton_"),
+    ("fused", r"^triton_(\w*_)?fused|^triton_[_\d]|^nvfuser_|_fusion(_\d+)*$"),
     # Names that a later rule would claim for a part of them: fbgemm holds gemm, pooled holds pool.
     (
         "embedding",
@@ -110,51 +132,77 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
     ),
     # Without a device, operators that autograd runs itself.
     ("elementwise", r"torch::autograd::AccumulateGrad$"),
-    ("copy", r"^detach_?$"),
-    ("sort", r"[sm]btopk|gatherTopK"),
-    ("elementwise", r"rotary|_rope_|rope_kernel"),
-    ("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd|adam_kernel|lamb_kernel"),
+    ("copy", r"^detach_?$|_repack_"),
+    (
+        "optimizer",
+        r"multi_tensor_apply|FusedAdam|FusedSgd|adam_?kernel|lamb_?kernel|kOptimizer|kPrecondition",
+    ),
+    # Mixtures of experts: choosing experts is a sort, moving the rows of tokens to them and back a gather.
+    ("reduction", r"moe_(sum|reduc)|_cumsum"),
+    ("embedding", r"^finalizeKernel|finalizeMoe|_finalize_matmul_scatter|expandInputRows|moe_(un)?permute"),
+    ("quantisation", r"quant_moe_sort|MoeSmoothquant"),
+    ("random", r"SamplingFrom|gumbel|_sample_kernel"),
+    (
+        "sort",
+        r"topk|top_k|^routing[A-Z]|routing_compute|MoeRouting|moe_?(align|sort)|sort_quant|Expert(PrefixSum|Maps)|sort_expert",
+    ),
+    (
+        "normalisation",
+        r"batch_?norm|layer_?norm|group_?norm|instance_?norm|weight_?norm|rms_?norm|[lqk][12]?norm_|rms_normalize|_norm_(rope|quant)|bn(orm)?_(fw|bw)|(^|_)ln_(fwd|bwd)"
+        r"|(^|_)lnorm|RowwiseMoments|GammaBeta|cuCompute(Part)?Grad|qknorm",
+    ),
     (
         "attention",
-        r"flash_?(fwd|bwd|attn|attention|infer)|fmha|attn_fwd|attn_bwd|efficient_attention|attention|_attn_|mha_|fused_attn|paged_?attn|sdpa|FlashAttn|kv_?cache|reshape_and_cache",
+        r"flash_?(fwd|bwd|attn|attention|mla)|fmha|attention|attn|(^|_)mha_|sdpa|paged_?(attn|kv|decode|prefill|mqa)|mqa_logits|kv_?cache"
+        r"|_kv_buffer|reshape_and_cache|concat_and_cache|merge_?states|reduce_segments|(^|_)mla_|(^|_)sage_fwd|qk_int\d*_sv|gemm_softmax_gemm"
+        r"|fwd_(grouped_)?kernel_(stage|splitK)|^_splitK_reduce|^_(fwd|bwd)_kernel$|^pa_[bf]|ms_deform",
     ),
-    ("rnn", r"rnn|lstm|gru_|LSTM|GRU_elementWise|persist_(fp|bp)"),
+    ("elementwise", r"rotary|rope(_|\W|\d|$|kernel|quant|update)|_sbhd_cached"),
+    (
+        "rnn",
+        r"rnn|lstm|gru_|persist_(fp|bp)|selective_(scan|state)|chunk_(scan|state)|state_passing|delta_rule|^chunk_(fwd|bwd)_"
+        r"|recompute_w_u|16x16_to_\d+x\d+_inverse",
+    ),
     (
         "convolution",
-        r"conv|_[sh]cudnn_|implicit_gemm|winograd|wgrad|dgrad|fprop|igemm_(fwd|bwd|wrw)|cudnn::(ops|cnn|detail|engines|ndNhwc)|miopen(Conv|SP3|Ig)|Im2d2Col|col2im|im2col"
+        r"conv([^e]|$)|_[sh]cudnn_|implicit_gemm|winograd|_wino_|wgrad|dgrad|fprop|igemm_(fwd|bwd|wrw)|miopen(Conv|SP3|Ig)|Im2d2Col|col2im|im2col"
         r"|nchwToNhwc|nhwcToNchw|computeOffsetsKernel|fft2d_",
     ),
     (
         "gemm",
-        r"^gemm|[^b]gemm|[^f]bgemm|gemv|marlin|machete|fused_moe|Cijk_|cutlass|cublas|xmma|ampere_\w*_(s|h|bf)\d+|matmul|nvjet|_mm_|splitKreduce|wmma|wgmma|dot_kernel|hgemm|sgemm|ck::.*Gemm|ck_tile.*Gemm|mfma|wvSplitK",
+        r"^gemm|[^b]gemm|[^f]bgemm|gemv|marlin|machete|fused_?moe|fmoe|mfma|flatmm|Cijk_|cutlass_\d|xmma_|ampere_\w*_(s|h|bf)\d+|matmul|mul_mat"
+        r"|nvjet|_mm(_|$)|^mm_kernel|einsum|(^|_)bmm_|inner_product|lora_(shrink|expand)|sp?m[mv]_kernel|csrm[mv]|splitKreduce|wmma|dot_kernel|wvSplitK"
+        r"|impl_globalKernel",
     ),
     (
-        "normalisation",
-        r"batch_?norm|layer_?norm|group_?norm|instance_?norm|rms_?norm|bn_(fw|bw)_|RowwiseMoments|GammaBeta|LayerNorm|BatchNorm",
+        "quantisation",
+        r"quant(i[sz]|_|\W|\d|$|int|kernel)|cvt_\w+_to_fp\d|^MeanScaleKernel|(rowwise|8bit|fp8)\w*_to_float|_to_h?fp8|_qparam_|fused8bit|segmented_max_reduction",
     ),
     ("softmax", r"soft_?max"),
     (
         "embedding",
-        r"embedding|indexSelect|index_select|index_put|indexing_backward|gather|scatter|index_elementwise|indexFuncLarge|permute_2D|masked_select|index_kernel|_index_|IndexKernel|nonzero",
+        r"embedding|indexSelect|index_select|index_put|indexing_backward|gather|scatter([^i]|$)|index_elementwise|indexFuncLarge|permute_2D|masked_select|index_kernel|index_(fill|add|copy)|IndexKernel|nonzero|get_rows|DeviceSelect|DeviceCompact|DevicePartition|partition_kernel",
     ),
-    ("sort", r"sort|topk|top_k|nms|radix|bitonic|unique|merge_?by_?key|DeviceSelect|DeviceScan|partition"),
-    ("pooling", r"pool|upsample|grid_sampl|interp"),
+    ("sort", r"sort|MergeAgent|KthValue|^compute(Block|Digit)|nms|radix|bitonic|unique|merge_?by_?key"),
+    ("pooling", r"pool|upsample|grid_sampl|roi_align"),
     (
         "random",
-        r"distribution_|dropout|philox|curand|rng|bernoulli|random|uniform_and_transform|normal_and_transform",
+        r"distribution_?(elementwise|nullary|unary|binary)|multinomial|dropout|philox|curand|(^|_)rng_|bernoulli|random|uniform_and_transform|normal_and_transform",
     ),
+    ("elementwise", r"masked_fill"),
     (
         "copy",
-        r"copy|CatArray|cat_kernel|transpose|permute|memcpy|memset|fill|FillFunctor|_cast|convert|pad_|arange|reshape|bfloat16_copy|chunk|_to_|unrolled_elementwise_kernel.*LoadWithCast|fillBuffer",
+        r"copy|CatArray|cat_kernel|transpose|permute|memcpy|memset|fill|_cast|convert|reorder|pad_|arange|reshape|chunk_cat|_to_(copy|dense|jagged|padded|float|half|bf16|fp\d)|SubTensorOp|SwapDimension|ShuffleInTensor|Tensor(Conversion|Padding|Slicing)Op",
     ),
     (
         "reduction",
-        r"reduce|reduction|sum_kernel|norm_kernel|mean|argmax|argmin|cumsum|scan_|nll_loss|loss|CrossEntropy",
+        r"reduce|reduction|sum_kernel|^_sum_|norm_kernel|mean(_|Ops|Kernel|\W|$)|argmax|argmin|cumsum|scan(_|Kernel|Agent|Init)|ParallelScan|loss|cross_?entropy|BiasGrad|kldiv|_jsd_",
     ),
     (
         "elementwise",
-        r"elementwise|pointwise|gelu|silu|relu|sigmoid|tanh|act_and_mul|activation|TensorIterator|binary_op|unary|tril_triu|lpnorm|CUDAFunctor|rotary|rope|masked|axpy"
-        r"|^cupy_\w+__(float|u?int|bool|complex)",
+        r"elementwise|elemwise|pointwise|eltwise|Cwise|gelu|silu|relu|swiglu|geglu|sigmoid|tanh|act_and_mul|activation|MIOpen(Neuron|Active)|TensorIterator"
+        r"|(bi|u)nary(_?(op|func|transform|kernel)|$)|tril_triu|lpnorm|CUDAFunctor|masked|penalt|axpy|broadcast|OpTensor|Op\dd?Tensor|op_generic_tensor"
+        r"|(^|_)(add|sub|mul|div|scale|triad)_(kernel|arrays?)|^cupy_\w+__(float|u?int|bool|complex)",
     ),
 )
 """Kernel name → category, for kernels whose operator is unknown or says nothing."""

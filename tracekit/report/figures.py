@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
 from tracekit.files import make_directory, write_bytes
-from tracekit.names import category_name, shorten_name
+from tracekit.names import category_name, shorten_name, shorten_names
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FIGURE_FORMATS, FigureFormat
 from tracekit.report.model import Figure, Report
@@ -28,6 +28,7 @@ LETTERS: Final = 135
 
 LEAST_LETTERS: Final = 4
 DPI: Final = 150
+LABEL_WIDTH: Final = 32
 _COLOURS: Final = {
     **dict.fromkeys(("compute", "kernel", "busy", "gemm"), "#4e79a7"),
     **dict.fromkeys(("communication", "exposed communication"), "#d9484c"),
@@ -131,7 +132,7 @@ def plain(text: str) -> str:
 
 
 def _label(text: str) -> str:
-    return plain(shorten_name(text, 32))
+    return plain(shorten_name(text, LABEL_WIDTH))
 
 
 def _time_axis(axes: Axes, unit: str) -> None:
@@ -154,7 +155,10 @@ def _stack(axes: Axes, data: dict[str, Any]) -> None:
 
 def _rows(axes: Axes, labels: list[str]) -> None:
     every = max(1, len(labels) // 40)
-    axes.set_yticks(range(0, len(labels), every), [_label(label) for label in labels[::every]], fontsize=8)
+    short = shorten_names(labels, LABEL_WIDTH)
+    axes.set_yticks(
+        range(0, len(labels), every), [plain(short[label]) for label in labels[::every]], fontsize=8
+    )
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=8)
 

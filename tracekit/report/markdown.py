@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import polars as pl
+
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.findings import Finding
-from tracekit.names import shorten_name
+from tracekit.names import shorten_names
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
@@ -21,7 +23,7 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.formats import Page
-from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
+from tracekit.report.model import Column, Report, Section, Table, TraceInfo, Verdict
 
 __all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
 
@@ -127,17 +129,16 @@ def _table(table: Table, top: int) -> Iterator[str]:
     more = f" ({frame.height} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
     yield f"**{escape(table.title)}**{more}"
     rows = [[escape(column.title) for column in columns]]
-    rows += [
-        [_cell(format_value(value, column)) for value, column in zip(row, columns, strict=True)]
-        for row in frame.select([column.name for column in columns]).iter_rows()
-    ]
+    rows += map(list, zip(*(_cells(frame[column.name], column) for column in columns), strict=True))
     head, *others = ("| " + " | ".join(cells) + " |" for cells in rows)
     rule = "|" + "|".join("--:" if column.unit in RIGHT_ALIGNED else ":--" for column in columns) + "|"
     yield "\n".join([head, rule, *others])
 
 
-def _cell(text: str) -> str:
-    return escape(shorten_name(text, NAME_WIDTH))
+def _cells(values: pl.Series, column: Column) -> list[str]:
+    texts = [format_value(value, column) for value in values]
+    short = shorten_names(texts, NAME_WIDTH)
+    return [escape(short[text]) for text in texts]
 
 
 def _health(report: Report) -> Iterator[str]:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.names import shorten_name, unbroken
+from tracekit.names import shorten_name, shorten_names, unbroken
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
@@ -256,7 +256,12 @@ def _grid(table: Table) -> Grid:
 
 def _cells(values: pl.Series, column: Column) -> list[Cell]:
     if column.unit == "text":
-        return [_text_cell(value, column) for value in values.to_list()]
+        texts = [format_value(value, column) for value in values.to_list()]
+        short = shorten_names(texts, NAME_WIDTH)
+        return [
+            _text_cell(value, text, short[text], column)
+            for value, text in zip(values.to_list(), texts, strict=True)
+        ]
     barred = column.name in BARRED
     return [
         Cell(
@@ -268,9 +273,7 @@ def _cells(values: pl.Series, column: Column) -> list[Cell]:
     ]
 
 
-def _text_cell(value: Any, column: Column) -> Cell:
-    text = format_value(value, column)
-    short = shorten_name(text, NAME_WIDTH)
+def _text_cell(value: Any, text: str, short: str, column: Column) -> Cell:
     kind = kind_class(str(value)) if column.name in COLOURED and value is not None else ""
     return Cell(
         short, text.lower() if value is not None else "", full=text if short != text else "", kind=kind

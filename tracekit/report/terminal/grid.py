@@ -9,7 +9,7 @@ from typing import Any, Final
 import polars as pl
 from rich.cells import cell_len, set_cell_size
 
-from tracekit.names import shorten_name
+from tracekit.names import shorten_name, shorten_names
 from tracekit.report.format import RIGHT_ALIGNED, costliest, format_value, shown_columns
 from tracekit.report.model import Column, Table
 
@@ -44,7 +44,10 @@ def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> l
     widths = _widths(fitted, cells, width)
     lines = [_line([column.title for column in fitted], fitted, widths)]
     count = len(next(iter(cells.values()))) if cells else 0
-    lines += [_line([cells[column.name][row] for column in fitted], fitted, widths) for row in range(count)]
+    short = [shorten_names(cells[column.name], size) for column, size in zip(fitted, widths, strict=True)]
+    for row in range(count):
+        texts = [named[cells[column.name][row]] for named, column in zip(short, fitted, strict=True)]
+        lines.append(_line(texts, fitted, widths))
     return lines
 
 
