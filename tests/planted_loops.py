@@ -60,6 +60,15 @@ class Loop(Planted):
         for name in names:
             self.launch(name, thread)
 
+    def graph(self, names: list[str]) -> None:
+        """One call launches all."""
+        self.launch(names[0])
+        correlation, start = self.device[-1]["correlation"], self.device[-1]["start"]
+        for number, name in enumerate(names[1:], 1):
+            self.activity(name, start + number * 25 * US, 20 * US)
+            self.device[-1]["correlation"] = correlation
+        self.clock += len(names) * 25 * US
+
     def feed(self) -> None:
         """A batch is copied to the device."""
         self.copy("HtoD (Pinned -> Device)", self.clock + 9 * US, 5 * US, 1 << 20, launch=self.clock)

@@ -91,6 +91,7 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause[inherits] = around[inherits]
     cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
+    cause[stack.named(DRIVER_WORK, "overhead")] = _C["launch_api"]
     return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)
 
 
@@ -115,7 +116,6 @@ def _marks(stack: HostStack) -> Int64Array:
     mark[stack.of_kind("sync")] = _C["synchronisation"]
     mark[stack.of_kind("overhead")] = _C["profiler_overhead"]
     mark[stack.named(MODULE_LOADING, "overhead")] = _C["module_loading"]
-    mark[stack.named(DRIVER_WORK, "overhead")] = _C["launch_api"]
     return mark
 
 

@@ -356,9 +356,7 @@ COLD_START = Rule(
     analysis="launches",
     evidence=cold_start,
     runs="device",
-    advice=Advice(
-        "Profile the steady state and run some steps before you record: {warm-up}.", flags=("--warmup",)
-    ),
+    advice=Advice("Warm up: run some steps before you record, with {warm-up}.", flags=("--warmup",)),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )
 

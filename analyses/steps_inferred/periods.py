@@ -16,10 +16,13 @@ import polars as pl
 from tracekit.analyses.steps_inferred.ranges import InferredSteps
 from tracekit.analyses.steps_inferred.sequence import FEW, LaunchSequence, launch_sequence
 from tracekit.analyses.steps_inferred.stretches import ALIKE, FEWEST, MOST, Stretches, group_starts, stretches
+from tracekit.facts.units import count_of
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
 __all__ = ["launch_steps"]
+
+_NONE: Final = np.zeros(0, dtype=np.int64)
 
 _FEWEST_LAYERS: Final = 4
 """The least number of repetitions within a step, each of at least so many activities, that show the layers of a
@@ -33,6 +36,9 @@ _SAME: Final = 0.005
 """A cut must explain this share of the launches more than another cut with shorter stretches."""
 
 _MOST_TRIED: Final = 16
+_MOST_LAGS: Final = 64
+_GRAPH: Final = 4
+"""A launch of so many activities is a graph."""
 
 
 def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> InferredSteps | None:
@@ -41,16 +47,23 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
     `rows` are all activities of the device, `launched` the launch time of each.
     """
     sequence = launch_sequence(trace, rows, launched)
-    chosen = None if sequence is None else _chosen(sequence)
-    if sequence is None or chosen is None:
+    if sequence is None:
         return None
-    begin, end = chosen.complete()
-    if not begin.size:
-        return None
-    start, until = sequence.times(begin), sequence.times(end)
+    chosen = _chosen(sequence)
+    begin, end = chosen.complete() if chosen is not None else (_NONE, _NONE)
+    if begin.size:
+        start, until = sequence.times(begin), sequence.times(end)
+    else:
+        begin = _repetition(sequence)
+        if not begin.size:
+            return None
+        start = sequence.times(begin)
+        last = rows.filter(pl.Series(launched >= start[-1])).select(pl.col("end").max()).item()
+        until = np.append(start[1:], last)
     frame = pl.DataFrame({"start": start, "duration": until - start})
     name = pl.format("step {}", pl.int_range(pl.len())).alias("name")
-    source = f"period of {chosen.length} launches in the launch sequence"
+    length = chosen.length if chosen is not None else int(begin[1] - begin[0])
+    source = f"period of {count_of(length, 'launch', 'launches')} in the launch sequence"
     return InferredSteps(
         source, f"inferred: a {source}", frame.select(name, "start", "duration"), periods=True
     )
@@ -146,23 +159,66 @@ def _best(sequence: LaunchSequence) -> Stretches | None:
     )
 
 
-def _recurrences(sequence: LaunchSequence) -> Iterator[Int64Array]:
-    """The places where a launch always follows the same other launch, over much of the sequence.
+def _repetition(sequence: LaunchSequence) -> Int64Array:
+    """The beginnings of the shortest stretch of which the sequence is an exact repetition; empty if it is none.
 
-    Launches that occur equally often belong to the same loop. Of these, the result has the launch with the longest
-    pause of the host before it.
+    A short part may come before. The layers of a network repeat exactly as well, so a network's stretch must be the replay
+    of graphs; another program's must hold different launches, a graph, or a copy to the device.
     """
     symbols, size = sequence.symbols, sequence.symbols.size
-    pairs = np.append(-1, symbols[:-1]) << 32 | symbols
+    lags = size - 1 - np.flatnonzero(symbols[:-1] == symbols[-1])[::-1]
+    for length in lags[:_MOST_LAGS]:
+        differs = np.flatnonzero(symbols[length:] != symbols[:-length])
+        first = int(differs[-1]) + 1 if differs.size else 0
+        if first > FEW * size or (size - first) // length < FEWEST:
+            continue
+        begin = _beginning(sequence, first, int(length))
+        unit = slice(int(begin[0]), int(begin[0]) + int(length))
+        graph = bool((sequence.activities[unit] >= _GRAPH).any())
+        varied = np.unique(symbols[unit]).size > 1 or bool(sequence.fed[begin[1:]].all())
+        return begin if graph or (varied and not sequence.neural) else _NONE
+    return _NONE
+
+
+def _beginning(sequence: LaunchSequence, first: int, length: int) -> Int64Array:
+    """Where the repetitions of a stretch begin: after a copy to the device, or else after the longest pause of the host."""
+    size = sequence.symbols.size
+    places = first + np.arange((size - first) // length * length).reshape(-1, length)
+    fed = sequence.fed[places[1:]].all(axis=0)
+    pause = np.median(np.diff(sequence.at, prepend=sequence.at[:1])[places[1:]], axis=0)
+    offset = int(np.argmax(np.where(fed, pause + pause.max() + 1, pause)))
+    begin: Int64Array = np.arange(first + offset, size - length + 1, length)
+    return begin
+
+
+def _recurrences(sequence: LaunchSequence) -> Iterator[Int64Array]:
+    """The places of a launch, and those where a launch always follows the same other launch, over much of the sequence.
+
+    Launches that occur equally often belong to the same loop. Of these, the result has the launch at even distances with
+    the longest pause of the host before it.
+    """
+    symbols = sequence.symbols
+    for marks in (np.append(-1, symbols[:-1]) << 32 | symbols, symbols):
+        yield from _recurring(sequence, marks)
+
+
+def _recurring(sequence: LaunchSequence, pairs: Int64Array) -> Iterator[Int64Array]:
+    size = pairs.size
     frame = pl.DataFrame({"pair": pairs, "pause": np.diff(sequence.at, prepend=sequence.at[:1])})
     place = pl.int_range(pl.len()).alias("place")
     times = (
         frame.with_columns(place)
         .group_by("pair")
-        .agg(pl.len().alias("times"), pl.median("pause"), (pl.max("place") - pl.min("place")).alias("span"))
+        .agg(
+            pl.len().alias("times"),
+            pl.median("pause"),
+            (pl.max("place") - pl.min("place")).alias("span"),
+            (pl.col("place").diff().max() - pl.col("place").diff().min()).alias("uneven"),
+        )
     )
     times = times.filter((pl.col("times") >= FEWEST) & (pl.col("span") >= MOST * size))
-    loops = times.sort("pause", "pair", descending=[True, False]).group_by("times", maintain_order=True)
+    order = [pl.col("uneven") > 0, -pl.col("pause"), "pair"]
+    loops = times.sort(order).group_by("times", maintain_order=True)
     ranked = loops.agg(pl.first("pair"), pl.sum("times").alias("held")).sort("held", "times", descending=True)
     for pair in ranked["pair"].head(_MOST_TRIED):
         yield np.flatnonzero(pairs == pair)

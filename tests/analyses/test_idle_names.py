@@ -11,7 +11,7 @@ from tracekit.report.build import build_report
 
 LOADER = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
-    ("python", []),
+    ("host_code", []),
     ("python", [("python", "train.py(3): step")]),
     ("python", [("annotation", "my range")]),
     ("operator_dispatch", [("op", "aten::nonzero")]),
@@ -35,8 +35,14 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("launch_api", [("op", "aten::mm"), ("runtime", "cudaLaunchKernel")]),
     ("compilation", [("op", "TorchDynamo Cache Lookup")]),
     ("compilation", [("python", "torch/_dynamo/convert_frame.py(9): compile"), ("op", "aten::empty")]),
-    ("compilation", [("op", "aten::mm"), ("runtime", "cuModuleLoadData")]),
-    ("compilation", [("overhead", "Lazy Function Loading")]),
+    ("module_loading", [("op", "aten::mm"), ("runtime", "cuModuleLoadData")]),
+    (
+        "module_loading",
+        [("op", "aten::mm"), ("runtime", "cudaLaunchKernel"), ("overhead", "Lazy Function Loading")],
+    ),
+    ("compilation", [("annotation", "executor_utils::Nvrtc::CompileProgram")]),
+    ("launch_api", [("runtime", "cudaLaunchKernel"), ("overhead", "Command Buffer Full")]),
+    ("module_loading", [("overhead", "Lazy Function Loading")]),
     ("profiler_overhead", [("op", "aten::mm"), ("overhead", "Activity Buffer Request")]),
     ("collective_bookkeeping", [("op", "c10d::allreduce_"), ("op", "record_param_comms")]),
     ("collective_bookkeeping", [("annotation", "nccl:all_reduce")]),

@@ -3,18 +3,29 @@ from __future__ import annotations
 import pytest
 from planted import MS, Planted, finding
 
+DDP = ("annotation", "DistributedDataParallel.forward")
+FSDP = ("annotation", "FSDP::pre_forward (layer.0)")
+BACKWARD = ("op", "AddmmBackward0")
+
 
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "spans", "word"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", "DistributedDataParallel"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", "FSDP"),
-        ("ncclDevKernel_SendRecv(args)", "exchange"),
-        ("ncclDevKernel_Broadcast_RING_LL(args)", "async_op"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [DDP, BACKWARD], "bucket_cap_mb"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [BACKWARD], "as DistributedDataParallel does"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [], "computation that does not need its result"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [FSDP], "forward_prefetch"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [], "Start it earlier"),
+        ("ncclDevKernel_SendRecv(args)", [], "exchange"),
+        ("ncclDevKernel_Broadcast_RING_LL(args)", [], "Start collectives earlier"),
     ],
 )
-def test_fires_and_fits_the_advice_to_the_collective(name: str, word: str) -> None:
+def test_fires_and_fits_the_advice_to_the_collective_and_the_run(
+    name: str, spans: list[tuple[str, str]], word: str
+) -> None:
     planted = Planted()
+    for kind, span in spans:
+        planted.span(kind, span, 0, MS)
     planted.activity("compute", 0, 6 * MS)
     planted.activity(name, 5 * MS, 5 * MS, stream=20)
     found = finding(planted.trace(), "breakdown", "exposed_communication")

@@ -33,13 +33,13 @@ def planted(name: str, operator: str = "aten::mm", category_ms: int = 4) -> Plan
             V100,
             "void cudnn::detail::dgrad_engine<float, 512, 6, 5>(int)",
             "aten::cudnn_convolution",
-            "GradScaler",
+            "torch.float16",
         ),
         (
             V100,
             "void implicit_convolve_sgemm<float, float, 1024>(int)",
             "aten::cudnn_convolution",
-            "GradScaler",
+            "torch.float16",
         ),
     ],
 )

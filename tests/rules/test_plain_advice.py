@@ -47,5 +47,5 @@ def test_advice_follows_what_the_trace_shows(kernel: str, names: bool) -> None:
     trace = made.trace()
     found = finding(replace(trace, meta=replace(trace.meta, format="nsys")), "memory", "pageable_copies")
     assert found is not None
-    assert ("DataLoader" in found.advice) is names
+    assert ("pin_memory()" in found.advice) is names
     assert ("cudaMallocHost" in found.advice) is not names

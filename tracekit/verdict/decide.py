@@ -64,6 +64,9 @@ BESIDE_SHARE: Final = 0.1
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
+LEAST_ACTIVITIES: Final = 10
+"""Fewer activities of a device say little about a program."""
+
 COSTS: Final = 3
 SHOWN_SHARE: Final = 0.0005
 """A lower cost would be listed with 0.0 %."""
@@ -141,6 +144,9 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
+    thin = scope.activities.height < LEAST_ACTIVITIES
+    if thin and bound == "compute-bound" and _short(results):
+        bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
     lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
     costs = sorted([*computing, *lost], key=lambda c: -c.ns)
@@ -150,10 +156,18 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
         headline=_headline(bound, parts, worst, computing),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=tuple(_notes(parts, losses, bound, warm_up)),
+        notes=(*_thin_note(scope, thin=thin), *_notes(parts, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
+
+
+def _thin_note(scope: Scope, *, thin: bool) -> Iterable[str]:
+    if thin:
+        count = count_of(scope.activities.height, "activity", "activities")
+        yield (
+            f"The window holds only {count} of a device, too few to say what bounds the program. Record more steps, for longer."
+        )
 
 
 def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ import polars as pl
 
 from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
+from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.names import short_frame, shorten_name
 
@@ -19,6 +21,9 @@ MOSTLY: Final = 0.5
 
 LONG_GAP_NS: Final = 500 * NS_PER_US
 """A launch with its operator costs the host some 10 µs. If gaps are longer than this on average, they have another cause."""
+
+PART: Final = 0.15
+"""If no place has half of a cause's time, the largest operator is named from this share on."""
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
@@ -89,21 +94,37 @@ def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
     """` in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
 
     The place is the innermost call of Python code, and the line of the user's code that led to it; else the range, else
-    the layer. The operator follows in parentheses, and if no line is known, so does the function that most samples show.
+    the layer. The operator or API call follows in parentheses, and if no line is known, so does the function that most
+    samples show.
     """
     frame, range_, layer, operator = (
         _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
     )
-    frame = _called(_call(results, cause, device_id), frame)
+    call = _call(results, cause, device_id)
+    api = call if call is not None and not re.match(PYTHON_FILE, call) else None
+    frame = _called(None if api else call, frame)
     in_layer = f"layer {layer}" if layer and not layer.startswith("<") else None
     # If the range is a layer, the path of the layer names it.
     in_range = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
     place = frame or in_range or in_layer
     sampled = _sampled(results) if cause in HOST_CODE and not frame else None
-    inner = ", ".join(part for part in (operator, sampled) if part)
+    inner = ", ".join(part for part in (operator or api, sampled) if part)
     if place and inner:
         return f" in {place} ({inner})"
-    return f" in {place or inner}" if place or inner else ""
+    return f" in {place or inner}" if place or inner else _part(results, cause)
+
+
+def _part(results: Mapping[str, Result], cause: str) -> str:
+    """`, 21.0 % of that in aten::empty`: the operator with the most of a cause's time; empty if it has little."""
+    table = results["idle"].tables().get("by_operator")
+    rows = None if table is None else table.filter((pl.col("cause") == cause) & (pl.col("total_ns") > 0))
+    if rows is None or not rows.height:
+        return ""
+    top = rows.sort("total_ns", descending=True, maintain_order=True)
+    share = top["total_ns"][0] / rows["total_ns"].sum()
+    if share < PART or top["operator"][0] is None:
+        return ""
+    return f", {format_share(share)} of that in {shorten_name(top['operator'][0], LONGEST)}"
 
 
 def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:
