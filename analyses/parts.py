@@ -121,6 +121,8 @@ class DeviceParts:
     devices: int
     streams: int
     """Of this device."""
+    activities: int
+    """Kernels, copies and fills of the selected steps on all devices."""
 
     @property
     def busy(self) -> int:
@@ -219,6 +221,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         has_steps=marked.height > 0,
         devices=devices.height,
         streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),
+        activities=scope.activities.height,
     )
 
 

@@ -24,6 +24,7 @@ __all__ = ["WORDS", "traits"]
 WORDS: Final = frozenset(
     {
         "pytorch",
+        "python",
         "inference",
         "graphs",
         "stacks",
@@ -65,6 +66,7 @@ def _traits(scope: Scope) -> frozenset[str]:
     pytorch = program(trace).pytorch
     further = {
         "pytorch": pytorch,
+        "python": program(trace).python,
         "inference": pytorch and "training" not in shown and ("serving" in shown or _forward(trace)),
         "graphs": bool(host.str.contains(GRAPH_LAUNCH).any() or (trace.device["kind"] == "graph").any()),
         "stacks": "stacks" in trace.meta.captured,

@@ -74,9 +74,9 @@ PAGEABLE_COPIES = Rule(
         "[!loader] Use pinned memory (tensor.pin_memory()) and .to(device, non_blocking=True).\n"
         "Copies then run at full speed and overlap computation.",
         plain=(
-            "Allocate host memory with cudaMallocHost (or cudaHostRegister; in Python, pinned memory of the library) "
-            "and copy with asynchronous calls on a separate stream. Copies then run at full speed and overlap "
-            "computation."
+            "[!python] Allocate host memory with cudaMallocHost, or register it with cudaHostRegister.\n"
+            "[python] Use pinned memory of the library (cudaMallocHost).\n"
+            "Copy with asynchronous calls on a separate stream. Copies then run at full speed and overlap computation."
         ),
         flags=("--pin-memory",),
     ),

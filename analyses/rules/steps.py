@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
@@ -82,36 +83,69 @@ STEP_VARIABILITY_LEAST_STEPS: Final = 4
 """Among three steps, nobody can say which one is unusual."""
 MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
+MAIN_PART: Final = 0.5
+WORK: Final = "work"
+_MOST_PLACED: Final = 20
+"""The slow steps in which the place of the cause is looked up."""
 
 
 def step_variability(scope: Scope, result: Steps) -> Evidence | None:
-    """Step times vary, or single steps take much longer than the others.
+    """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
 
-    At stake is the sum of the times by which slow outliers exceed the median step. Without outliers, it is the same sum
-    over all steps that are slower than the median.
+    The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
+    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`); without a
+    device, the operators and the time outside them. At stake is what the largest of these takes more in the slow steps than
+    in a median one.
 
-    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when a step is a slow outlier, or when the step times vary by more than `MOST_VARIATION`.
+    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
+    `MOST_VARIATION`, and half of the difference or more has one cause.
     """
-    if result.table.height < STEP_VARIABILITY_LEAST_STEPS or result.median_ns is None:
+    table = result.table
+    if table.height < STEP_VARIABILITY_LEAST_STEPS or scope.window != "steps":
         return None
-    slow = result.table.filter(pl.col("outlier") & (pl.col("time_ns") > result.median_ns))
-    varied = result.variation is not None and result.variation > MOST_VARIATION
-    if not slow.height and not varied:
+    median = float(str(table["span_ns"].median()))
+    slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
+    if not slow.height or slow.height > table.height / 2:
         return None
-    chosen = slow if slow.height else result.table
-    at_stake = bounded(int((chosen["time_ns"] - result.median_ns).clip(lower_bound=0).sum()), scope)
+    parts = _parts_of_steps(scope, table)
+    numbers = slow["step"].to_list()
+    more = {
+        what: sum(
+            int(ns) - round(float(np.median(row))) for ns in row[table["step"].is_in(numbers).to_numpy()]
+        )
+        for what, row in parts.items()
+    }
+    what, at_stake = max(more.items(), key=lambda item: item[1])
+    excess = int((slow["span_ns"] - median).sum())
+    if at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
+        return None
+    spans = slow.head(_MOST_PLACED).select("span_start", "span_ns").rows()
+    inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
+    place = "" if what == WORK else caused_idle(scope, what, wanted=pl.any_horizontal(inside)).where
     listed = ", ".join(
-        f"{name} {format_ns(time)}"
-        for name, time in slow.sort("time_ns", descending=True).select("name", "time_ns").head(3).rows()
+        f"{row[0]} {format_ns(row[1])}" for row in slow.select("name", "span_ns").head(3).rows()
     )
+    reason = ("operators" if scope.on_cpu else "work of the device") if what == WORK else cause_name(what)
     return Evidence(
-        title=f"Step times vary by {format_share(result.variation)}"
-        + (f", and {slow.height} of {result.table.height} steps {_slow(slow.height)}" if slow.height else ""),
-        text=f"The median step takes {format_ns(result.median_ns)}, and the 95th percentile is {format_ns(result.p95_ns)}."
-        + (f" The slowest steps: {listed}." if listed else ""),
-        ns_at_stake=at_stake,
-        severity=by_share(at_stake, int(result.table["time_ns"].sum())),
+        title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {reason}",
+        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
+        f"{format_ns(at_stake)} of that is {reason}{place}. The slowest: {listed}.",
+        ns_at_stake=bounded(at_stake, scope),
     )
+
+
+def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
+    """What each step consists of, in ns: `WORK`, and the idle time of the busiest device by cause."""
+    device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
+    start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
+    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device)
+    step = np.searchsorted(start, pieces["start"].to_numpy(), side="right") - 1
+    parts = {WORK: scope.intervals(device).coverage(start, start + length)}
+    for cause in pieces["cause"].unique().cast(pl.String).to_list():
+        mine = (pieces["cause"].cast(pl.String) == cause).to_numpy() & (step >= 0)
+        sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
+        parts[cause] = sums.astype(np.int64)
+    return parts
 
 
 def _slow(steps: int) -> str:

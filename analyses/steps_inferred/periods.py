@@ -220,5 +220,5 @@ def _recurring(sequence: LaunchSequence, pairs: Int64Array) -> Iterator[Int64Arr
     order = [pl.col("uneven") > 0, -pl.col("pause"), "pair"]
     loops = times.sort(order).group_by("times", maintain_order=True)
     ranked = loops.agg(pl.first("pair"), pl.sum("times").alias("held")).sort("held", "times", descending=True)
-    for pair in ranked["pair"].head(_MOST_TRIED):
+    for pair in ranked["pair"].head(_MOST_TRIED // 2):
         yield np.flatnonzero(pairs == pair)

