@@ -241,6 +241,7 @@ BLOCKING_SYNCHRONISATION = Rule(
         ),
     ),
     answers=frozenset({"host-bound"}),
+    explains=frozenset({"host_bound_launches", "short_kernels"}),
 )
 
 

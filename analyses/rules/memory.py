@@ -9,7 +9,9 @@ import polars as pl
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import PAGEABLE_COPY
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.intervals import IntervalSet
 
 __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES"]
 
@@ -24,8 +26,8 @@ LEAST_BYTES_PER_COPY: Final = 64 * 1024
 def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     """Copies go between the device and pageable host memory, so the driver stages them through a pinned buffer.
 
-    At stake is their time minus the time that the same bytes take at the bandwidth of pinned copies of the same direction
-    in this trace. It is unknown if there are no such copies.
+    At stake is the time in which nothing but these copies ran: pinned copies could run beside computation. If pinned copies
+    of the same direction show how fast they are, it is at most the time that these would save.
 
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
@@ -35,7 +37,8 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     if total / scope.duration < LEAST_SHARE:
         return None
     at_stake = _at_stake(pageable, between.filter(pl.col("host_memory") == "pinned"))
-    at_stake = None if at_stake is None else bounded(at_stake, scope)
+    exposed = _exposed(scope)
+    at_stake = exposed if at_stake is None else min(at_stake, exposed)
     # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
         f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
@@ -47,6 +50,17 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
         text=f"{listed}.",
         ns_at_stake=at_stake,
     )
+
+
+def _exposed(scope: Scope) -> int:
+    """The time in ns in which a device only copies from or to pageable memory."""
+    names = pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY)
+    total = 0
+    for device in scope.device_ids:
+        mine = scope.activities.filter((pl.col("device_id") == device) & (pl.col("kind") == "memcpy") & names)
+        copies = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy()).clip(scope.start, scope.end)
+        total = max(total, (copies - scope.intervals(device, "compute", "communication")).measure)
+    return total
 
 
 def _at_stake(pageable: pl.DataFrame, pinned: pl.DataFrame) -> int | None:

@@ -78,6 +78,8 @@ class Rule:
     """The bounds of a verdict that it explains."""
     restates: bool = False
     """It says how much time is lost or where, but not why, so a verdict that names the loss does not repeat it."""
+    explains: frozenset[str] = field(default_factory=frozenset)
+    """Rules that a verdict leaves out if this one explains nearly all of their time."""
     about_run: bool = True
     """False if it is about the recording; a verdict then does not give its advice."""
     pattern: str = ""

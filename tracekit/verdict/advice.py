@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,10 +22,10 @@ from tracekit.verdict.model import Advice
 __all__ = [
     "GENERAL",
     "Owned",
-    "beside",
     "choose",
+    "few_advice",
     "general",
-    "lead_in_advice",
+    "host_code_advice",
     "of_finding",
     "owned",
     "python_advice",
@@ -143,6 +143,8 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
 }
 """For every bound a title and general advice."""
 
+EXPLAINED: Final = 0.8
+"""A rule explains another's finding if its own has this part of the time at stake, or more."""
 FUSIBLE_SHARE: Final = 0.2
 """If fusible kernels take less of the computation, only matrix and attention kernels are worth a look."""
 _FUSIBLE: Final = ("elementwise", "copy")
@@ -176,19 +178,23 @@ def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     return Advice(title, words_for(words, scope), stake if stake > 0 else None)
 
 
-def lead_in_advice(ns: int, call: str | None, scope: Scope) -> Advice:
-    """What to do when the host works for a long time, mostly in this `call`, before the device starts."""
-    if call is not None:
-        words = Words(
-            f"It worked alone for {format_ns(ns)}, most of it in {call}. Do this work ahead of time, in other processes or threads, or on the device."
-        )
-    else:
-        words = Words(
-            f"It worked alone for {format_ns(ns)}, for example on preprocessing, data loading or initialisation. "
-            "To see where, record {names}.",
-            flags=("--stack",),
-        )
-    return Advice("See what the host does before the device's first activity", words_for(words, scope), ns)
+def few_advice() -> Advice:
+    """What to do if there is hardly anything to judge."""
+    return Advice(
+        "Record more of the program",
+        "Record more steps, or for longer; a few activities may not be typical of it.",
+    )
+
+
+def host_code_advice(ns: int, place: str, basis: int, scope: Scope) -> Advice:
+    """What to do about code of the host for which the device waits; `place` says where it is, as ` in FRAME`."""
+    words = Words(
+        f"For {format_ns(ns)} the device waits while the host is{place}. Do this work less often, ahead of time, or in "
+        "another thread or process.\n"
+        "[!processor !serving] Work on tensors may also move to the device."
+    )
+    title = f"Code of the host keeps the device waiting for {format_share(ns / basis)} of the time"
+    return Advice(title, words_for(words, scope), ns)
 
 
 def unseen_advice(ns: int, scope: Scope) -> Advice:
@@ -251,41 +257,50 @@ def of_finding(owned: Owned) -> Advice:
 
 
 def choose(
-    findings: Sequence[Owned], bound: Bound, basis: int, *, fallback: Advice, first: Iterable[Advice] = ()
+    findings: Sequence[Owned],
+    bound: Bound,
+    basis: int,
+    *,
+    loss: Advice | None,
+    answers: Sequence[Advice] = (),
+    first: Sequence[Advice] = (),
+    last: Advice | None = None,
 ) -> tuple[Advice, ...]:
-    """`first`, then the findings' advice with the most time at stake; last `fallback` if no finding explains the loss.
+    """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
-    A finding that only restates a loss is left out. `fallback` says where to look, so it stands below every answer.
+    `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains the loss. It says
+    where to look, so it stands below every answer. A finding that only restates a loss is left out.
     """
-    lead = tuple(first)
     useful = [
         of_finding(owned)
         for owned in findings
         if owned.finding.advice
-        and owned.finding.id not in {advice.finding for advice in lead}
+        and owned.finding.id not in {advice.finding for advice in first}
         and _about_run(owned.finding)
         and not _restates(owned.finding.id)
+        and not _explained(owned.finding, findings)
         and _matters(owned.finding, basis)
     ]
-    useful.sort(key=lambda advice: -(advice.ns_at_stake or 0))
-    if lead or _answered(useful, bound, fallback):
-        return (*lead, *useful)[:ADVICE]
-    return (*useful[: ADVICE - 1], fallback)
-
-
-def beside(
-    chosen: tuple[Advice, ...], findings: Sequence[Owned], bound: Bound, loss: Advice
-) -> tuple[Advice, ...]:
-    """The advice for a busy device, with that about its largest loss unless a finding already is about it."""
-    about = {owned.finding.id for owned in findings if _answers(owned.finding.id, bound)}
-    if any(advice.finding in about for advice in chosen):
-        return chosen
-    return (*chosen[: ADVICE - 1], loss)
+    useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
+    general_ = [loss] if loss and not first and not answers and not _answered(useful, bound, loss) else []
+    rest = [*general_, *([last] if last else [])]
+    return tuple([*first, *useful][: ADVICE - len(rest)] + rest)
 
 
 def _about_run(finding: Finding) -> bool:
     rule = rule_of(finding.id)
     return rule is None or rule.about_run
+
+
+def _explained(finding: Finding, findings: Sequence[Owned]) -> bool:
+    """Whether another finding explains nearly all of the time of this one."""
+    stake = finding.ns_at_stake or 0
+    return any(
+        (rule := rule_of(owned.finding.id)) is not None
+        and finding.id in rule.explains
+        and (owned.finding.ns_at_stake or 0) >= EXPLAINED * stake
+        for owned in findings
+    )
 
 
 def _restates(finding_id: str) -> bool:

@@ -61,7 +61,7 @@ def on_processors(
             findings,
             "cpu",
             basis,
-            fallback=general("cpu", 0, scope),
+            loss=general("cpu", 0, scope),
             first=[python_advice(parts.outside, scope)] if python else [],
         ),
         notes=(*_recording(parts), *_notes(total, parts)),

@@ -24,17 +24,17 @@ from tracekit.findings import Bound
 from tracekit.names import category_name
 from tracekit.verdict.advice import (
     Owned,
-    beside,
     choose,
+    few_advice,
     general,
-    lead_in_advice,
+    host_code_advice,
     of_finding,
     owned,
     top_kernels_advice,
     unseen_advice,
 )
 from tracekit.verdict.cpu import on_processors
-from tracekit.verdict.idle_words import first_call, in_long_gaps, main_cause, unseen_ns, where
+from tracekit.verdict.idle_words import host_code, in_long_gaps, main_cause, where
 from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = ["VERDICT_NEEDS", "decide"]
@@ -50,8 +50,11 @@ LOSS_SHARE: Final = 0.3
 SHORT_SHARE: Final = 0.5
 """From this share of short kernels, or of kernels shorter than their launch, launches are the problem."""
 
+LEAST_CODE_SHARE: Final = 0.05
+"""From this share on, the advice names the code for which the device waits."""
+
 LEAD_IN_PART: Final = 0.5
-"""If this part of the wait for the host lies before the first activity, the advice is about that time."""
+"""If this part of the wait for the host lies before the first activity, short kernels are not the reason for it."""
 LEAD_IN_SHARE: Final = 0.05
 """A shorter time before the first activity is not worth a note."""
 
@@ -260,10 +263,7 @@ def _split(parts: DeviceParts) -> str:
 def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
     if parts.activities < LEAST_ACTIVITIES:
         count = count_of(parts.activities, "activity", "activities")
-        yield (
-            f"The window holds only {count} of a device, too few to say what bounds the program. Record more steps, for "
-            "longer."
-        )
+        yield f"The window holds only {count} of a device, too few to say what bounds the program."
     if warm_up:
         share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
         yield (
@@ -318,17 +318,21 @@ def _advice(
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
     first = [of_finding(warm_up)] if warm_up else []
-    if not warm_up and bound == "host-bound" and _leads_in(parts):
-        first = [lead_in_advice(parts.lead_in, first_call(results, parts.device_id), scope)]
-    unseen = unseen_ns(results, parts.device_id)
+    code = host_code(results, parts.device_id)
+    answers = []
+    if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
+        answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
+    unseen = code is not None and not code.place and 2 * code.ns >= worst.ns
+    about = worst.bound if bound == "compute-bound" else bound
+    loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
+    few = few_advice() if parts.activities < LEAST_ACTIVITIES else None
     if bound != "compute-bound":
-        seen = bound != "host-bound" or 2 * unseen < worst.ns
-        fallback = general(bound, worst.ns, scope) if seen else unseen_advice(unseen, scope)
-        return choose(findings, bound, parts.basis, fallback=fallback, first=first)
+        return choose(
+            findings, bound, parts.basis, answers=answers, loss=None if few else loss, last=few, first=first
+        )
     # The part of a computation that could be saved is unknown.
-    fallback = top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
-    chosen = choose(findings, bound, parts.basis, fallback=fallback, first=first)
-    chosen = chosen if fallback in chosen else (*chosen[:2], fallback)
-    if worst.ns < BESIDE_SHARE * parts.basis:
-        return chosen
-    return beside(chosen, findings, worst.bound, general(worst.bound, worst.ns, scope))
+    computing = few or top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
+    beside = loss if worst.ns >= BESIDE_SHARE * parts.basis else None
+    return choose(
+        findings, worst.bound, parts.basis, answers=answers, loss=beside, last=computing, first=first
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -14,7 +15,7 @@ from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.units import NS_PER_US, format_share
 from tracekit.names import short_frame, shorten_name
 
-__all__ = ["MOSTLY", "first_call", "in_long_gaps", "main_cause", "unseen_ns", "where"]
+__all__ = ["MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
@@ -27,6 +28,8 @@ PART: Final = 0.15
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
+
+_SAMPLED: Final = " according to samples"
 
 _PHRASES: Final = {
     "synchronisation": "in calls that wait for the device",
@@ -62,12 +65,23 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
     return f", including {format_share(ns / basis)} {_PHRASES[cause]}{unseen}{place}"
 
 
-def unseen_ns(results: Mapping[str, Result], device_id: int) -> int:
-    """The time of the host's main cause in ns, if that is code of which the trace shows nothing; else 0."""
+@dataclass(frozen=True, slots=True)
+class HostCode:
+    """The host's main cause of idle time, if it is code: its time in ns, and ` in FRAME`, or empty if nothing shows where."""
+
+    ns: int
+    place: str
+    sampled: bool
+    """Only samples show the place, not what was called."""
+
+
+def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
+    """The code of the host for which the device waits most; None if its main cause is another."""
     causes = _host_causes(results, device_id)
-    if not causes or causes[0][0] not in HOST_CODE or where(results, causes[0][0], device_id):
-        return 0
-    return causes[0][1]
+    if not causes or causes[0][0] not in HOST_CODE:
+        return None
+    place = where(results, causes[0][0], device_id)
+    return HostCode(causes[0][1], place, place.endswith(_SAMPLED))
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
@@ -81,13 +95,6 @@ def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[st
     mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
     causes = results["idle"].tables()["by_cause"].filter(mine).select("cause", "total_ns", "gaps")
     return causes.sort("total_ns", descending=True, maintain_order=True).rows()
-
-
-def first_call(results: Mapping[str, Result], device_id: int) -> str | None:
-    """The innermost call of Python code in the gap before the device's first activity; None if it is unknown."""
-    gaps = results["idle"].tables()["device_gaps"].filter(pl.col("device_id") == device_id).sort("start")
-    call, frame = gaps.select("call", "frame").row(0) if gaps.height else (None, None)
-    return _called(call, frame)
 
 
 def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
@@ -146,7 +153,7 @@ def _sampled(results: Mapping[str, Result]) -> str | None:
     sampled = sampled_most(results["idle"].tables().get("by_function"))
     if sampled is None or sampled[1] < MOSTLY:
         return None
-    return f"{shorten_name(sampled[0], LONGEST)} according to samples"
+    return f"{shorten_name(sampled[0], LONGEST)}{_SAMPLED}"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
