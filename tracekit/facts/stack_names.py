@@ -32,6 +32,19 @@ PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "o
 
 _CAPTURED = f"^{PHASE_PREFIX}"
 
+_PEOPLE: Final[tuple[tuple[str, str, str], ...]] = (
+    (r"^(?i:\W*(forward|fwd)([ _]?(pass|step))?\W*)$", "forward", "<forward>"),
+    (r"^(?i:\W*(compute[ _])?loss\W*)$", "forward", "<loss>"),
+    (r"^(?i:\W*(backward|bwd)([ _]?(pass|step))?\W*)$", "backward", "<backward>"),
+    (r"^(?i:\W*(optimi[sz]er([ _.]?step)?|zero[ _]grad)\W*)$", "optimizer", "<optimizer>"),
+    (
+        r"^(?i:\W*(data[ _]?load(ing|er)?|load[ _](data|batch)|(get|next|fetch)[ _]batch|h2d|(batch[ _])?to[ _]device)\W*)$",
+        "data",
+        "<data>",
+    ),
+)
+"""Names of phases that people give to ranges. Such a range is a phase, never a layer."""
+
 PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (rf"{_CAPTURED}forward$", "forward", None),
     (rf"{_CAPTURED}loss$", "forward", "<loss>"),
@@ -45,10 +58,7 @@ PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (r"^torch\.distributed\.ddp\.reducer::", "backward", "<gradient reduction>"),
     (r"^FSDP::(pre|post)_forward", "forward", "<FSDP>"),
     (r"^FSDP::\w*(backward|grad|reduce)", "backward", "<FSDP>"),
-    (r"(?i)^\W*(forward|fwd)([ _]?pass)?\W*$", "forward", None),
-    (r"(?i)^\W*(backward|bwd)([ _]?pass)?\W*$", "backward", None),
-    (r"(?i)^\W*optimi[sz]er([ _.]?step)?\W*$", "optimizer", "<optimizer>"),
-    (r"(?i)^\W*data[ _]?load(ing|er)?\W*$", "data", "<data>"),
+    *_PEOPLE,
 )
 """Ranges that tell the phase: the name, the phase, and the name under which work in no layer is listed.
 
@@ -91,6 +101,6 @@ LIBRARY_DOMAINS: Final = (
 NOT_A_LAYER: Final = (
     rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"
     r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
-    r"|^DistributedDataParallel\.forward$|^Iteration Start"
+    r"|^DistributedDataParallel\.forward$|^Iteration Start|" + "|".join(pattern for pattern, _, _ in _PEOPLE)
 )
-"""Annotations that tools write about themselves; every other one is taken for a range of the user's."""
+"""Annotations that tools write about themselves, and phases; every other one is taken for a range of the user's."""

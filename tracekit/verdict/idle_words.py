@@ -29,6 +29,15 @@ PART: Final = 0.15
 LONGEST: Final = 72
 """Characters of a name in the headline."""
 
+_PARTS_OF_STEP: Final = {
+    "<forward>": "the forward pass",
+    "<DistributedDataParallel>": "the forward pass of DistributedDataParallel",
+    "<loss>": "the loss",
+    "<backward>": "the backward pass",
+    "<optimizer>": "the optimizer",
+}
+"""What stands for work in no layer."""
+
 _SAMPLED: Final = " according to samples"
 
 _PHRASES: Final = {
@@ -110,7 +119,7 @@ def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
     call = _call(results, cause, device_id)
     api = call if call is not None and not re.match(PYTHON_FILE, call) else None
     frame = _called(None if api else call, frame)
-    in_layer = f"layer {layer}" if layer and not layer.startswith("<") else None
+    in_layer = f"layer {layer}" if layer and not layer.startswith("<") else _PARTS_OF_STEP.get(layer or "")
     # If the range is a layer, the path of the layer names it.
     in_range = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
     place = frame or in_range or in_layer
