@@ -114,7 +114,15 @@ def present_verdict(verdict: Verdict, trace: Trace) -> Verdict:
     if trace.layer_ranges is not None:
         notes.append(clean(f"Only the ranges that {trace.layer_ranges.label} selects count as layers."))
     return dataclasses.replace(
-        verdict, headline=clean(verdict.headline), costs=costs, layers=layers, notes=(*notes, *verdict.notes)
+        verdict,
+        headline=clean(verdict.headline),
+        costs=costs,
+        layers=layers,
+        advice=tuple(
+            dataclasses.replace(each, title=clean(each.title), advice=clean(each.advice))
+            for each in verdict.advice
+        ),
+        notes=(*notes, *map(clean, verdict.notes)),
     )
 
 
