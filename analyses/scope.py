@@ -15,22 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.analyses.processors import cpu_activities
 from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
-from tracekit.classify import activity_class, categorise
+from tracekit.classify import activity_class
 from tracekit.errors import UsageError
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
-from tracekit.spans import nesting_of
-from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
+from tracekit.trace import Trace, one_of
 
 __all__ = [
-    "CPU_DEVICE",
     "Scope",
     "Window",
-    "cpu_activities",
     "launch_times",
     "once",
     "select",
@@ -357,82 +354,3 @@ def step_at(steps: pl.DataFrame, times: npt.NDArray[np.int64]) -> pl.Series:
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
-
-
-# -- without a device -------------------------------------------------------------------------------
-#
-# Operator self time as activities, for traces without a device.
-
-CPU_DEVICE = -1
-"""The device number under which the host's processors appear."""
-
-
-def cpu_activities(trace: Trace) -> pl.DataFrame:
-    """Rows like those of `trace.device`: each is a stretch of one thread in which one operator was the innermost.
-
-    `stream_id` is the thread, `launch_id` the operator's own span; an operator that calls others has several
-    rows, and their durations sum to its self time. Collectives of the CPU backend (`gloo:…`) are included.
-    """
-    host = trace.host
-    name = pl.col("name").cast(pl.String)
-    is_work = (pl.col("kind") == "op") | ((pl.col("kind") == "annotation") & name.str.starts_with("gloo:"))
-    work = host.filter(is_work & (pl.col("duration") > 0))
-    if not work.height:
-        return pl.DataFrame(schema=DEVICE_SCHEMA)
-    pieces = _self_pieces(work)
-    spans = work.rename({"span_id": "launch_id"}).drop("start", "duration")
-    numbered = spans.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
-    rows = pieces.join(numbered, on="row", how="left", maintain_order="left")
-    stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_RANGE))
-    in_optimizer = _within(rows, stepping)
-    category = categorise(pl.Series(["op"] * rows.height), rows["name"], rows["name"], in_optimizer)
-    made = rows.select(
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("activity_id"),
-        "process_id",
-        pl.lit("op").alias("kind"),
-        category.alias("category"),
-        "name",
-        pl.lit(CPU_DEVICE).alias("device_id"),
-        pl.col("thread_id").alias("stream_id"),
-        "start",
-        "duration",
-        "launch_id",
-        pl.col("launch_id").alias("op_id"),
-        "external_id",
-    )
-    return made.select(
-        (pl.col(key) if key in made.columns else pl.lit(None)).cast(dtype).alias(key)
-        for key, dtype in DEVICE_SCHEMA.items()
-    )
-
-
-def _self_pieces(work: pl.DataFrame) -> pl.DataFrame:
-    """Cut each thread at every start and end; a piece belongs to the innermost operator open in it."""
-    nesting = nesting_of(work)
-    threads = np.concatenate([nesting.thread, nesting.thread])
-    times = np.concatenate([nesting.start, nesting.end])
-    order = np.lexsort((times, threads))
-    threads, times = threads[order], times[order]
-    owner = nesting.innermost_at(threads, times)
-    nxt = np.append(times[1:], 0)
-    same = np.append(threads[1:] == threads[:-1], np.False_)
-    keep = same & (nxt > times) & (owner >= 0)
-    return pl.DataFrame({"row": owner[keep], "start": times[keep], "duration": (nxt - times)[keep]})
-
-
-def _within(rows: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Whether each row lies in a range on its own thread; ranges of one name do not nest."""
-    if not ranges.height:
-        return pl.Series([False] * rows.height)
-    known = ranges.select(
-        "process_id", "thread_id", "start", (pl.col("start") + pl.col("duration")).alias("until")
-    )
-    left = rows.select("process_id", "thread_id", "start").with_row_index()
-    joined = left.sort("start").join_asof(
-        known.sort("start"),
-        on="start",
-        by=["process_id", "thread_id"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    return joined.sort("index").select((pl.col("start") < pl.col("until")).fill_null(value=False)).to_series()

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.files import digest_of
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
 from tracekit.readers import cache as parsed
 from tracekit.readers import format_of
-from tracekit.readers.digest import digest_of
 from tracekit.readers.format import Progress
 from tracekit.trace import Trace
 

@@ -24,7 +24,7 @@ from tracekit.analyses.attribution.layer_ranges import counting
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses.idle.pieces import idle_pieces
-from tracekit.analyses.idle.places import Calls
+from tracekit.analyses.idle.span_causes import Calls
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import NOT_A_LAYER

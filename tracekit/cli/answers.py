@@ -19,7 +19,7 @@ from typing import Final
 import tracekit
 import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
-from tracekit.readers.digest import cache_root
+from tracekit.files import cache_root
 
 __all__ = ["MOST_ANSWERS", "Question", "code_state"]
 

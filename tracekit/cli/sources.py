@@ -17,8 +17,8 @@ from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.files import digest_of
 from tracekit.range_filter import RangeFilter
-from tracekit.readers.digest import digest_of
 
 if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport

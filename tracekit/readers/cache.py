@@ -23,7 +23,7 @@ from typing import Any, Final
 import polars as pl
 from isal import isal_zlib
 
-from tracekit.readers.digest import cache_root
+from tracekit.files import cache_root
 from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 
 __all__ = ["clear", "load", "store"]

@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.parts import ProcessorParts
+from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
-from tracekit.analyses.scope import CPU_DEVICE, Scope
+from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.names import category_name
 from tracekit.verdict.advice import Owned, choose, general, python_advice

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers.digest import changes_beside
+from tracekit.files import changes_beside
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.pages import DTYPES, ColumnKind, Only
 from tracekit.readers.nsys.parquet import ParquetTables
