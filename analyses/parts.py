@@ -117,7 +117,6 @@ class DeviceParts:
     """Some activity has a launch."""
     launch_calls: bool
     """Calls that launch work were recorded, linked or not."""
-    has_steps: bool
     devices: int
     streams: int
     """Of this device."""
@@ -218,7 +217,6 @@ def _device_parts(scope: Scope) -> DeviceParts:
         lead_in=int(worked.starts[0]) - scope.start,
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         launch_calls=has_launch_calls(scope.trace),
-        has_steps=marked.height > 0,
         devices=devices.height,
         streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),
         activities=scope.activities.height,

@@ -48,7 +48,7 @@ class IdleTables(Result):
 
     by_cause: pl.DataFrame
     """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`, and `call`, the innermost frame of Python code
-    that holds more than half of this time (null: none, or no stacks)."""
+    or API call that holds more than half of this time (null: none)."""
     by_layer: pl.DataFrame
     """`layer` (null: in none) and `cause`, over all devices, with `total_ns` and `share` of the idle time."""
     by_operator: pl.DataFrame | None

@@ -187,11 +187,11 @@ _EVERYTHING: Final = 0.95
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """Frames of Python code around host spans, by the stack of a trace."""
+    """Frames of Python code and API calls around host spans, by the stack of a trace."""
 
     stack: HostStack
     named: BoolArray
-    """Which spans are frames that do more than lead to others."""
+    """Which spans are API calls, or frames that do more than lead to others."""
     window: int
     """Its length in ns."""
 

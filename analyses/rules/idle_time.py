@@ -27,9 +27,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tracekit.analyses.launches import Launches
     from tracekit.analyses.scope import Scope
-
-__all__ = ["CausedIdle", "caused_idle", "covered_by_other_rules"]
 
 MOSTLY: Final = 0.5
 """A place is named only if at least half of the time comes from it."""
@@ -118,12 +117,6 @@ def _text(value: object) -> str | None:
 # -- calls of the host ------------------------------------------------------------------------------
 #
 # Host API calls one by one, for rules that need more than the totals by name.
-
-if TYPE_CHECKING:
-    from tracekit.analyses.launches import Launches
-    from tracekit.analyses.scope import Scope
-
-__all__ = ["CONTEXT_CREATION_NS", "LONG_CALL_NS", "calls_with_roles", "outermost_operators"]
 
 LONG_CALL_NS: Final = NS_PER_MS
 """A launch takes 5 to 10 µs and a query less; a call that takes a hundred times as long does first-time work."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from typer.main import get_command
 
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, get_analysis
-from tracekit.analyses.rules import run
+from tracekit.analyses.rules import RULES, run
 from tracekit.analyses.rules.rule import SETTINGS
+from tracekit.analyses.traits import WORDS
 from tracekit.cli.main import app
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
 from tracekit.manifest import Settings
+from tracekit.verdict.advice import GENERAL
 
 """The samples, and public traces beside the checkout where there are any."""
 
@@ -119,3 +122,17 @@ def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
             "unfused_attention",
             "value_reads",
         }
+
+
+def test_advice_names_only_traits_that_exist() -> None:
+    words = [
+        *(
+            getattr(rule.advice, part) or ""
+            for rule in RULES.values()
+            for part in ("text", "processor", "plain")
+        ),
+        *(text or "" for _, one in GENERAL.values() for text in (one.text, one.plain)),
+    ]
+    conditions = [each for text in words for each in re.findall(r"^\[(.+?)\] ", text, re.MULTILINE)]
+    assert len(conditions) > 20
+    assert {word.removeprefix("!") for each in conditions for word in each.split()} <= WORDS
