@@ -91,15 +91,18 @@ def decide(scope: Scope, results: Tables) -> Verdict:
             verdict = _on_device(parts, scope, results, findings)
         case _:
             assert_never(parts)
-    return dataclasses.replace(verdict, layers=_layer_costs(results))
+    devices = parts.devices if isinstance(parts, DeviceParts) else 1
+    layers = _layer_costs(results, devices * verdict.basis_ns)
+    return dataclasses.replace(verdict, layers=layers, layers_ns=devices * verdict.basis_ns)
 
 
-def _layer_costs(results: Tables) -> tuple[Cost, ...]:
-    """The layers with the most own time; empty if no layer is known."""
+def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
+    """The layers with the most own time, as shares of the `whole`, in ns; empty if no layer is known."""
     tables = results["layers"].tables()
     if not has_layers(tables["tree"]):
         return ()
-    return tuple(Cost(*cost) for cost in most_own_time(tables["by_pattern"], count=COSTS))
+    largest = most_own_time(tables["by_pattern"], count=COSTS)
+    return tuple(Cost(label, ns, ns / whole) for label, ns, _ in largest)
 
 
 def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:

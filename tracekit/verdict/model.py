@@ -49,4 +49,6 @@ class Verdict:
     basis: str = "the window"
     """The name of the basis."""
     layers: tuple[Cost, ...] = ()
-    """The layers with the most own time, by share of the device time; empty if no layer is known."""
+    """The layers with the most own time; their shares are of `layers_ns`. Empty if no layer is known."""
+    layers_ns: int = 0
+    """The basis, once for each device that worked, in ns: layers add the time of all devices."""

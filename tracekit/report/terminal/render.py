@@ -143,12 +143,12 @@ def sort_table(table: Table, column: str | None) -> Table:
 
 
 def _head(report: Report, width: int) -> Lines:
-    yield from _verdict(report.verdict, width, on_cpu=report.window.on_cpu)
+    yield from _verdict(report.verdict, width)
     yield from _labelled("trace", format_source(report.trace), width, "dim")
     yield from _labelled("window", format_window(report.window), width, "dim")
 
 
-def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
+def _verdict(verdict: Verdict, width: int) -> Lines:
     tag = bound_name(verdict.bound).upper()
     for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
         if index == 0:
@@ -160,8 +160,11 @@ def _verdict(verdict: Verdict, width: int, *, on_cpu: bool) -> Lines:
         yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
     layers = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.layers]
     if layers:
-        whole = "the operators' time" if on_cpu else "the device time"
-        yield from _labelled("layers", f"of {whole}: {' · '.join(layers)}", width)
+        devices = verdict.layers_ns // verdict.basis_ns
+        whole = f"{devices} × " if devices > 1 else ""
+        yield from _labelled(
+            "layers", f"of {whole}{format_ns(verdict.basis_ns)}: {' · '.join(layers)}", width
+        )
     for index, advice in enumerate(verdict.advice):
         stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
         text = f"{advice.title}{stake}"
