@@ -1,4 +1,4 @@
-"""What kind of run a trace shows: training or inference, compiled, on graphs, in which precision, what it already uses.
+"""What kind of run a trace shows: training, serving, compiled, on graphs, in which precision, what it already uses.
 
 Advice depends on it: it does not name what the run does already, what its device lacks, or what the program is not.
 """
@@ -25,7 +25,6 @@ WORDS: Final = frozenset(
     {
         "pytorch",
         "python",
-        "inference",
         "graphs",
         "stacks",
         "low_precision",
@@ -48,7 +47,7 @@ def traits(of: Scope | Trace) -> frozenset[str]:
 
     >>> import tracekit
     >>> shown = traits(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> sorted(shown & {"pytorch", "training", "inference", "compiled", "processor"})
+    >>> sorted(shown & {"pytorch", "training", "compiled", "processor"})
     ['processor', 'pytorch', 'training']
     """
     return once(of, _traits)
@@ -63,11 +62,9 @@ def _traits(scope: Scope) -> frozenset[str]:
         if host.str.contains(in_host).any() or device.str.contains(in_device).any()
     }
     shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
-    pytorch = program(trace).pytorch
     further = {
-        "pytorch": pytorch,
+        "pytorch": program(trace).pytorch,
         "python": program(trace).python,
-        "inference": pytorch and "training" not in shown and ("serving" in shown or _forward(trace)),
         "graphs": bool(host.str.contains(GRAPH_LAUNCH).any() or (trace.device["kind"] == "graph").any()),
         "stacks": "stacks" in trace.meta.captured,
         "low_precision": _low_precision(scope),
@@ -81,11 +78,6 @@ def _traits(scope: Scope) -> frozenset[str]:
 
 def _names(names: pl.Series) -> pl.Series:
     return names.drop_nulls().unique().cast(pl.String)
-
-
-def _forward(trace: Trace) -> bool:
-    """Whether operators or modules show that the host ran a model."""
-    return bool(trace.host["kind"].is_in(["op", "module"]).any())
 
 
 def _low_precision(scope: Scope) -> bool:

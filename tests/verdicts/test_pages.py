@@ -21,6 +21,7 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.traits import traits
 from tracekit.report import terminal
 from tracekit.report.build import build_report
 from tracekit.report.formats import Page
@@ -62,6 +63,7 @@ def first_screen(report: Report) -> str:
 
 
 FALLS_SHORT: Final = {
+    ("kind", "cpu_only"): "30 events; only the sizes of the all-reduces suggest that it is training",
     ("window", "a100_cupti_counters"): "the counters' spans count as activities, although they have no times",
     ("bound", "a100_cupti_counters"): "a counter run has a verdict of its own",
     ("place", "fsdp_2gpu_145"): "no single operator has a part of the dispatch worth naming",
@@ -79,6 +81,24 @@ def params(what: str) -> list[Any]:
         return [*slow, pytest.mark.xfail(strict=True, reason=reason)] if reason else slow
 
     return [pytest.param(path, id=path.stem, marks=marks(path)) for path in PAGES]
+
+
+LOW_PRECISION: Final = {"bf16", "fp16", "fp8", "mxfp4", "int8"}
+
+
+@pytest.mark.parametrize("path", params("kind"))
+def test_the_kind_of_run(path: Path) -> None:
+    """Advice depends on these traits of a run."""
+    page, scope, _ = reported(path)
+    run, shown = page["run"], traits(scope)
+    facts = {
+        "training": run["kind"] == "training",
+        "serving": run["kind"] == "serving",
+        "amd": run["vendor"] == "AMD",
+        "low_precision": bool(LOW_PRECISION & set(run.get("precision", []))),
+        **{name: run[name] for name in ("pytorch", "compiled", "graphs", "fused_attention") if name in run},
+    }
+    assert {name: name in shown for name in facts} == facts
 
 
 @pytest.mark.parametrize("path", params("window"))

@@ -68,5 +68,9 @@ TRAITS: Final[dict[str, tuple[str, str]]] = {
 }
 """What a run does, uses or runs on, by the names of host spans and of device activities."""
 
-LOW_PRECISION: Final = r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|_(?:BBS|HHS|BSS|HSS|F8)[A-Z0-9]*_|hgemm|h\d+gemm"
-"""Matrix kernels that compute with 16 bits or fewer; `BBS` is Tensile's word for bf16."""
+LOW_PRECISION: Final = (
+    r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|hgemm|h\d+gemm"
+    r"|^Cijk_[a-z]{4}_[a-z]{4}_(?:B|H|F8|I8)|\bnvjet_(?:sm\d+_)?[htq]"
+)
+"""Matrix kernels that compute with 16 bits or fewer. Tensile's names say so after the indices (`BBS` and `B_BS` are bf16),
+cuBLAS's nvjet kernels in their first letter (h: fp16, t: bf16, q: fp8)."""

@@ -58,7 +58,7 @@ KINETO: Final = Format(
         "counters": "profiler_metrics in experimental_config",
         "occupancy": "CUDA; other profilers do not estimate it",
         "names": "with_stack=True or record_function ranges",
-        "warm-up": "torch.profiler.schedule(wait=1, warmup=3, active=3) with prof.step() after each iteration",
+        "warm-up": "torch.profiler.schedule(wait=1, warmup=3, active=3) and a call of prof.step() after each iteration",
         "less": (
             "with_stack=False, fewer active steps and some warm-up ones "
             "(torch.profiler.schedule(wait=1, warmup=3, active=3))"

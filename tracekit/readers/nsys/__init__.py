@@ -79,7 +79,7 @@ NSYS: Final = Format(
         "counters": "--gpu-metrics-devices=all",
         "occupancy": "Nsight Compute",
         "names": "--python-sampling=true or NVTX ranges",
-        "warm-up": "--capture-range=cudaProfilerApi with torch.cuda.profiler.start() after those steps",
+        "warm-up": "--capture-range=cudaProfilerApi and a call of cudaProfilerStart() after those steps",
         "less": (
             "--sample=none, --cpuctxsw=none, no backtraces, fewer --trace sources, and a short --capture-range"
         ),
