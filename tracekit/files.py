@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,25 @@ __all__ = [
     "cache_root",
     "changes_beside",
     "digest_of",
+    "keep_inputs",
     "make_directory",
     "write_bytes",
     "write_chunks",
     "write_text",
 ]
+
+
+_INPUTS: Final[set[tuple[int, int]]] = set()
+"""The files that this process reads, by device and inode, so that links lead to the same."""
+
+
+def keep_inputs(paths: Iterable[Path]) -> None:
+    """From now on, refuse to write over these files, or over the files in these folders that are read."""
+    for path in paths:
+        with suppress(OSError, ValueError):  # what cannot be looked at cannot be read either
+            for file in path.glob("*.parquet") if path.is_dir() else [path]:
+                status = file.stat()
+                _INPUTS.add((status.st_dev, status.st_ino))
 
 
 def write_text(path: str | os.PathLike[str], data: str) -> Path:
@@ -36,11 +51,18 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
     """Write a file piece by piece through a temporary one beside it, and return its path.
 
-    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly. Raises UsageError when it cannot be written;
-    then the file that was there is untouched and nothing is left behind.
+    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly. Raises UsageError when
+    it cannot be written, or is an input (`keep_inputs`); then the file that was there is untouched and nothing is left
+    behind.
     """
     target = Path(os.path.realpath(path))
     try:
+        if _is_input(target):
+            raise UsageError(
+                "it is an input of this command, and would be lost",
+                path=path,
+                remedy="choose another place with -o",
+            )
         if target.exists() and not target.is_file() and not target.is_dir():
             with target.open("wb") as special:
                 special.writelines(chunks)
@@ -59,6 +81,13 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise _refusal(error, path) from error
     return directory
+
+
+def _is_input(target: Path) -> bool:
+    if not target.is_file():
+        return False
+    status = target.stat()
+    return (status.st_dev, status.st_ino) in _INPUTS
 
 
 def _replace(target: Path, chunks: Iterable[bytes]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 from synthetic import generate, write
 
 from tracekit.cli import answers
@@ -111,6 +112,16 @@ def test_a_report_names_the_file_that_was_asked_for(trace: Path, capsys: pytest.
     run(capsys, "report", trace)
     other = trace.rename(trace.with_name("renamed.json.gz"))
     assert "renamed" in run(capsys, "report", other)
+
+
+def test_equal_bytes_under_other_names_have_their_own_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cache gave the rank of the first name to all."""
+    for rank in (3, 5):
+        named = tmp_path / f"rank{rank}.json.gz"
+        named.write_bytes((ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz").read_bytes())
+        assert f"· rank {rank} ·" in run(capsys, "report", named)
 
 
 def test_other_code_gives_other_answers(

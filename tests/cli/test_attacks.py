@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import ok, run
+from paths import ROOT
 
 EVENT = {"ph": "X", "cat": "user_annotation", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m"
@@ -61,6 +62,59 @@ def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: 
     assert ran.stderr.decode().splitlines() == [
         "tracekit: error: the disk is full; make room, or write elsewhere"
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="limits of a process")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_is_nearly_full(unbuffered: str, tmp_path: Path) -> None:
+    """An unbuffered stream takes a part of a text, which was then lost with exit code 0."""
+    import resource
+
+    with (tmp_path / "out.json").open("wb") as out:
+        ran = tracekit(
+            tmp_path,
+            "report",
+            ROOT / "sample_traces" / "cnn_cpu",
+            "-f",
+            "json",
+            stdout=out,
+            env={"PYTHONUNBUFFERED": unbuffered},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_480, 20_480)),
+        )
+    assert ran.returncode == 2
+    assert b"the disk is full" in ran.stderr
+
+
+@pytest.mark.parametrize("linked", ["", "symbolic", "hard"])
+def test_no_command_replaces_its_input(linked: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`report in.json -o in.json` replaced the trace by its report."""
+    before, out = trace.read_bytes(), trace
+    if linked:
+        out = trace.with_name("other.json")
+        (out.symlink_to if linked == "symbolic" else out.hardlink_to)(trace)
+    for command in ("report", "info", "kernels"):
+        code, _, err = run(capsys, command, trace, "-f", "json", *(() if command == "info" else ("-o", out)))
+        assert code == (0 if command == "info" else 2), err
+    assert "it is an input of this command" in err
+    assert trace.read_bytes() == before
+
+
+def test_an_output_of_before_may_be_replaced(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = trace.with_name("report.json")
+    for _ in range(2):
+        ok(capsys, "report", trace, "-o", out)
+
+
+def test_traces_of_one_name_keep_their_own_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last one replaced the others."""
+    for name in ("a/x", "b/x", "b/y", "c"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "trace.json").write_text(json.dumps({"traceEvents": [EVENT]}))
+    traces = sorted(tmp_path.rglob("trace.json"))
+    ok(capsys, "report", *traces, "-o", tmp_path / "out", "-f", "csv")
+    names = sorted(each.name for each in (tmp_path / "out").iterdir())
+    assert names == ["c-trace", "x-trace-1", "x-trace-2", "y-trace"]
 
 
 @pytest.mark.slow

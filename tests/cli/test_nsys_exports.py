@@ -183,7 +183,7 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
         path.write_bytes(sample.read_bytes())
     said = " ".join(ok(capsys, "report", *paths).split())
     assert "Operators ran for" in said
-    assert "The report below the table is about t-rank0, which has the most operator time" in said
+    assert "The report below the table is about rank 0, which has the most operator time" in said
     assert "device time" not in said[: said.index("══")]
 
 

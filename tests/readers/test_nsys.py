@@ -243,7 +243,8 @@ def test_a_folder_of_parquet_gives_the_same_frames(version: str, tmp_path: Path)
     loop = convert(generate(2, devices=2, steps=2), [], Style()).program
     for number, program in enumerate((everything(), graphs, loop)):
         database = write_sqlite(program, tmp_path / f"{number}.sqlite", version)
-        folder = write_parquetdir(program, tmp_path / str(number), version)
+        # A name with wildcards was once a pattern, and rows were read twice.
+        folder = write_parquetdir(program, tmp_path / f"{number}[ab]?*", version)
         check_equal(read(database), read(folder))
 
 

@@ -32,6 +32,8 @@ from tracekit.errors import TracekitError, WorkloadError
 __all__ = ["app", "main"]
 
 _INTERRUPTED: Final = 130
+_NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""The disk is full, or the user may not fill more of it."""
 _INTERNAL: Final = 70
 """The exit code of a fault in tracekit itself, as sysexits.h has it."""
 
@@ -105,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:  # the last resort: no traceback reaches the user
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
             _give_stdout_up()
             code = _complain("the disk is full; make room, or write elsewhere", 2)
         elif isinstance(error, MemoryError):

@@ -51,7 +51,15 @@ def emit(text: str, output: Path | None) -> None:
 
         write_text(output, text)
         return
-    sys.stdout.write(text)
+    _write(text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"))
+
+
+def _write(data: bytes) -> None:
+    """Write all of it to stdout: an unbuffered stream (PYTHONUNBUFFERED) takes a part if the disk has room for no more."""
+    sys.stdout.flush()
+    rest = memoryview(data)
+    while rest:
+        rest = rest[sys.stdout.buffer.write(rest) or 0 :]
     sys.stdout.flush()
 
 
@@ -69,8 +77,7 @@ def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, pipe
         emit(data.decode(), None)
     else:
         check_binary(chosen, None, piped=piped)
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+        _write(data)
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:

@@ -17,7 +17,7 @@ from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
-from tracekit.files import digest_of
+from tracekit.files import digest_of, keep_inputs
 from tracekit.range_filter import RangeFilter
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Sources:
         self._selection = selection
         self._reading = reading
         self._ncu = ncu or []
+        keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
 
     @cached_property
     def _digests(self) -> list[str | None]:
@@ -130,6 +131,7 @@ def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:
     """The tables of Nsight Compute in these files. Raises UnreadableTraceError for one that holds none."""
     if not paths:
         return []
+    keep_inputs(paths)
     from tracekit.readers.ncu import read_ncu
 
     return [read_ncu(path) for path in paths]

@@ -24,12 +24,13 @@ import polars as pl
 from isal import isal_zlib
 
 from tracekit.files import cache_root
+from tracekit.readers.common.trace_frames import rank_in_name
 from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 
 __all__ = ["clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
-_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-[0-9]+)?|\.writing-.*")
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-rank[0-9]+)?(-[0-9]+)?|\.writing-.*")
 _SUMS: Final = "sums.json"
 _FAILURES: Final = (
     OSError,
@@ -57,13 +58,16 @@ def load(digest: str, path: str | os.PathLike[str], *, max_events: int | None = 
 
 def _part(digest: str, part: int, path: str | os.PathLike[str], max_events: int | None) -> Trace | None:
     """The trace of this number in the file."""
-    key = _key(digest, part)
+    key = _key(digest, part, path)
     whole = _load(key, path, max_events)
     return whole or (None if max_events is None else _load(f"{key}-{max_events}", path, None))
 
 
-def _key(digest: str, part: int) -> str:
-    return f"{digest}.{part}" if part else digest
+def _key(digest: str, part: int, path: str | os.PathLike[str]) -> str:
+    """The name of an entry: the content decides, and the rank in the file's name, which the reader uses as well."""
+    rank = rank_in_name(path)
+    named = "" if rank is None else f"-rank{rank}"
+    return f"{digest}.{part}{named}" if part else f"{digest}{named}"
 
 
 def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trace | None:
@@ -92,7 +96,7 @@ def store(digest: str, traces: Sequence[Trace], *, max_events: int | None = None
 
 
 def _store(digest: str, trace: Trace, max_events: int | None) -> bool:
-    key = _key(digest, trace.meta.part)
+    key = _key(digest, trace.meta.part, trace.meta.path)
     key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
     temporary: Path | None = None
     try:

@@ -114,7 +114,21 @@ def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section 
 
 
 def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
-    """Each report with its folder: `folder` for one report, else a folder below it for each trace."""
+    """Each report with its folder: `folder` for one report, else a folder below it for each trace.
+
+    Every capture calls its trace `trace.json.gz`, so traces of one name take in the name of their folder, and those that
+    still have the same name a number.
+    """
     if len(reports) == 1:
         return [(reports[0][0], folder)]
-    return [(report, folder / trace.meta.name) for report, trace in reports]
+    names = [trace.meta.name for _, trace in reports]
+    paths = [Path(trace.meta.path) for _, trace in reports]
+    longer = [
+        f"{path.resolve().parent.name}-{name}" if names.count(name) > 1 else name
+        for name, path in zip(names, paths, strict=True)
+    ]
+    own = [
+        name if longer.count(name) == 1 else f"{name}-{longer[:at].count(name) + 1}"
+        for at, name in enumerate(longer)
+    ]
+    return [(report, folder / name) for (report, _), name in zip(reports, own, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from tracekit.readers.assemble import assemble, conform
 from tracekit.spans import kept_nesting
 from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
 
-__all__ = ["TraceFrames", "captured_kinds", "rank_of", "side_frame", "trace_frames"]
+__all__ = ["TraceFrames", "captured_kinds", "rank_in_name", "rank_of", "side_frame", "trace_frames"]
 
 _RANK_IN_NAME: Final = (
     re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
@@ -115,12 +116,17 @@ def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     }
 
 
+def rank_in_name(path: str | os.PathLike[str]) -> int | None:
+    """The rank that the name of a file gives."""
+    matches = (pattern.search(Path(path).name) for pattern in _RANK_IN_NAME)
+    return next((int(match.group(1)) for match in matches if match), None)
+
+
 def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:
     """The rank in the file, else the rank in its name if the file has one process. An unknown rank is counted as a defect;
     it is not 0.
     """
-    matches = (pattern.search(path.name) for pattern in _RANK_IN_NAME)
-    named = next((int(match.group(1)) for match in matches if match), None) if alone else None
+    named = rank_in_name(path) if alone else None
     rank = named if recorded is None else recorded
     health.count("unknown_rank", int(rank is None), path.name)
     return rank

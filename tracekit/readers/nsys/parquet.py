@@ -49,7 +49,7 @@ class ParquetTables:
         table = ""
         try:
             for table, file in self._files.items():
-                self._schemas[table] = dict(pl.read_parquet_schema(file))
+                self._schemas[table] = dict(pl.scan_parquet(file, glob=False).collect_schema())
         except (pl.exceptions.PolarsError, OSError) as error:
             fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
@@ -109,7 +109,7 @@ class ParquetTables:
         kind = self._schemas.get(table, {}).get(column)
         if kind is None or not _holds(kind, "int") or not self._has_strings():
             return pl.DataFrame(schema={"id": pl.Int64, "text": pl.String})
-        ids = pl.scan_parquet(self._files[table]).select(
+        ids = pl.scan_parquet(self._files[table], glob=False).select(
             pl.col(column).cast(pl.Int64, strict=False).alias("id")
         )
         return self._strings(ids.unique(), pl.lit(value=True))
@@ -174,12 +174,12 @@ class ParquetTables:
     def _collected(self, table: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         try:
             try:
-                return query(pl.scan_parquet(self._files[table])).collect()
+                return query(pl.scan_parquet(self._files[table], glob=False)).collect()
             except pl.exceptions.ComputeError as error:
                 if "UTF-8" not in str(error) or self._is_copy(table):
                     raise
                 self._files[table] = self._with_texts_as_bytes(table)
-                return query(pl.scan_parquet(self._files[table])).collect()
+                return query(pl.scan_parquet(self._files[table], glob=False)).collect()
         except (pl.exceptions.PolarsError, OSError, ValueError) as error:
             fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
