@@ -70,8 +70,14 @@ def read_all(
 
 
 def _trace_file(path: Path) -> Path:
-    if not (path / MANIFEST_FILE).is_file():
-        return path
+    try:
+        if not (path / MANIFEST_FILE).is_file():
+            return path
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableTraceError(
+            f"it cannot be read ({reason})", path=path, remedy="check the path"
+        ) from error
     files = traces_in(path)
     if len(files) > 1:
         raise UnreadableTraceError(f"it holds the traces of {len(files)} ranks", path=path, remedy="name one")

@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-from tracekit.errors import TracekitError, UnreadableTraceError
+from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import MANIFEST_FILE
 
 __all__ = [
@@ -147,7 +147,7 @@ def manifest_beside(trace: Path) -> Manifest | None:
     """
     try:
         manifest = read_manifest(trace.parent / MANIFEST_FILE)
-    except TracekitError:
+    except UnreadableTraceError:
         return None
     own = {run.trace for run in manifest.runs} | {
         path.name for path in _nsys_profiles(trace.parent, manifest)
@@ -186,24 +186,27 @@ def traces_in(folder: Path) -> list[Path]:
     return [folder / str(run.trace) for run in sorted(best, key=lambda run: run.rank)]
 
 
+_FAILURES: Final = (OSError, ValueError, msgspec.MsgspecError, RecursionError)
+"""ValueError: a path that cannot be one. RecursionError: a file that is nested too deep."""
+
+
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in the file at `path`.
 
-    Raises `UnreadableTraceError` when the file cannot be read or is no manifest, and `TracekitError` when
-    another version of tracekit wrote it.
+    Raises `UnreadableTraceError` when the file cannot be read, is no manifest, or another version of tracekit wrote it.
     """
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).schema_version
-    except (OSError, msgspec.MsgspecError) as error:
+    except _FAILURES as error:
         raise UnreadableTraceError(f"not a readable manifest ({error})", path=path) from error
     if version != MANIFEST_VERSION:
         newer = version > MANIFEST_VERSION
         remedy = "use a newer tracekit" if newer else "capture again"
-        raise TracekitError(f"its schema version is {version}", path=path, remedy=remedy)
+        raise UnreadableTraceError(f"its schema version is {version}", path=path, remedy=remedy)
     try:
         return msgspec.json.decode(content, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except _FAILURES as error:
         raise UnreadableTraceError(f"not a valid manifest ({error})", path=path) from error
 
 

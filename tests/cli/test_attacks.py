@@ -86,6 +86,34 @@ def test_a_disk_that_is_nearly_full(unbuffered: str, tmp_path: Path) -> None:
     assert b"the disk is full" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("manifest", "of_folder"),
+    [('{"a":' * 50_000 + "1" + "}" * 50_000, "nested"), ('{"schema_version": 99}', "99"), ("[]", "array")],
+)
+def test_a_manifest_that_is_none(
+    manifest: str, of_folder: str, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was nested deep was a fault in tracekit, also when it only lay beside a trace."""
+    (trace.parent / "manifest.json").write_text(manifest)
+    assert run(capsys, "info", trace)[0] == 0
+    code, _, err = run(capsys, "info", trace.parent)
+    assert code == 3
+    assert of_folder in err.replace("recursion depth", "nested")
+
+
+def test_a_name_that_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("report", "info", "doctor", "view"):
+        code, _, err = run(capsys, command, "a" * 300)
+        assert (code, "(File name too long)" in err) == (3, True)
+
+
+def test_an_error_is_never_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "report", "/".join(["folder"] * 2_000) + "/t.json")
+    assert code == 3
+    assert len(err) < 1_200
+    assert "too long" in err
+
+
 @pytest.mark.parametrize("linked", ["", "symbolic", "hard"])
 def test_no_command_replaces_its_input(linked: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`report in.json -o in.json` replaced the trace by its report."""

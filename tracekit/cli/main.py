@@ -32,6 +32,8 @@ from tracekit.errors import TracekitError, WorkloadError
 __all__ = ["app", "main"]
 
 _INTERRUPTED: Final = 130
+_LONGEST_LINE: Final = 1_000
+"""A path may have thousands of characters; its ends say enough."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """The disk is full, or the user may not fill more of it."""
 _INTERNAL: Final = 70
@@ -170,5 +172,8 @@ def _run(arguments: list[str]) -> int:
 
 def _complain(text: str, code: int) -> int:
     # A file's name may hold what moves a terminal's cursor.
-    sys.stderr.write(f"tracekit: error: {' '.join(_CONTROL.sub(' ', text).split())}\n")
+    line = " ".join(_CONTROL.sub(" ", text).split())
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    sys.stderr.write(f"tracekit: error: {line}\n")
     return code
