@@ -147,7 +147,8 @@ def _before_all(scope: Scope, model: StackModel, places: Places) -> BoolArray:
     if scope.steps.height or steps.size:
         begins = [int(model.stack.start[steps].min())] if steps.size else []
         first = min([*begins, *scope.steps["start"].head(1).to_list()])
-        return at < first
+        early: BoolArray = at < first
+        return early
     computes = (rows["class"] == "compute").to_numpy() & ~rows.select(
         one_of("category", *_INITIALISES)
     ).to_series().to_numpy()

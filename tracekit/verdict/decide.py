@@ -74,6 +74,9 @@ COSTS: Final = 3
 SHOWN_SHARE: Final = 0.0005
 """A lower cost would be listed with 0.0 %."""
 
+_WAITS: Final[tuple[Bound, ...]] = ("input-bound", "host-bound", "launch/short-kernel-bound", "idle")
+"""Losses that are idle time."""
+
 Tables = Mapping[str, Result]
 
 
@@ -242,10 +245,16 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         text = start
         if computing:
             text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
-        if worst.ns >= BESIDE_SHARE * parts.basis:
+        if _beside(parts, worst):
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."
     return f"{start}; {clause}." if clause else f"{start}."
+
+
+def _beside(parts: DeviceParts, worst: _Loss) -> bool:
+    """Whether the largest loss beside computation is worth words: by itself, or as the main part of the idle time."""
+    idle = parts.idle if 2 * worst.ns >= parts.idle and worst.bound in _WAITS else 0
+    return max(worst.ns, idle) >= BESIDE_SHARE * parts.basis
 
 
 def _split(parts: DeviceParts) -> str:
@@ -322,7 +331,7 @@ def _advice(
     answers = []
     if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
-    unseen = code is not None and not code.place and 2 * code.ns >= worst.ns
+    unseen = code is not None and not code.recorded and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     few = few_advice() if parts.activities < LEAST_ACTIVITIES else None
