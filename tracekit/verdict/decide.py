@@ -155,7 +155,8 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
         bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
     lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
-    costs = sorted([*computing, *lost], key=lambda c: -c.ns)
+    set_up = Cost("copies of the set-up", parts.set_up, parts.set_up / parts.basis)
+    costs = sorted([*computing, *lost, set_up], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, parts.basis)
     return Verdict(
         bound=bound,
@@ -170,7 +171,7 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
 
 def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     yield _Loss("communication-bound", "exposed communication", parts.communication)
-    yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
+    yield _Loss("memory-copy-bound", "exposed copies", parts.memory - parts.set_up)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
     place = where(results, "data_loading", parts.device_id)
@@ -278,6 +279,12 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
         yield (
             f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
             "say little about the steady state."
+        )
+    if parts.set_up >= LEAD_IN_SHARE * parts.basis:
+        share = format_share(parts.set_up / parts.basis)
+        yield (
+            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
+            "program up, so they are no loss of its steps."
         )
     if parts.lead_in >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.lead_in / parts.basis)
