@@ -268,9 +268,8 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
             back[rows] = layers.id_of(BACKWARD_LAYER if pseudo in WHOLE_FORWARD else pseudo, "phase")
     marks = np.flatnonzero(phase >= 0)
     nesting = nest(stack.thread[marks], stack.start[marks], stack.end[marks])
-    trains = bool(
-        backward.is_node.any() or (phase == _P["optimizer"]).any() or (phase == _P["backward"]).any()
-    )
+    told = (phase == _P["optimizer"]) | (phase == _P["backward"])
+    trains = bool(backward.is_node.any() or backward.engine_threads.size or told.any())
     main = _main_threads(stack, backward, marks)
     return Phases(
         stack=stack,
@@ -322,11 +321,12 @@ def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, in
 
 
 def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> dict[int, int]:
-    """The thread of each process that runs its steps; without steps the one with the most marked ranges, operators."""
+    """The thread of each process that runs its steps; without steps the one with the most marked ranges, operators, ranges."""
     signals = [
         np.flatnonzero(stack.of_kind("step")),
         marks,
         np.flatnonzero(stack.of_kind("op") & ~backward.is_node),
+        np.flatnonzero(stack.of_kind("annotation") & ~np.isin(stack.thread, backward.engine_threads)),
     ]
     mains: dict[int, int] = {}
     for rows in signals:
