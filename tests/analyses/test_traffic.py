@@ -68,6 +68,17 @@ def test_what_a_backward_node_sends_belongs_to_its_layer(name: str) -> None:
     assert places(made.trace())[1] == ("backward", "tower")
 
 
+def test_a_range_that_only_a_backward_node_opens_is_no_forward_that_runs_again() -> None:
+    made = training()
+    made.span("annotation", "alltoall_bwd", 210 * US, 250 * US, 2)
+    collective(made, "all_to_all", SEND, 220 * US)
+    made.span("annotation", "tower", 260 * US, 290 * US, 2)
+    launch(made, GEMM, 270 * US, 2)
+    trace = made.trace()
+    assert places(trace)[1:] == [("backward", "alltoall_bwd"), ("backward", "tower")]
+    assert attributed(select(trace)).sort("start")["recomputed"].to_list() == [False, False, True]
+
+
 def test_what_adds_up_a_gradient_reduces_it_whatever_the_kernel_is_called() -> None:
     made = training()
     made.span("op", ACCUMULATE, 310 * US, 400 * US, 2)
