@@ -45,11 +45,10 @@ def pipeline(walks: dict[str, tuple[int, int]], *, stacks: bool = True) -> Plant
 WALKS = {"device": (2, 22), "encode": (24, 26), "reset": (30, 50), "context": (60, 75)}
 
 
-def test_the_few_calls_that_share_the_time_are_named() -> None:
+def test_all_calls_of_one_function_are_one() -> None:
     trace = pipeline({**WALKS, "tail": (80, 96)}).trace()
     result = idle(trace)
     python = result.by_cause.row(by_predicate=pl.col("cause") == "python", named=True)
-    # All walks are one function below: it holds most.
     assert python["call"] == "torch/nn/modules/module.py(2823): named_modules"
 
 
@@ -143,3 +142,19 @@ def test_calls_before_the_first_launch_are_named(before: int) -> None:
     calls = dict(idle(scope).by_cause.select("cause", "call").rows())
     assert calls["python"] == "train.py(5): prepare"
     assert calls["allocation"] == "cudaMalloc"
+
+
+@pytest.mark.parametrize(("queued", "named"), [(800 * US, True), (50 * US, False)])
+def test_a_busy_device_that_idles_a_tenth_of_the_time_has_its_main_cause_named(
+    queued: int, named: bool
+) -> None:
+    """The host is late for some 9 ms of 100, and in two gaps a kernel waits although it is queued."""
+    made = Planted()
+    made.step(0, 0, 100 * MS)
+    made.activity(GEMM, 30 * US, 30 * MS, launch=20 * US)
+    made.activity(GEMM, 30 * MS + 30 * US + queued, 20_700 * US, launch=40 * US)
+    made.span("python", "train.py(9): log", 51 * MS, 60 * MS)
+    made.activity(GEMM, 60 * MS + 130 * US, 20 * MS, launch=60 * MS + 120 * US)
+    last = 80 * MS + 130 * US + queued
+    made.activity(GEMM, last, 100 * MS - last, launch=60 * MS + 130 * US)
+    assert ("train.py(9): log" in headline(made.trace())) is named
