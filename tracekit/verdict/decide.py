@@ -19,6 +19,7 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
@@ -146,7 +147,7 @@ class _Loss:
 
 
 def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
-    losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
+    losses = sorted(_losses(parts, scope, results), key=lambda loss: -loss.ns)
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
@@ -169,7 +170,12 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
     )
 
 
-def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
+def _frames(scope: Scope) -> bool:
+    """Whether the trace has frames of Python code."""
+    return "stacks" in traits(scope)
+
+
+def _losses(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[_Loss]:
     yield _Loss("communication-bound", "exposed communication", parts.communication)
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory - parts.set_up)
     loading = "waiting for the data loader"
@@ -182,7 +188,7 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     )
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    cause = main_cause(results, parts.device_id, parts.basis)
+    cause = main_cause(results, parts.device_id, parts.basis, frames=_frames(scope))
     yield _Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
@@ -338,7 +344,7 @@ def _advice(
     answers = []
     if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
-    unseen = code is not None and not code.recorded and 2 * code.ns >= worst.ns
+    unseen = code is not None and not (code.place or _frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     few = few_advice() if parts.activities < LEAST_ACTIVITIES else None

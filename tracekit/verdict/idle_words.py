@@ -64,10 +64,10 @@ _PHRASES: Final = {
 """The host's activity while the device waited for it."""
 
 
-def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str:
+def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool) -> str:
     """`, including 31.0 % for Python code in train.py(42): step`; empty if no cause on the host is known.
 
-    The share is that of the basis (ns).
+    The share is that of the basis (ns). `frames`: the trace has frames of Python code.
     """
     causes = _host_causes(results, device_id)
     if not causes or not basis:
@@ -76,7 +76,7 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
     if cause == "data_loading":  # the name of the loss already says so
         return where(results, cause, device_id)
     place = where(results, cause, device_id)
-    unseen = cause in HOST_CODE and not place and not _shows_frames(results)
+    unseen = cause in HOST_CODE and not place and not frames
     what = "in which what the host did was not recorded" if unseen else f"{_PHRASES[cause]}{place}"
     return f", including {format_share(ns / basis)} {what}"
 
@@ -89,8 +89,6 @@ class HostCode:
     place: str
     sampled: bool
     """Only samples show the place, not what was called."""
-    recorded: bool
-    """The trace shows calls of this code."""
 
 
 def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
@@ -99,13 +97,7 @@ def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
     if not causes or causes[0][0] not in HOST_CODE:
         return None
     place = where(results, causes[0][0], device_id)
-    recorded = bool(place) or _shows_frames(results)
-    return HostCode(causes[0][1], place, place.endswith(_SAMPLED), recorded)
-
-
-def _shows_frames(results: Mapping[str, Result]) -> bool:
-    """Whether the trace has frames of Python code where the device waits."""
-    return "by_frame" in results["idle"].tables()
+    return HostCode(causes[0][1], place, place.endswith(_SAMPLED))
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
