@@ -142,25 +142,23 @@ def _before_all(scope: Scope, model: StackModel, places: Places) -> BoolArray:
     What a layer of the model launches belongs to it. A copy of as many bytes as a later one brings a batch.
     """
     rows = scope.activities
+    none = np.zeros(rows.height, dtype=bool)
+    if scope.trace.meta.excerpt is not None:  # it begins anywhere
+        return none
     at = launch_times(scope.trace, rows)
     steps = np.flatnonzero(model.stack.of_kind("step"))
     if scope.steps.height or steps.size:
         begins = [int(model.stack.start[steps].min())] if steps.size else []
-        first = min([*begins, *scope.steps["start"].head(1).to_list()])
-        early: BoolArray = at < first
+        early: BoolArray = at < min([*begins, *scope.steps["start"].head(1).to_list()])
         return early
-    computes = (rows["class"] == "compute").to_numpy() & ~rows.select(
-        one_of("category", *_INITIALISES)
-    ).to_series().to_numpy()
-    if not computes.any():
-        return np.zeros(rows.height, dtype=bool)
+    prepares = rows.select(one_of("category", *_INITIALISES)).to_series()
+    computes = ((rows["class"] == "compute") & ~prepares).to_numpy()
+    # Work without a launch was launched before the recording: the program runs already.
+    if rows.sort("start")["launch_id"].head(1).is_null().any() or not computes.any():
+        return none
     before = at < at[computes].min()
-    copies = (rows["kind"] == "memcpy").to_numpy()
-    again = (
-        rows["bytes"]
-        .is_in(rows["bytes"].filter(pl.Series(copies & ~before)).implode())
-        .fill_null(value=False)
-    )
+    later = rows.filter(pl.Series(~before) & (pl.col("kind") == "memcpy"))["bytes"]
+    again = rows["bytes"].is_in(later.implode()).fill_null(value=False).to_numpy()
     of_model = np.isin(places.method, [METHOD[name] for name in _OF_THE_MODEL])
-    mask: BoolArray = before & ~again.to_numpy() & ~of_model
+    mask: BoolArray = before & ~again & ~of_model
     return mask

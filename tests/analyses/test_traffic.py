@@ -212,6 +212,13 @@ def test_copies_that_come_again_bring_a_batch() -> None:
     assert "set_up" not in {phase for phase, _ in places(weights_first(again=True).trace())}
 
 
+def test_a_program_that_runs_already_is_not_set_up() -> None:
+    """The device still works on what was launched before the recording."""
+    made = weights_first()
+    made.activity("Memset (Device)", 0, 10, kind="memset")
+    assert "set_up" not in {phase for phase, _ in places(made.trace())}
+
+
 def test_what_is_copied_before_the_first_step_sets_up() -> None:
     made = training()
     for row in (*made.host, *made.device):
@@ -235,7 +242,8 @@ def test_copies_of_the_set_up_do_not_bound_a_run() -> None:
     assert again.bound == "memory-copy-bound"
 
 
-def test_threads_of_the_engine_are_known_by_their_name() -> None:
+@pytest.mark.parametrize("engine", ["pt_autograd_0", "thread 2 (pt_autograd_12)"])
+def test_threads_of_the_engine_are_known_by_their_name(engine: str) -> None:
     """Without operators, as in exports of Nsight Systems without ranges of PyTorch."""
     made = Planted()
     made.span("annotation", "train", 0, 900 * US)
@@ -246,7 +254,7 @@ def test_threads_of_the_engine_are_known_by_their_name() -> None:
     launch(made, ALL_REDUCE, 300 * US, 2)
     launch(made, SEND, 400 * US, 2)
     trace = made.trace()
-    named = with_threads(trace, {1: "python", 2: "pt_autograd_0"})
+    named = with_threads(trace, {1: "python", 2: engine})
     assert {phase for phase, _ in places(trace)} == {"forward"}
     assert places(named) == [
         ("forward", "train/encoder"),

@@ -102,8 +102,8 @@ BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w
 ACCUMULATE_NODE: Final = r"torch::autograd::AccumulateGrad$"
 """Nodes that add a gradient to that of a weight; what reduces gradients between ranks hooks into them."""
 
-ENGINE_THREAD: Final = r"^pt_autograd_\d+$"
-"""How PyTorch names the threads of its autograd engine."""
+ENGINE_THREAD: Final = r"(^|\()pt_autograd_\d+\)?$"
+"""How PyTorch names the threads of its autograd engine; its profiler writes `thread 42 (pt_autograd_0)`."""
 
 GRADIENT_HOOK: Final = r"^(torch\.distributed\.ddp\.reducer::|FSDP::(root_)?post_backward|FullyShardedDataParallel\._post_backward)"
 """Ranges in which a wrapper handles the gradients of weights, even inside a node of the backward graph."""
