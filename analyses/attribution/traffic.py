@@ -27,7 +27,7 @@ from tracekit.facts.stack_names import (
     REDUCTION,
     SET_UP_LAYER,
 )
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, NameTable, take
 from tracekit.trace import one_of
 
 __all__ = ["Places", "of_collectives", "of_copies"]
@@ -84,8 +84,8 @@ def _reduce_gradients(scope: Scope, model: StackModel, span: Int64Array) -> Bool
     stack = model.stack
     named = take(stack.nesting.nearest_ancestor(stack.named(COLLECTIVE, "annotation", "op")), span)
     by_span = stack.named(REDUCTION)[np.maximum(named, 0)] if stack.size else np.zeros(span.size, dtype=bool)
-    name = scope.activities["name"].cast(pl.String)
-    by_name = (name.str.contains(REDUCTION) | ~name.str.contains(COLLECTIVE)).fill_null(value=True).to_numpy()
+    name = NameTable(scope.activities["name"])
+    by_name = name.matching(REDUCTION) | ~name.matching(COLLECTIVE)
     reduces = np.where(named >= 0, by_span, by_name)
     node = take(model.backward.node, span)
     of_value = np.zeros(span.size, dtype=bool)
@@ -110,8 +110,8 @@ def of_copies(scope: Scope, model: StackModel, places: Places) -> Places:
         return places
     launch = rows["launch_id"].fill_null(-1).to_numpy()
     marker = take(model.phases.marker, launch)
-    to_device = rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False)
-    copies = to_device.to_numpy() & (rows["kind"] == "memcpy").to_numpy() & (launch >= 0)
+    copies = NameTable(rows["name"]).matching(HOST_TO_DEVICE)
+    copies &= (rows["kind"] == "memcpy").to_numpy() & (launch >= 0)
     copies &= places.phase != PHASE["backward"]
     told = np.isin(take(model.phases.marked_phase, marker), [PHASE["data"], PHASE["optimizer"]])
     sets_up = copies & ~told & _before_all(scope, model, places)

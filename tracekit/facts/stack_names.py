@@ -108,7 +108,7 @@ ENGINE_THREAD: Final = r"(^|\()pt_autograd_\d+\)?$"
 GRADIENT_HOOK: Final = r"^(torch\.distributed\.ddp\.reducer::|FSDP::(root_)?post_backward|FullyShardedDataParallel\._post_backward)"
 """Ranges in which a wrapper handles the gradients of weights, even inside a node of the backward graph."""
 
-COLLECTIVE: Final = r"(?i)all_?reduce|reduce_?scatter|all_?to_?all|all_?gather|broadcast|send|recv|(nccl|rccl|gloo|mpi|ucc):_?(reduce|scatter|gather)\b"
+COLLECTIVE: Final = r"(?i)all_?reduce|reduce_?scatter|all_?(to|2)_?all|all_?gather|broadcast|send|recv|(nccl|rccl|gloo|mpi|ucc):_?(reduce|scatter|gather)\b"
 """Ranges, operators and kernels whose names say which collective they are."""
 
 REDUCTION: Final = r"(?i)all_?reduce|reduce_?scatter|(nccl|rccl|gloo|mpi|ucc):_?reduce\b"
