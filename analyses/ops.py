@@ -38,7 +38,7 @@ _TITLES: Final = {
     "host_self_ns": "host self",
     "device_total_ns": "device",
     "device_self_ns": "device self",
-    "communication_ns": "reducing gradients",
+    "communication_ns": "gradients, buffers",
 }
 
 TABLES: Final = {

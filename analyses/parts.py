@@ -13,6 +13,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
@@ -105,6 +106,8 @@ class DeviceParts:
     """The part of `compute` in which only work ran that does not belong to the selected steps."""
     communication: int
     memory: int
+    set_up: int
+    """The part of `memory` in which only copies of the set-up ran."""
     data_loading: int
     host_wait: int
     queued_wait: int
@@ -209,6 +212,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         other_compute=int(row["compute_ns"]) - selected_compute(scope, device),
         communication=int(row["exposed_communication_ns"]),
         memory=int(row["exposed_memory_ns"]),
+        set_up=_set_up(scope, device),
         data_loading=waits["loading"],
         host_wait=waits["host"],
         queued_wait=waits["queued"],
@@ -221,6 +225,19 @@ def _device_parts(scope: Scope) -> DeviceParts:
         streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),
         activities=scope.activities.height,
     )
+
+
+def _set_up(scope: Scope, device: int) -> int:
+    """The time in which a device only made copies of the set-up, in ns."""
+    places = attribution(scope).activities
+    rows = scope.activities.filter((places["phase"] == "set_up") & (scope.activities["device_id"] == device))
+    if not rows.height:
+        return 0
+    others = scope.overlapping.filter(pl.col("device_id") == device).join(rows, on="activity_id", how="anti")
+    own, beside = (
+        IntervalSet.of(each["start"].to_numpy(), each["end"].to_numpy()) for each in (rows, others)
+    )
+    return (own - beside).clip(scope.start, scope.end).measure
 
 
 def selected_compute(scope: Scope, device: int | None = None) -> int:

@@ -10,7 +10,7 @@ the layer of the forward operator with the same sequence number. Each row says b
   gradient) or the engine's own work, which follows the node before it;
 * `enclosing-time`: on a thread of the autograd engine, the span open on the process's main thread at that time;
 * `phase`: in no layer, but in a phase that has a name of its own: `<loss>`, `<optimizer>`, `<data>`, `<metrics>`,
-  `<gradient reduction>`;
+  `<gradient reduction>`, `<buffer synchronisation>`, `<communication>`, `<set-up>`;
 * `graph`: an activity of a replayed CUDA graph whose node was captured in a layer, where the replay is in none, in one
   that is less surely known or in one around that; without a known capture it is in no layer: `<cuda graph>`;
 * `unattributed`: none of these.
@@ -34,17 +34,11 @@ from tracekit.analyses.attribution.span_places import (
     StackModel,
     stack_model,
 )
+from tracekit.analyses.attribution.traffic import Places, of_collectives, of_copies
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
-from tracekit.facts.stack_names import (
-    COMMUNICATION_LAYER,
-    DATA_LAYER,
-    GRADIENT_REDUCTION_LAYER,
-    GRAPH_LAYER,
-    HOST_TO_DEVICE,
-    PHASES,
-)
+from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
 from tracekit.names import fused_operators
 from tracekit.readers import flag_for
 from tracekit.spans import BoolArray, Int64Array, take
@@ -122,9 +116,9 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     layer, method = places.layer[back], places.method[back]
     phase, recomputed = places.phase[back], places.recomputed[back]
     layer, method, phase = _captured(scope, model, layer, method, phase)
-    layer, method, phase = _communication(scope, model, layer, method, phase)
-    layer, method, phase = _copies_to_device(scope, model, layer, method, phase)
-    layer, method = _graphs(model, launch, layer, method)
+    placed = of_copies(scope, model, of_collectives(scope, model, Places(layer, method, phase)))
+    phase = placed.phase
+    layer, method = _graphs(model, launch, placed.layer, placed.method)
     outer = take(_outermost_operators(model.stack), np.where(op >= 0, op, anchor))
     activities = pl.DataFrame(
         {
@@ -174,45 +168,6 @@ def _operators(scope: Scope) -> pl.Series:
 
 def _as_enum(column: str, names: tuple[str, ...]) -> pl.Expr:
     return pl.col(column).replace_strict(dict(enumerate(names)), return_dtype=pl.Enum(names))
-
-
-def _communication(
-    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Collectives of the backward pass reduce the gradients of a bucket, which holds those of many layers."""
-    launched = scope.activities["launch_id"].fill_null(-1).to_numpy()
-    talks = (scope.activities["class"] == "communication").to_numpy() | np.isin(
-        take(model.stack.thread, launched), model.phases.collective_threads
-    )
-    if not talks.any():
-        return layer, method, phase
-    away = model.phases.of_main_thread(launched)
-    during = np.where((phase == PHASE["other"]) & (away >= 0), away, phase)
-    reducing = talks & (during == PHASE["backward"])
-    alone = talks & ~reducing & (layer < 0)
-    layer = np.where(reducing, model.layers.id_of(GRADIENT_REDUCTION_LAYER, "phase"), layer)
-    layer = np.where(alone, model.layers.id_of(COMMUNICATION_LAYER, "phase"), layer)
-    method = np.where(reducing | alone, METHOD["phase"], method)
-    phase = np.where(reducing | (talks & (phase == PHASE["other"])), PHASE["communication"], phase)
-    return layer, method, phase
-
-
-def _copies_to_device(
-    scope: Scope, model: StackModel, layer: Int64Array, method: Int64Array, phase: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """A copy to the device in no layer and under no range that tells a phase brings the batch."""
-    rows = scope.activities
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
-    copies = (rows["kind"] == "memcpy").to_numpy() & (layer < 0) & (phase != PHASE["backward"])
-    copies &= (launch >= 0) & (take(model.phases.marker, launch) < 0)
-    if not copies.any():
-        return layer, method, phase
-    copies &= rows["name"].cast(pl.String).str.contains(HOST_TO_DEVICE).fill_null(value=False).to_numpy()
-    return (
-        np.where(copies, model.layers.id_of(DATA_LAYER, "phase"), layer),
-        np.where(copies, METHOD["phase"], method),
-        np.where(copies, PHASE["data"], phase),
-    )
 
 
 def _captured(

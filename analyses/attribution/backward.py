@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
-from tracekit.facts.stack_names import BACKWARD_NODE
+from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
@@ -50,7 +50,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     is_node = stack.of_kind("op") & (numbered | named)
     node = stack.nesting.nearest_ancestor(is_node)
     forward = _forward_operators(trace, stack, is_node, numbered, node)
-    engine = _engine_threads(stack, is_node, node)
+    engine = _engine_threads(trace, stack, is_node, node)
     between = _between_nodes(stack, is_node, engine)
     if between.any():
         is_node |= between
@@ -61,15 +61,17 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     return Backward(is_node, node, forward, follows, engine)
 
 
-def _engine_threads(stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
-    """Threads that run backward nodes but no step, user range or forward operator."""
+def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
+    """Threads that run backward nodes but no step, user range or forward operator, and those with the engine's names."""
+    rows = trace.threads.filter(pl.col("name").str.contains(ENGINE_THREAD))
+    named = stack.code_of(rows["process_id"], rows["thread_id"])
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
     )
     others = np.zeros(0, dtype=np.int64)
     if forwards.any():
         others = np.unique(stack.thread[forwards & (node < 0)])
-    threads: Int64Array = np.setdiff1d(np.unique(stack.thread[is_node]), others)
+    threads: Int64Array = np.union1d(np.setdiff1d(stack.thread[is_node], others), named[named >= 0])
     return threads
 
 

@@ -16,12 +16,18 @@ from tracekit.analyses.attribution.host_stack import HostStack, host_stack
 from tracekit.analyses.attribution.layer_spans import Layers, layers_of
 from tracekit.analyses.program import Program, program
 from tracekit.facts.stack_names import (
+    BACKWARD_LAYER,
+    BROADCAST,
+    BUFFER_LAYER,
     COLLECTIVE_RANGE,
     COMMUNICATION_LAYER,
     GRADIENT_REDUCTION_LAYER,
     GRAPH_LAYER,
     PHASE_MARKERS,
     PHASES,
+    REPLICATED_FORWARD,
+    SET_UP_LAYER,
+    WHOLE_FORWARD,
 )
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -85,6 +91,8 @@ class StackModel:
     layers: Layers
     backward: Backward
     phases: Phases
+    forwards: BoolArray
+    """Which layers run in the forward pass."""
 
     def places(self, rows: Int64Array) -> SpanPlaces:
         """The layer, phase and method of host spans; rows of −1 are unattributed."""
@@ -113,15 +121,18 @@ class StackModel:
         better = np.flatnonzero(by_node)[of_node >= 0]
         layer[better], method[better] = of_node[of_node >= 0], how[of_node >= 0]
         phase = self.phases.at(spans, layer >= 0)
-        phase[in_node] = PHASE["backward"]
+        # A range around a backward node says nothing about the node.
+        within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
+        talks = within & (phase == PHASE["communication"])
+        phase[in_node & ~talks] = PHASE["backward"]
         # Where the forward operator is not in the file, a range around the backward pass is still better than none.
         layer, method = self._by_time(spans, layer, method)
         pseudo = self.phases.pseudo_at(spans)
-        # A range around a backward node says nothing about the layer of the node.
-        within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
-        named = (pseudo >= 0) & within & ((layer < 0) | (phase == PHASE["optimizer"]))
+        named = (pseudo >= 0) & within & ((layer < 0) | (phase == PHASE["optimizer"]) | talks)
         layer[named], method[named] = pseudo[named], METHOD["phase"]
-        return SpanPlaces(layer, phase, method, inside)
+        again = inside & (layer >= 0)
+        again[again] = self.forwards[layer[again]]
+        return SpanPlaces(layer, phase, method, again)
 
     def _nodes(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The layer of the forward operator of backward nodes, and the method."""
@@ -130,8 +141,7 @@ class StackModel:
         linked = np.flatnonzero(forward >= 0)
         spans = forward[linked]
         open_layer, _, _ = self.layers.at(self.stack.thread[spans], self.stack.start[spans])
-        open_layer = np.where(open_layer >= 0, open_layer, self.phases.pseudo_at(spans))
-        layer[linked] = open_layer
+        layer[linked] = np.where(open_layer >= 0, open_layer, self.phases.backward_of(spans))
         follows = self.backward.follows[np.maximum(nodes, 0)] if nodes.size else np.zeros(0, dtype=bool)
         return layer, np.where(follows, METHOD["accumulate"], METHOD["sequence"])
 
@@ -152,7 +162,25 @@ def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
     stack = host_stack(trace)
     backward = backward_of(trace, stack)
     layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
-    return StackModel(stack, layers, backward, phases_of(stack, backward, layers, program(trace)))
+    phases = phases_of(stack, backward, layers, program(trace))
+    return StackModel(stack, layers, backward, phases, _forwards(stack, backward, layers))
+
+
+def _forwards(stack: HostStack, backward: Backward, layers: Layers) -> BoolArray:
+    """Which layers run in the forward pass: one that only a backward node opens, without a forward operator in it, is no forward that runs again."""
+    mask = np.zeros(layers.table.height, dtype=bool)
+    for source in layers.sources:
+        thread, start = source.nesting.thread, source.nesting.start
+        outside = take(backward.node, stack.nesting.innermost_at(thread, start)) < 0
+        mask[source.layer[outside & (source.layer >= 0)]] = True
+    ops = np.flatnonzero(
+        stack.of_kind("op") & (stack.sequence >= 0) & ~backward.is_node & (backward.node >= 0)
+    )
+    layer, _, _ = layers.at(stack.thread[ops], stack.start[ops])
+    mask[layer[layer >= 0]] = True
+    if layers.spanning is not None:
+        mask[layers.spanning.layer[layers.spanning.layer >= 0]] = True
+    return mask
 
 
 def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:
@@ -170,15 +198,16 @@ _P = {name: number for number, name in enumerate(PHASES)}
 def pseudo_layers() -> list[tuple[str, str]]:
     """(path, source) of the rows of the layer table that stand for work in no layer."""
     named = dict.fromkeys(layer for _, _, layer in PHASE_MARKERS if layer is not None)
-    named.update(dict.fromkeys((GRADIENT_REDUCTION_LAYER, COMMUNICATION_LAYER)))
+    named.update(dict.fromkeys((GRADIENT_REDUCTION_LAYER, BUFFER_LAYER, COMMUNICATION_LAYER, SET_UP_LAYER)))
     return [*((name, "phase") for name in named), (GRAPH_LAYER, "graph")]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phases:
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
-    `marked_layer` are what such ranges tell. `main` maps a process to the thread that runs its steps; `collective_threads` run
-    nothing but collectives. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
+    `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
+    nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers
+    to all ranks. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
     program shows PyTorch or trains.
     """
 
@@ -187,16 +216,20 @@ class Phases:
     marker: Int64Array
     marked_phase: Int64Array
     marked_layer: Int64Array
+    marked_backward: Int64Array
     markers: Nesting
     marker_rows: Int64Array
     main: dict[int, int]
     collective_threads: Int64Array
+    synchronised: Int64Array
+    buffer_layer: int
     trains: bool
     models: bool
 
     def at(self, spans: Int64Array, in_layer: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
         """The phase of host spans that are in no backward node, as numbers into PHASES."""
         phase = take(self.marked_phase, take(self.marker, spans))
+        phase = np.where(self._of_buffers(spans), _P["communication"], phase)
         on_engine = np.isin(self.stack.thread[spans], self.backward.engine_threads)
         phase = np.where((phase < 0) & on_engine, _P["backward"], phase)
         forward = in_layer | (take(self.stack.sequence, spans) >= 0) | self._in_numbered(spans)
@@ -207,7 +240,19 @@ class Phases:
 
     def pseudo_at(self, spans: Int64Array) -> Int64Array:
         """The layer that stands for the phase around each span; −1 for none."""
-        return take(self.marked_layer, take(self.marker, spans))
+        around = take(self.marked_layer, take(self.marker, spans))
+        return np.where(self._of_buffers(spans), self.buffer_layer, around)
+
+    def backward_of(self, spans: Int64Array) -> Int64Array:
+        """The layer that stands for the backward pass of these forward operators; −1 for none."""
+        return take(self.marked_backward, take(self.marker, spans))
+
+    def _of_buffers(self, spans: Int64Array) -> BoolArray:
+        """Which spans lie in the part of a forward pass that sends buffers to all ranks."""
+        marker = take(self.marker, spans)
+        mask: BoolArray = (marker >= 0) & (marker != spans)
+        mask &= take(self.stack.start, spans) < take(self.synchronised, marker)
+        return mask
 
     def main_thread(self, process: Int64Array) -> Int64Array:
         """The main thread of each process; −1 for none."""
@@ -236,16 +281,17 @@ class Phases:
 def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program) -> Phases:
     """The phases of a trace."""
     phase = np.full(stack.size, -1, dtype=np.int64)
-    layer = phase.copy()
+    layer, back = phase.copy(), phase.copy()
     for pattern, name, pseudo in PHASE_MARKERS:
         rows = stack.named(pattern, "annotation", "op", "step") & (phase < 0)
         phase[rows] = _P[name]
-        layer[rows] = -1 if pseudo is None else layers.id_of(pseudo, "phase")
+        if pseudo is not None:
+            layer[rows] = layers.id_of(pseudo, "phase")
+            back[rows] = layers.id_of(BACKWARD_LAYER if pseudo in WHOLE_FORWARD else pseudo, "phase")
     marks = np.flatnonzero(phase >= 0)
     nesting = nest(stack.thread[marks], stack.start[marks], stack.end[marks])
-    trains = bool(
-        backward.is_node.any() or (phase == _P["optimizer"]).any() or (phase == _P["backward"]).any()
-    )
+    told = (phase == _P["optimizer"]) | (phase == _P["backward"])
+    trains = bool(backward.is_node.any() or backward.engine_threads.size or told.any())
     main = _main_threads(stack, backward, marks)
     return Phases(
         stack=stack,
@@ -253,13 +299,39 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
         marker=stack.nesting.nearest_ancestor(phase >= 0),
         marked_phase=phase,
         marked_layer=layer,
+        marked_backward=back,
         markers=nesting,
         marker_rows=marks,
         main=main,
         collective_threads=_collective_threads(stack, backward, main),
+        synchronised=_synchronised(stack),
+        buffer_layer=layers.id_of(BUFFER_LAYER, "phase"),
         trains=trains,
         models=trains or shown.pytorch,
     )
+
+
+def _synchronised(stack: HostStack) -> Int64Array:
+    """For each forward pass of DistributedDataParallel the time until which it sends its buffers to all ranks, in ns; else −1.
+
+    It does so before the model runs, by broadcasts with copies around them. Where no call of the model is recorded, or no
+    broadcast before it, there is no such time.
+    """
+    until = np.full(stack.size, -1, dtype=np.int64)
+    forwards = stack.named(REPLICATED_FORWARD, "annotation", "op")
+    if not forwards.any():
+        return until
+    around = take(stack.nesting.nearest_ancestor(forwards), stack.nesting.parent)
+    never = np.iinfo(np.int64).max
+    begins, sent = np.full(stack.size, never), np.full(stack.size, never)
+    of_model = stack.of_kind("module") | (stack.of_kind("op") & (stack.sequence >= 0))
+    model = np.flatnonzero(of_model & (around >= 0))
+    np.minimum.at(begins, around[model], stack.start[model])
+    broadcasts = np.flatnonzero(stack.named(BROADCAST, "annotation", "op") & (around >= 0))
+    np.minimum.at(sent, around[broadcasts], stack.start[broadcasts])
+    synchronises = (sent < begins) & (begins < never)
+    until[synchronises] = begins[synchronises]
+    return until
 
 
 def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, int]) -> Int64Array:
@@ -271,11 +343,12 @@ def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, in
 
 
 def _main_threads(stack: HostStack, backward: Backward, marks: Int64Array) -> dict[int, int]:
-    """The thread of each process that runs its steps; without steps the one with the most marked ranges, operators."""
+    """The thread of each process that runs its steps; without steps the one with the most marked ranges, operators, ranges."""
     signals = [
         np.flatnonzero(stack.of_kind("step")),
         marks,
         np.flatnonzero(stack.of_kind("op") & ~backward.is_node),
+        np.flatnonzero(stack.of_kind("annotation") & ~np.isin(stack.thread, backward.engine_threads)),
     ]
     mains: dict[int, int] = {}
     for rows in signals:

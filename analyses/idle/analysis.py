@@ -28,11 +28,11 @@ KERNEL_WAIT_NS = 30 * NS_PER_US
 CATEGORIES = ("host_wait", "kernel_wait", "other", "unknown")
 
 
-def _by(column: str, what: str) -> TableView:
+def _by(column: str, what: str, *, opened: bool = False) -> TableView:
     return TableView(
         f"Idle time by {what}",
-        f"{column} cause total_ns share",
-        titles={"share": "of idle time"},
+        f"{column} cause total_ns share{' open_share' if opened else ''}",
+        titles={"share": "of idle time", "open_share": "open, of the window"},
         processor_title=f"Time outside operators by {what}",
     )
 
@@ -45,11 +45,19 @@ TABLES: Final = {
         processor_title="Time outside operators by cause",
         main=True,
     ),
+    "by_call": TableView(
+        "Idle time by call, where no single call holds most of it",
+        "device_id cause call total_ns share",
+        titles={"share": "of the cause"},
+        processor_title="Time outside operators by call, where no single call holds most of it",
+    ),
     "by_layer": _by("layer", "layer"),
     "by_operator": _by("operator", "operator"),
-    "by_frame": _by("frame", "line of your code"),
+    "by_frame": _by("frame", "line of your code", opened=True),
     "by_range": TableView(
-        "Idle time by your own ranges", "range cause total_ns share", titles={"share": "of idle time"}
+        "Idle time by your own ranges",
+        "range cause total_ns share open_share",
+        titles={"share": "of idle time", "open_share": "open, of the window"},
     ),
     "by_os_call": TableView(
         "Idle time outside recorded calls, by operating-system call",

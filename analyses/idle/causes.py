@@ -21,10 +21,10 @@ import polars as pl
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.layer_ranges import counting
+from tracekit.analyses.idle.calls import Calls
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
 from tracekit.analyses.idle.pieces import idle_pieces
-from tracekit.analyses.idle.span_causes import Calls
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import NOT_A_LAYER
@@ -32,7 +32,7 @@ from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
-from tracekit.trace import Schema, Trace
+from tracekit.trace import Schema, Trace, one_of
 
 __all__ = ["LISTED_GAPS", "IdleCauses", "IdleTables", "cause_name", "idle_causes"]
 
@@ -49,15 +49,19 @@ class IdleTables(Result):
     by_cause: pl.DataFrame
     """`device_id`, `cause`, `total_ns`, `share` (of the device's window), `gaps`, and `call`, the innermost frame of Python code
     or API call that holds more than half of this time (null: none)."""
+    by_call: pl.DataFrame | None
+    """For causes without such a call, the few calls that hold more than half of the time together: `device_id`, `cause`, `call`,
+    `total_ns`, `share` (of the cause's time on the device). None if there are none."""
     by_layer: pl.DataFrame
     """`layer` (null: in none) and `cause`, over all devices, with `total_ns` and `share` of the idle time."""
     by_operator: pl.DataFrame | None
     """The same by `operator`; None without a device."""
     by_frame: pl.DataFrame | None
-    """The same by `frame` of the user's Python code; None if no frame is known."""
+    """The same by `frame` of the user's Python code, with `open_share`, the part of the window in which the frame was open. None if
+    no frame is known."""
     by_range: pl.DataFrame | None
-    """The same by `range`, the innermost user range, with or without launches in it; numbers in names are `#`. None if
-    no range is open.
+    """The same by `range`, the innermost user range, with or without launches in it, with `open_share`; numbers in names are `#`.
+    None if no range is open.
     """
     by_os_call: pl.DataFrame | None
     """The time of the causes `python` and `host_code` by the open call of the operating system: `os_call` (null: none),
@@ -109,16 +113,19 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     named = _named(trace, owners, pieces)
     waits = host_code(trace, pieces)
     calls_ = Calls.of(owners.model.stack, scope.duration)
+    by_cause = _by_cause(scope, pieces, calls_)
+    ranges = _pooled(named)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     return IdleCauses(
         answer=_answer(scope, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
-        by_cause=_by_cause(scope, pieces, calls_),
+        by_cause=by_cause,
+        by_call=_by_call(pieces, by_cause, calls_),
         by_layer=_grouped(named, "layer"),
         by_operator=None if scope.on_cpu else _grouped(named, "operator"),
-        by_frame=_grouped(named, "frame") if named["frame"].is_not_null().any() else None,
-        by_range=_grouped(_pooled(named), "range") if named["range"].is_not_null().any() else None,
+        by_frame=_with_open_share(scope, _grouped(named, "frame"), _open_frames(named)),
+        by_range=_with_open_share(scope, _grouped(ranges, "range"), _open_ranges(named)),
         by_os_call=calls,
         by_function=functions,
         gaps=_longest(scope, gaps, named, calls_),
@@ -178,16 +185,44 @@ def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArra
 
 def _pooled(named: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their ranges, without numbers, so that all iterations of a loop are one range."""
-    names = named.select(pl.col("range").unique().drop_nulls())
-    pooled = pl.col("range").cast(pl.String).str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
-    texts = names.with_columns(pooled.alias("pooled"))
-    several = pl.len().over("pooled") > 1
-    texts = texts.with_columns(pl.when(several).then("pooled").otherwise(pl.col("range").cast(pl.String)))
     return (
         named.select("range", "cause", "duration_ns")
-        .join(texts, on="range", how="left")
-        .select(pl.col("pooled").alias("range"), "cause", "duration_ns")
+        .join(_open_ranges(named), left_on="range", right_on="name", how="left")
+        .select(pl.col("label").alias("range"), "cause", "duration_ns")
     )
+
+
+def _open_ranges(named: pl.DataFrame) -> pl.DataFrame:
+    """The names of the ranges of pieces, and the `label` of each: the name, or its pattern if several names have it."""
+    names = named.select(pl.col("range").unique().drop_nulls().alias("name"))
+    text = pl.col("name").cast(pl.String)
+    pooled = text.str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
+    labels = names.with_columns(pooled.alias("label"))
+    several = pl.len().over("label") > 1
+    return labels.with_columns(pl.when(several).then("label").otherwise(text).alias("label"))
+
+
+def _open_frames(named: pl.DataFrame) -> pl.DataFrame:
+    """The names of the frames of pieces, each its own label."""
+    frames = named.select(pl.col("frame").unique().drop_nulls().alias("label"))
+    return frames.with_columns(pl.col("label").cast(pl.Categorical()).alias("name"))
+
+
+def _with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame | None:
+    """A table by the labels of spans (`name`, `label`), with the part of the window in which one of the spans is open; None without
+    a label.
+    """
+    if not labels.height:
+        return None
+    end = pl.col("start") + pl.col("duration")
+    host = scope.trace.host.filter(one_of("kind", "python", "annotation")).select(
+        "name", "start", end.alias("end")
+    )
+    spans = host.join(labels, on="name").select("label", pl.col("start", "end").clip(scope.start, scope.end))
+    spans = spans.sort("start").with_columns(pl.col("end").cum_max().shift(1).over("label").alias("before"))
+    new = (pl.col("end") - pl.max_horizontal("start", "before")).clip(0)
+    opened = spans.group_by("label").agg((new.sum() / scope.duration).alias("open_share"))
+    return table.join(opened, left_on=table.columns[0], right_on="label", how="left", maintain_order="left")
 
 
 def _by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> pl.DataFrame:
@@ -205,6 +240,26 @@ def _by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> pl.DataFrame:
         .sort("device_id", "total_ns", "cause", descending=[False, True, False])
         .select("device_id", pl.col("cause").cast(pl.String), "total_ns", "share", "gaps", "call")
     )
+
+
+def _by_call(pieces: pl.DataFrame, by_cause: pl.DataFrame, calls: Calls) -> pl.DataFrame | None:
+    """For each cause without a call that holds most of its time the few calls that hold most of it together."""
+    rows = []
+    for device, cause, ns in by_cause.filter(pl.col("call").is_null())[
+        "device_id", "cause", "total_ns"
+    ].rows():
+        mine = pieces.filter((pl.col("device_id") == device) & (pl.col("cause") == cause))
+        spans = mine["span_id"].fill_null(-1).to_numpy()
+        parts = calls.several(spans, mine["duration_ns"].to_numpy())
+        rows += [(device, cause, call, held, held / ns) for call, held in parts]
+    schema: Schema = {
+        "device_id": pl.Int64,
+        "cause": pl.String,
+        "call": pl.String,
+        "total_ns": pl.Int64,
+        "share": pl.Float64,
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row") if rows else None
 
 
 def _calls(pieces: pl.DataFrame, calls: Calls, *by: str) -> pl.DataFrame:

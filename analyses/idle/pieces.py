@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution
-from tracekit.analyses.attribution.host_stack import texts
+from tracekit.analyses.attribution.host_stack import HostStack, texts
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, waits_for
-from tracekit.analyses.idle.host_code import timeline
+from tracekit.analyses.idle.host_code import Pieces, timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
@@ -159,7 +159,21 @@ def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: Sp
         launch = gaps["launch_id"].gather(late).to_numpy().astype(np.int64)
         thread = stack.thread[launch]
     pieces = timeline(stack, thread).split(thread, start[late], end[late])
-    return _Rows(late[pieces.interval], pieces.start, pieces.end, causes.of(pieces.span), pieces.span)
+    span = _inside_steps(stack, pieces)
+    return _Rows(late[pieces.interval], pieces.start, pieces.end, causes.of(span), span)
+
+
+def _inside_steps(stack: HostStack, pieces: Pieces) -> Int64Array:
+    """The span of each piece; in none but a step, what began before the step and is still open, if there is such a span."""
+    of_step = stack.of_kind("step")
+    rows = np.flatnonzero(take(of_step.astype(np.int64), pieces.span) == 1)
+    others = np.flatnonzero(~of_step)
+    if not rows.size or not others.size:
+        return pieces.span
+    open_then = stack.nesting_of(others).innermost_at(stack.thread[pieces.span[rows]], pieces.start[rows])
+    span = pieces.span.copy()
+    span[rows] = np.where(open_then >= 0, take(others, open_then), span[rows])
+    return span
 
 
 def _stepping_thread(owners: Attribution) -> int:

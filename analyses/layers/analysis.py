@@ -63,7 +63,7 @@ TABLES: Final = {
         ),
         short="path device_ns share device_own_ns calls host_ns idle_caused_ns union_ns type",
         titles={
-            "communication_ns": "reducing gradients",
+            "communication_ns": "gradients, buffers",
             "device_own_ns": "own",
             "idle_caused_ns": "idle caused",
         },
@@ -80,7 +80,7 @@ TABLES: Final = {
         short="type device_own_ns own_share device_ns layers calls host_ns",
         titles={
             "mean_ns": "mean of a layer",
-            "communication_ns": "reducing gradients",
+            "communication_ns": "gradients, buffers",
             "device_own_ns": "own",
             "idle_caused_own_ns": "idle caused",
         },
@@ -94,7 +94,7 @@ TABLES: Final = {
         short="pattern device_own_ns own_share device_ns layers calls host_ns",
         titles={
             "mean_ns": "mean of a layer",
-            "communication_ns": "reducing gradients",
+            "communication_ns": "gradients, buffers",
             "device_own_ns": "own",
             "idle_caused_own_ns": "idle caused",
             "pattern": "layer",

@@ -29,6 +29,7 @@ _NETWORK: Final = (
     "optimizer",
     "rnn",
     "pooling",
+    "quantisation",
 )
 """Categories of kernels that show a neural network, unless they compute in double precision."""
 

@@ -17,8 +17,9 @@ from real_traces import scope_of, trace_of
 import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
-from tracekit.analyses.scope import Scope, select, step_table
+from tracekit.analyses.scope import Scope, launch_times, select, step_table
 from tracekit.analyses.steps import steps
+from tracekit.analyses.steps_inferred.sequence import launch_sequence
 from tracekit.report.build import build_report
 from tracekit.report.json import render as json_
 from tracekit.trace import Trace
@@ -500,3 +501,16 @@ def test_exports_of_others(path: Path) -> None:
         assert select(tracekit.read(path)).steps.height == 5
     else:  # 17 blocks of one forward pass
         assert all(none_in(trace) for trace in tracekit.read_all(path))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "neural"), [("dynamic_per_token_quant_kernel", True), ("stencil_kernel", False)]
+)
+def test_kernels_that_quantise_show_a_network(kernel: str, neural: bool) -> None:
+    """Of a program that does not show PyTorch."""
+    made = Loop()
+    made.launches([kernel, *["custom_step_kernel"] * 4] * 3)
+    trace = made.done(form="nsys")
+    sequence = launch_sequence(trace, trace.device, launch_times(trace, trace.device))
+    assert sequence is not None
+    assert (sequence.pytorch, sequence.neural) == (False, neural)

@@ -10,13 +10,20 @@ from typing import Final
 from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
 
 __all__ = [
+    "ACCUMULATE_NODE",
+    "BACKWARD_LAYER",
     "BACKWARD_NODE",
+    "BROADCAST",
+    "BUFFER_LAYER",
+    "COLLECTIVE",
     "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
     "COMPILED_REGION",
     "DATA_LAYER",
     "ENGINE_PREFIX",
+    "ENGINE_THREAD",
     "FSDP_FORWARD",
+    "GRADIENT_HOOK",
     "GRADIENT_REDUCTION_LAYER",
     "GRAPH_LAYER",
     "HOST_TO_DEVICE",
@@ -25,10 +32,14 @@ __all__ = [
     "NOT_A_LAYER",
     "PHASES",
     "PHASE_MARKERS",
+    "REDUCTION",
+    "REPLICATED_FORWARD",
+    "SET_UP_LAYER",
+    "WHOLE_FORWARD",
     "WRAPPER_PART",
 ]
 
-PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "other")
+PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "set_up", "other")
 
 _CAPTURED = f"^{PHASE_PREFIX}"
 
@@ -38,12 +49,16 @@ _PEOPLE: Final[tuple[tuple[str, str, str], ...]] = (
     (r"^(?i:\W*(backward|bwd)([ _]?(pass|step))?\W*)$", "backward", "<backward>"),
     (r"^(?i:\W*(optimi[sz]er([ _.]?step)?|zero[ _]grad)\W*)$", "optimizer", "<optimizer>"),
     (
-        r"^(?i:\W*(data[ _]?load(ing|er)?|load[ _](data|batch)|(get|next|fetch)[ _]batch|h2d|(batch[ _])?to[ _]device)\W*)$",
+        r"^(?i:\W*(data[ _]?load(ing|er)?|load[ _](data|batch|inputs?)|(get|next|fetch)[ _]batch|h2d"
+        r"|((batch|inputs?|data)[ _.])?to([ _](device|gpu|cuda))?"
+        r"|(copy|move|send)[ _](batch|inputs?|data)([ _]to[ _](device|gpu|cuda))?)\W*)$",
         "data",
         "<data>",
     ),
 )
 """Names of phases that people give to ranges. Such a range is a phase, never a layer."""
+
+REPLICATED_FORWARD: Final = r"^DistributedDataParallel\.forward$"
 
 PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (rf"{_CAPTURED}forward$", "forward", None),
@@ -54,8 +69,9 @@ PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (rf"{_CAPTURED}metrics$", "other", "<metrics>"),
     (r"^Optimizer\.(step|zero_grad)#", "optimizer", "<optimizer>"),
     (r"^enumerate\(DataLoader\)#", "data", "<data>"),
-    (r"^DistributedDataParallel\.forward$", "forward", "<DistributedDataParallel>"),
-    (r"^torch\.distributed\.ddp\.reducer::", "backward", "<gradient reduction>"),
+    (REPLICATED_FORWARD, "forward", "<DistributedDataParallel>"),
+    (r"^torch(\.|::)distributed(\.ddp\.|::)reducer::", "communication", "<gradient reduction>"),
+    (r"^FSDP::post_backward_reduce", "communication", "<gradient reduction>"),
     (r"^FSDP::(pre|post)_forward", "forward", "<FSDP>"),
     (r"^FSDP::\w*(backward|grad|reduce)", "backward", "<FSDP>"),
     *_PEOPLE,
@@ -65,10 +81,16 @@ PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
 The first rows are those of captures, the next PyTorch's own, the last what people write.
 """
 
+BACKWARD_LAYER: Final = "<backward>"
+BUFFER_LAYER: Final = "<buffer synchronisation>"
+WHOLE_FORWARD: Final = ("<forward>", "<DistributedDataParallel>", "<FSDP>")
+"""What stands for a forward pass as a whole; its backward pass is `<backward>`."""
+
 COMMUNICATION_LAYER: Final = "<communication>"
 DATA_LAYER: Final = "<data>"
 GRADIENT_REDUCTION_LAYER: Final = "<gradient reduction>"
 GRAPH_LAYER: Final = "<cuda graph>"
+SET_UP_LAYER: Final = "<set-up>"
 
 ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
 HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"
@@ -77,6 +99,22 @@ HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)
 BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w+Backward\d*$"
 """Operators that run a node of the backward graph; since 2021 one span of the engine surrounds each."""
 
+ACCUMULATE_NODE: Final = r"torch::autograd::AccumulateGrad$"
+"""Nodes that add a gradient to that of a weight; what reduces gradients between ranks hooks into them."""
+
+ENGINE_THREAD: Final = r"(^|\()pt_autograd_\d+\)?$"
+"""How PyTorch names the threads of its autograd engine; its profiler writes `thread 42 (pt_autograd_0)`."""
+
+GRADIENT_HOOK: Final = r"^(torch\.distributed\.ddp\.reducer::|FSDP::(root_)?post_backward|FullyShardedDataParallel\._post_backward)"
+"""Ranges in which a wrapper handles the gradients of weights, even inside a node of the backward graph."""
+
+COLLECTIVE: Final = r"(?i)all_?reduce|reduce_?scatter|all_?(to|2)_?all|all_?gather|broadcast|send|recv|(nccl|rccl|gloo|mpi|ucc):_?(reduce|scatter|gather)\b"
+"""Ranges, operators and kernels whose names say which collective they are."""
+
+REDUCTION: Final = r"(?i)all_?reduce|reduce_?scatter|(nccl|rccl|gloo|mpi|ucc):_?reduce\b"
+"""Those of `COLLECTIVE` that sum over the ranks, as gradients are."""
+
+BROADCAST: Final = r"(?i)broadcast"
 
 COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
 
@@ -101,6 +139,7 @@ LIBRARY_DOMAINS: Final = (
 NOT_A_LAYER: Final = (
     rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"
     r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
-    r"|^DistributedDataParallel\.forward$|^Iteration Start|" + "|".join(pattern for pattern, _, _ in _PEOPLE)
+    r"|^DistributedDataParallel\.forward$|^torch\.distributed\.ddp\.reducer::|^Iteration Start|"
+    + "|".join(pattern for pattern, _, _ in _PEOPLE)
 )
 """Annotations that tools write about themselves, and phases; every other one is taken for a range of the user's."""

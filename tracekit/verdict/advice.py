@@ -148,7 +148,9 @@ EXPLAINED: Final = 0.8
 FUSIBLE_SHARE: Final = 0.2
 """If fusible kernels take less of the computation, only matrix and attention kernels are worth a look."""
 _FUSIBLE: Final = ("elementwise", "copy")
-"""Categories of kernels that compilers fuse."""
+"""Categories of kernels that compilers fuse. Those that quantise are not among them: they are operators that a compiler cannot look
+into, and each fuses its steps already.
+"""
 
 _ALREADY: Final = re.compile(
     r"(?i)triton|fused|flash|fmha|attn_fwd|unified_attention|scaled_mm|fp8|f8f8|e4m3|mxfp4|nvfp4|bf16|f16f16"

@@ -19,6 +19,7 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
@@ -73,6 +74,9 @@ LEAST_ACTIVITIES: Final = 10
 COSTS: Final = 3
 SHOWN_SHARE: Final = 0.0005
 """A lower cost would be listed with 0.0 %."""
+
+_WAITS: Final[tuple[Bound, ...]] = ("input-bound", "host-bound", "launch/short-kernel-bound", "idle")
+"""Losses that are idle time."""
 
 Tables = Mapping[str, Result]
 
@@ -146,7 +150,7 @@ class _Loss:
 
 
 def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
-    losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
+    losses = sorted(_losses(parts, scope, results), key=lambda loss: -loss.ns)
     worst = losses[0]
     bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
     bound: Bound = worst.bound if bounding else "compute-bound"
@@ -155,7 +159,8 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
         bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
     lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
-    costs = sorted([*computing, *lost], key=lambda c: -c.ns)
+    set_up = Cost("copies of the set-up", parts.set_up, parts.set_up / parts.basis)
+    costs = sorted([*computing, *lost, set_up], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, parts.basis)
     return Verdict(
         bound=bound,
@@ -168,9 +173,14 @@ def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list
     )
 
 
-def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
+def _frames(scope: Scope) -> bool:
+    """Whether the trace has frames of Python code."""
+    return "stacks" in traits(scope)
+
+
+def _losses(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[_Loss]:
     yield _Loss("communication-bound", "exposed communication", parts.communication)
-    yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
+    yield _Loss("memory-copy-bound", "exposed copies", parts.memory - parts.set_up)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
     place = where(results, "data_loading", parts.device_id)
@@ -181,7 +191,7 @@ def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
     )
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    cause = main_cause(results, parts.device_id, parts.basis)
+    cause = main_cause(results, parts.device_id, parts.basis, frames=_frames(scope))
     yield _Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
@@ -245,10 +255,16 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         text = start
         if computing:
             text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
-        if worst.ns >= BESIDE_SHARE * parts.basis:
+        if _beside(parts, worst):
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."
     return f"{start}; {clause}." if clause else f"{start}."
+
+
+def _beside(parts: DeviceParts, worst: _Loss) -> bool:
+    """Whether the largest loss beside computation is worth words: by itself, or as the main part of the idle time."""
+    idle = parts.idle if 2 * worst.ns >= parts.idle and worst.bound in _WAITS else 0
+    return max(worst.ns, idle) >= BESIDE_SHARE * parts.basis
 
 
 def _split(parts: DeviceParts) -> str:
@@ -272,6 +288,12 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
         yield (
             f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
             "say little about the steady state."
+        )
+    if parts.set_up >= LEAD_IN_SHARE * parts.basis:
+        share = format_share(parts.set_up / parts.basis)
+        yield (
+            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
+            "program up, so they are no loss of its steps."
         )
     if parts.lead_in >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.lead_in / parts.basis)
@@ -325,7 +347,7 @@ def _advice(
     answers = []
     if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
-    unseen = code is not None and not code.place and 2 * code.ns >= worst.ns
+    unseen = code is not None and not (code.place or _frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     few = few_advice() if parts.activities < LEAST_ACTIVITIES else None

@@ -24,7 +24,10 @@ LONG_GAP_NS: Final = 500 * NS_PER_US
 """A launch with its operator costs the host some 10 µs. If gaps are longer than this on average, they have another cause."""
 
 PART: Final = 0.15
-"""If no place has half of a cause's time, the largest operator is named from this share on."""
+"""If no place has half of a cause's time, those from this share on are named."""
+
+ENCLOSING: Final = 0.95
+"""A frame or range that is open for longer than this part of the window is no place in it."""
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
@@ -35,6 +38,9 @@ _PARTS_OF_STEP: Final = {
     "<loss>": "the loss",
     "<backward>": "the backward pass",
     "<optimizer>": "the optimizer",
+    "<gradient reduction>": "the reduction of gradients",
+    "<buffer synchronisation>": "the synchronisation of its buffers",
+    "<FSDP>": "the hooks of FSDP",
 }
 """What stands for work in no layer."""
 
@@ -58,10 +64,10 @@ _PHRASES: Final = {
 """The host's activity while the device waited for it."""
 
 
-def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str:
+def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool) -> str:
     """`, including 31.0 % for Python code in train.py(42): step`; empty if no cause on the host is known.
 
-    The share is that of the basis (ns).
+    The share is that of the basis (ns). `frames`: the trace has frames of Python code.
     """
     causes = _host_causes(results, device_id)
     if not causes or not basis:
@@ -70,13 +76,14 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int) -> str
     if cause == "data_loading":  # the name of the loss already says so
         return where(results, cause, device_id)
     place = where(results, cause, device_id)
-    unseen = " that was not recorded" if cause in HOST_CODE and not place else ""
-    return f", including {format_share(ns / basis)} {_PHRASES[cause]}{unseen}{place}"
+    unseen = cause in HOST_CODE and not place and not frames
+    what = "in which what the host did was not recorded" if unseen else f"{_PHRASES[cause]}{place}"
+    return f", including {format_share(ns / basis)} {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """The host's main cause of idle time, if it is code: its time in ns, and ` in FRAME`, or empty if nothing shows where."""
+    """The host's main cause of idle time, if it is code: its time in ns, and ` in FRAME`, or empty if no place has most of it."""
 
     ns: int
     place: str
@@ -109,29 +116,70 @@ def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[st
 def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
     """` in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
 
-    The place is the innermost call of Python code, and the line of the user's code that led to it; else the range, else
-    the layer. The operator or API call follows in parentheses, and if no line is known, so does the function that most
-    samples show.
+    The place is the innermost call of Python code, and the line of the user's code that led to it; else the few calls that
+    have most of the time together; else the range, else the layer. What encloses nearly the whole window is no place. The
+    operator or API call follows in parentheses, and if no line is known, so does the function that most samples show.
     """
+    call = _call(results, cause, device_id)
+    several = _several_calls(results, cause, device_id) if call is None else ""
     frame, range_, layer, operator = (
         _most(results, by, cause) for by in ("frame", "range", "layer", "operator")
     )
-    call = _call(results, cause, device_id)
     api = call if call is not None and not re.match(PYTHON_FILE, call) else None
-    frame = _called(None if api else call, frame)
-    in_layer = f"layer {layer}" if layer and not layer.startswith("<") else _PARTS_OF_STEP.get(layer or "")
+    if range_ and _encloses(results, "range", range_):
+        layer = None if layer and layer.rsplit("/", 1)[-1] == range_ else layer
+        range_ = None
+    if frame and (api or call is None) and _encloses(results, "frame", frame):
+        frame = None
+    frame = None if several else _called(None if api else call, frame)
     # If the range is a layer, the path of the layer names it.
-    in_range = f"range {range_}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
-    place = frame or in_range or in_layer
-    sampled = _sampled(results) if cause in HOST_CODE and not frame else None
-    inner = ", ".join(part for part in (operator or api, sampled) if part)
+    in_range = (
+        f"range {_short(range_)}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
+    )
+    in_layer = _in_layer(layer) if layer else None
+    place = several or frame or in_range or in_layer
+    sampled = _sampled(results) if cause in HOST_CODE and not (several or frame) else None
+    inner = ", ".join(part for part in (_short(operator or api), sampled) if part)
     if place and inner:
         return f" in {place} ({inner})"
     return f" in {place or inner}" if place or inner else _part(results, cause)
 
 
+def _encloses(results: Mapping[str, Result], by: str, name: str) -> bool:
+    """Whether a frame or range is open for nearly the whole window."""
+    rows = results["idle"].tables()[f"by_{by}"].filter(pl.col(by) == name)
+    return bool(rows.height and (rows["open_share"][0] or 0.0) >= ENCLOSING)
+
+
+def _several_calls(results: Mapping[str, Result], cause: str, device_id: int) -> str:
+    """`A (40.0 % of that) and B (30.0 %)`: the few calls that have most of a cause's time together; empty if there are none."""
+    rows = results["idle"].tables().get("by_call")
+    if rows is None:
+        return ""
+    mine = rows.filter((pl.col("device_id") == device_id) & (pl.col("cause") == cause))
+    return _listed([(_name_of_call(call), share) for call, share in mine["call", "share"].rows()])
+
+
+def _name_of_call(call: str) -> str:
+    return short_frame(call) if re.match(PYTHON_FILE, call) else shorten_name(call, LONGEST)
+
+
+def _listed(parts: list[tuple[str, float]]) -> str:
+    """`A (40.0 % of that), B (30.0 %) and C (20.0 %)`; empty for no parts."""
+    texts = [
+        f"{name} ({format_share(share)}{'' if number else ' of that'})"
+        for number, (name, share) in enumerate(parts)
+    ]
+    return " and ".join(part for part in (", ".join(texts[:-1]), *texts[-1:]) if part)
+
+
 def _part(results: Mapping[str, Result], cause: str) -> str:
-    """`, 21.0 % of that in aten::empty`: the operator with the most of a cause's time; empty if it has little."""
+    """` in the optimizer (40.0 % of that) and layer X (30.0 %)`: the few parts of a step or layers that have most of a cause's time together,
+    else `, 21.0 % of that in aten::empty`: the operator with the most of it; empty if it has little.
+    """
+    parts = _parts_of_step(results, cause)
+    if parts:
+        return f" in {_listed(parts)}"
     table = results["idle"].tables().get("by_operator")
     rows = None if table is None else table.filter((pl.col("cause") == cause) & (pl.col("total_ns") > 0))
     if rows is None or not rows.height:
@@ -141,6 +189,20 @@ def _part(results: Mapping[str, Result], cause: str) -> str:
     if share < PART or top["operator"][0] is None:
         return ""
     return f", {format_share(share)} of that in {shorten_name(top['operator'][0], LONGEST)}"
+
+
+def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str, float]]:
+    """The parts of a step and layers that have much of a cause's time each and most of it together, with their shares."""
+    rows = results["idle"].tables()["by_layer"].filter(pl.col("cause") == cause)
+    total = int(rows["total_ns"].sum())
+    large = rows.filter((pl.col("total_ns") >= PART * total) & pl.col("layer").is_not_null())
+    large = large.sort("total_ns", descending=True, maintain_order=True)
+    parts = [
+        (words, ns / total)
+        for layer, ns in large["layer", "total_ns"].rows()
+        if (words := _in_layer(layer)) is not None
+    ]
+    return parts if len(parts) > 1 and sum(share for _, share in parts) >= MOSTLY else []
 
 
 def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:
@@ -173,4 +235,14 @@ def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
     total = int(rows["total_ns"].sum())
     if not total or int(rows["total_ns"][0]) < MOSTLY * total or rows[by][0] is None:
         return None
-    return rows[by][0] if by == "frame" else shorten_name(rows[by][0], LONGEST)
+    name: str = rows[by][0]
+    return name
+
+
+def _short(name: str | None) -> str:
+    return shorten_name(name, LONGEST) if name else ""
+
+
+def _in_layer(layer: str) -> str | None:
+    """The words for a layer or a part of a step; None for other rows of the tree."""
+    return f"layer {_short(layer)}" if not layer.startswith("<") else _PARTS_OF_STEP.get(layer)

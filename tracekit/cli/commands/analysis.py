@@ -187,7 +187,8 @@ def counters(request: Request, ncu: flags.Ncu = None) -> None:
 
 
 _CAUSES: Final = (
-    *("by_cause", "by_layer", "by_operator", "by_frame", "by_range", "by_os_call", "by_function"),
+    *("by_cause", "by_call", "by_layer", "by_operator", "by_frame", "by_range", "by_os_call"),
+    "by_function",
     "device_gaps",
 )
 
