@@ -11,8 +11,10 @@ from tracekit.facts.capture_names import LAYER_PREFIX, PHASE_PREFIX
 
 __all__ = [
     "BACKWARD_NODE",
+    "CACHE_LOOKUP",
     "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
+    "COMPILED_GRAPH",
     "COMPILED_REGION",
     "DATA_LAYER",
     "ENGINE_PREFIX",
@@ -79,6 +81,13 @@ BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w
 
 
 COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
+"""A call of a compiled function. After a graph break, the rest of the function is a region inside this one."""
+
+COMPILED_GRAPH: Final = r"^(## Call CompiledFxGraph|CompiledFunction)"
+"""A call of one compiled graph, inside a region."""
+
+CACHE_LOOKUP: Final = "TorchDynamo Cache Lookup"
+"""The check of the conditions (guards) under which compiled code is valid, before each call."""
 
 FSDP_FORWARD: Final = r"^FSDP::(?P<side>pre|post)_forward(?: \((?P<layer>.*)\))?$"
 """Hooks around the forward of a sharded module: the module lies between them."""
