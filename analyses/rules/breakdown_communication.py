@@ -243,6 +243,7 @@ UNEQUAL_COLLECTIVES = Rule(
         ),
     ),
     answers=frozenset({"communication-bound"}),
+    explains=frozenset({"step_variability"}),
 )
 
 

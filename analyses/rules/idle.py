@@ -11,7 +11,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share, times
@@ -239,7 +239,12 @@ GRAPH_BREAKS = Rule(
         "out of the compiled function."
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
-    explains=frozenset({"host_bound_launches", "short_kernels", "compilation_in_steps"}),
+    explains=frozenset(
+        {
+            *("host_bound_launches", "short_kernels", "compilation_in_steps", "blocking_synchronisation"),
+            HOST_CODE_ADVICE,
+        }
+    ),
 )
 
 

@@ -39,7 +39,7 @@ _MOST_PLACED: Final = 20
 MORE_KERNELS: Final = 1.02
 """Steps that repeat each other run the same number of kernels, give or take a few of the libraries' choice."""
 EVALUATION_PART: Final = 0.8
-"""If this part of the additional work is forward, and none of it backward, the step evaluates beside training."""
+"""If this part of the additional work is neither backward nor the optimizer's, the step does something beside training."""
 
 _DEVICE: Final = "work of the device"
 _EVALUATION: Final = r"(?i)eval|valid|test"
@@ -128,15 +128,29 @@ def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
         advice = _LESS_EVALUATION if re.search(_EVALUATION, place) else None
         return _Cause(_DEVICE, f", launched in {place}, which only {steps}", advice)
     of_phase = dict(phases.select("phase", "more_ns").rows())
-    forward, backward = of_phase.get("forward", 0), of_phase.get("backward", 0)
-    if (
-        "training" in traits(scope)
-        and forward >= EVALUATION_PART * more
-        and backward < (1 - EVALUATION_PART) * more
-    ):
-        where = ", nearly all of it forward: the backward pass takes no longer than elsewhere"
+    if of_phase.get("communication", 0) >= MAIN_PART * more:
+        return _Cause("collectives", "", _RANKS)
+    updating = of_phase.get("backward", 0) + of_phase.get("optimizer", 0)
+    added = sum(of_phase.values()) - updating
+    if "training" in traits(scope) and added >= EVALUATION_PART * more and _added(rows):
+        where = (
+            ", in addition to what the other steps run; the backward pass and the optimizer take no longer"
+        )
         return _Cause(_DEVICE, where, _LESS_EVALUATION)
     return _kernels(rows, more)
+
+
+def _added(rows: pl.DataFrame) -> bool:
+    """Whether slow steps run more kernels than the others."""
+    count, usual = _counts(rows)
+    return count > MORE_KERNELS * usual
+
+
+def _counts(rows: pl.DataFrame) -> tuple[float, float]:
+    """How many activities a slow step has, and one of the others, on average."""
+    parts = rows.filter("slow"), rows.filter(~pl.col("slow"))
+    count, usual = (part.height / max(part["step"].n_unique(), 1) for part in parts)
+    return count, usual
 
 
 def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
@@ -146,8 +160,8 @@ def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
     new = slow.filter(~pl.col("like").is_in(others["like"].unique().implode()))
     if sized and int(new["duration"].sum()) >= MAIN_PART * more:
         return None
-    count, usual = (part.height / max(part["step"].n_unique(), 1) for part in (slow, others))
-    if count > MORE_KERNELS * usual:
+    if _added(rows):
+        count, usual = _counts(rows)
         return _Cause(
             _DEVICE,
             f" ({format_count(round(count))} activities a step instead of {format_count(round(usual))})",
@@ -228,6 +242,7 @@ _LESS_EVALUATION: Final = Advice(
     "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave "
     "these steps out where you compare the times of steps (--step)."
 )
+_RANKS: Final = Advice("Compare the ranks at these steps: another rank may have come late.")
 _SLOWER: Final = Advice(
     "Look for what slows the device at these times: its clock (nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or "
     "heat), other programs on it, or copies and collectives beside the kernels."

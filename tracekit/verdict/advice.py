@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.program import program
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
@@ -278,9 +279,10 @@ def choose(
         and owned.finding.id not in {advice.finding for advice in first}
         and _about_run(owned.finding)
         and not _restates(owned.finding.id)
-        and not _explained(owned.finding, findings)
+        and not _explained(owned.finding.id, owned.finding.ns_at_stake, findings)
         and _matters(owned.finding, basis)
     ]
+    answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
     general_ = [loss] if loss and not first and not answers and not _answered(useful, bound, loss) else []
     rest = [*general_, *([last] if last else [])]
@@ -292,13 +294,12 @@ def _about_run(finding: Finding) -> bool:
     return rule is None or rule.about_run
 
 
-def _explained(finding: Finding, findings: Sequence[Owned]) -> bool:
-    """Whether another finding explains nearly all of the time of this one."""
-    stake = finding.ns_at_stake or 0
+def _explained(what: str, ns: int | None, findings: Sequence[Owned]) -> bool:
+    """Whether another finding explains nearly all of the time (ns) of what has this id."""
     return any(
         (rule := rule_of(owned.finding.id)) is not None
-        and finding.id in rule.explains
-        and (owned.finding.ns_at_stake or 0) >= EXPLAINED * stake
+        and what in rule.explains
+        and (owned.finding.ns_at_stake or 0) >= EXPLAINED * (ns or 0)
         for owned in findings
     )
 
