@@ -137,7 +137,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     if rows.height / steps < LEAST_COLLECTIVES_PER_STEP or exposed < EXPOSED_SHARE * window:
         return None
     total = int(rows["duration"].sum())
-    each = f"{rows.height / steps:,.0f} a step" if scope.window == "steps" else "in the window"
+    each = f", {rows.height / steps:,.0f} a step" if scope.window == "steps" else ""
     sent = rows["sent"]
     sizes = (
         ""
@@ -145,7 +145,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         else f" A rank puts {format_bytes(int(sent.sum()) / rows.height)} into each on average."
     )
     return Evidence(
-        title=f"There are {format_count(rows.height)} short collectives, {each}, which run alone for {format_share(exposed / window)} of the time",
+        title=f"There are {format_count(rows.height)} short collectives{each}, which run alone for {format_share(exposed / window)} of the time",
         text=f"They take {format_ns(total / rows.height)} each on average and {format_ns(total)} in all; for {format_ns(exposed)} "
         f"of that no computation runs.{sizes}",
         ns_at_stake=exposed,
