@@ -90,7 +90,7 @@ def clock_drop(scope: Scope, _result: Counters) -> Evidence | None:
     ratio = float(slow["duration"].sum()) / float(slow["usual"].sum())
     low = float(str(slow["clock"].median()))
     return Evidence(
-        title=f"The device's clock falls, and kernels take {ratio:.2f} times as long, {format_share(at_stake / scope.duration)} of the time",
+        title=f"The device's clock falls; kernels then take {ratio:.2f} times as long, which costs {format_share(at_stake / scope.duration)} of the time",
         text=f"The clock of the busy device is up to {high:,.0f} MHz, and {low:,.0f} MHz (median) during {format_count(slow.height)} kernels that take "
         f"{format_ns(int(slow['duration'].sum()))}. The same kernels take {format_ns(longer)} less at the high clock.",
         ns_at_stake=at_stake,

@@ -51,7 +51,8 @@ def python_threads(scope: Scope, result: Idle) -> Evidence | None:
     Python runs one thread at a time (the global interpreter lock). A thread that enters or leaves a Python function has
     the lock at that moment. The rule looks at pauses of the launching thread of `LEAST_PAUSE_NS` or more in which the device
     is idle and that thread enters and leaves nothing (causes Python and dispatch of `analyses.idle.causes`), but not in
-    built-in functions. At stake is the part of them in which another thread enters or leaves functions, up to the next such
+    built-in functions. (By default PyTorch records the functions of the profiling thread only; `profile_all_threads` of
+    its experimental_config records those of all threads.) At stake is the part of them in which another thread enters or leaves functions, up to the next such
     moment, without functions that wait. In profiles of Nsight Systems, the launching thread's calls of
     `pthread_cond_timedwait`, with which Python waits for the lock, take the place of these moments, and samples must show
     Python in other threads.

@@ -29,7 +29,10 @@ def test_fires_when_the_same_kernels_take_longer_at_a_lower_clock() -> None:
     found = finding(planted().trace(), "counters", "clock_drop")
     assert found is not None
     assert found.ns_at_stake == 5 * MS
-    assert found.title == "The device's clock falls, and kernels take 1.50 times as long, 20.0 % of the time"
+    assert (
+        found.title
+        == "The device's clock falls; kernels then take 1.50 times as long, which costs 20.0 % of the time"
+    )
     assert "up to 1,800 MHz, and 1,200 MHz (median) during 10 kernels that take 15.0 ms" in found.evidence
     assert "take 5.00 ms less at the high clock" in found.evidence
 

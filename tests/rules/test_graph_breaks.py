@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from planted import MS, US, Planted, finding
+
+import tracekit
+from tracekit.analyses.attribution import attribution
+from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_REGION
 
 
 def regions(*, nested: bool, pause: int = 300 * US, inside: str = "") -> Planted:
@@ -48,3 +55,29 @@ def test_silent_without_regions() -> None:
     made = Planted()
     made.activity("k", 0, MS, launch=-10 * US)
     assert finding(made.trace(), "idle", "graph_breaks") is None
+
+
+@pytest.mark.slow
+def test_pytorch_marks_breaks_so(tmp_path: Path) -> None:
+    """What follows a break is a region inside the first one; functions that are compiled one by one stand beside each other."""
+    torch = pytest.importorskip("torch")
+
+    def broken(x: Any) -> Any:
+        x = torch.sin(x) + 1
+        torch._dynamo.graph_break()
+        return torch.cos(x)
+
+    def whole(x: Any) -> Any:
+        return torch.tan(x)
+
+    first, second = (torch.compile(each, backend="eager") for each in (broken, whole))
+    x = torch.ones(4)
+    second(first(x))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        second(first(x))
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    stack = attribution(tracekit.read(tmp_path / "t.json")).model.stack
+    region = stack.named(COMPILED_REGION)
+    inner = stack.nesting.nearest_ancestor(region, include_self=False)[region] >= 0
+    assert inner.tolist() == [False, True, False]
+    assert int(stack.named(f"^{CACHE_LOOKUP}$").sum()) == 3

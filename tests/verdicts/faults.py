@@ -389,6 +389,12 @@ FAULTS: Final[dict[str, Fault]] = {
         ANY,
         (True,),
     ),
+    "code that was not recorded": Fault(
+        lambda ns, _: slow(ns, ("python", "train.py(40): log")),
+        r"no call of the host is recorded.*Record with_stack",
+        MODELS,
+        (False,),
+    ),
     "code in a range of the user's": Fault(
         lambda ns, _: slow(ns, ("annotation", "postprocess")), r"postprocess", MODELS
     ),
