@@ -35,11 +35,13 @@ WORK: Final = "work"
 _MOST_PLACED: Final = 20
 """The slow steps in which the place of the cause is looked up."""
 
-
 MORE_KERNELS: Final = 1.02
 """Steps that repeat each other run the same number of kernels, give or take a few of the libraries' choice."""
 EVALUATION_PART: Final = 0.8
 """If this part of the additional work is neither backward nor the optimizer's, the step does something beside training."""
+
+OTHER_SIZES: Final = 0.1
+"""Not every kernel has a larger grid for larger inputs; if some have, the inputs are larger."""
 
 _DEVICE: Final = "work of the device"
 _EVALUATION: Final = r"(?i)eval|valid|test"
@@ -158,16 +160,18 @@ def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
     slow, others = rows.filter("slow"), rows.filter(~pl.col("slow"))
     sized = bool(rows["sized"].any())
     new = slow.filter(~pl.col("like").is_in(others["like"].unique().implode()))
-    if sized and int(new["duration"].sum()) >= MAIN_PART * more:
+    added = _added(rows)
+    if sized and int(new["duration"].sum()) >= (MAIN_PART if added else OTHER_SIZES) * more:
         return None
-    if _added(rows):
+    if added:
         count, usual = _counts(rows)
         return _Cause(
             _DEVICE,
             f" ({format_count(round(count))} activities a step instead of {format_count(round(usual))})",
         )
     if sized:
-        return _Cause("kernels that take longer", ", with the grids and shapes of the other steps", _SLOWER)
+        where = ", with the same grids and recorded shapes as in the other steps"
+        return _Cause("kernels that take longer", where, _SLOWER)
     unknown = "; the trace holds neither grids nor shapes, so the inputs may be larger there"
     return _Cause(_DEVICE, unknown, sure=False)
 
@@ -200,13 +204,15 @@ def _only_in(scope: Scope, rows: pl.DataFrame, slow: list[int], more: int) -> st
     stack = attribution(scope).model.stack
     wanted = (stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")) | user_frames(stack)
     spans = stack.frame.select(
-        "process_id", "name", "start", (pl.col("start") + pl.col("duration")).alias("end")
+        pl.col("name").cast(pl.String), "start", (pl.col("start") + pl.col("duration")).alias("end")
     ).filter(pl.Series(wanted))
+    # A range named after the number of its step is in every step.
+    spans = spans.with_columns(pl.col("name").str.replace_all(r"\d+", "#").alias("pooled"))
     starts, steps = scope.steps["start"].to_numpy(), scope.steps["step"].to_numpy()
     index = np.searchsorted(starts, spans["start"].to_numpy(), side="right") - 1
     spans = spans.with_columns(pl.Series("step", steps[np.maximum(index, 0)])).filter(pl.Series(index >= 0))
     in_slow = pl.col("step").is_in(slow)
-    only = spans.filter(in_slow.all().over("name"))
+    only = spans.filter(in_slow.all().over("pooled"))
     calls = stack.start[rows.filter("slow")["launch_id"].drop_nulls().to_numpy()]
     work = rows.filter(pl.col("slow") & pl.col("launch_id").is_not_null())["duration"].to_numpy()
     order = np.argsort(calls, kind="stable")
@@ -216,8 +222,8 @@ def _only_in(scope: Scope, rows: pl.DataFrame, slow: list[int], more: int) -> st
         pl.Series("work", until[high] - until[low]), (pl.col("end") - pl.col("start")).alias("length")
     )
     sums = held.group_by("name").agg(pl.col("work").sum(), pl.col("length").sum())
-    sums = sums.filter(pl.col("work") >= MAIN_PART * more).sort("length", pl.col("name").cast(pl.String))
-    return short_frame(str(sums["name"][0])) if sums.height else None
+    sums = sums.filter(pl.col("work") >= MAIN_PART * more).sort("length", "name")
+    return short_frame(sums["name"][0]) if sums.height else None
 
 
 def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:

@@ -20,7 +20,7 @@ def test_names_the_work_that_takes_longer() -> None:
     assert found.ns_at_stake == 20 * MS
     assert found.severity == "critical"
     assert found.title == "1 of 5 steps is slow, mostly by kernels that take longer"
-    assert "with the grids and shapes of the other steps" in found.evidence
+    assert "with the same grids and recorded shapes as in the other steps" in found.evidence
     assert "The median step takes 10.0 ms" in found.evidence
     assert "The slowest: ProfilerStep#2 30.0 ms" in found.evidence
 
@@ -49,6 +49,16 @@ def test_names_the_work_that_only_the_slow_step_has() -> None:
     assert found.ns_at_stake == 20 * MS
     assert "launched in train.py(80): validate, which only this step runs" in found.evidence
     assert found.advice.startswith("Evaluate less often")
+
+
+def test_ranges_named_after_their_step_are_in_all_steps() -> None:
+    made = steps_of(10, 10, 30, 10, 10, work=(10, 10, 10, 10, 10))
+    made.activity("k", 30 * MS, 20 * MS, launch=21 * MS, grid="(8, 1, 1)")
+    for number, start in enumerate((0, 10, 20, 50, 60)):
+        made.span("annotation", f"iteration {number}", start * MS + 1, start * MS + 2 * MS)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert "(2 activities a step instead of 1)" in found.evidence
 
 
 def test_updates_after_several_steps_are_no_fault() -> None:

@@ -37,6 +37,8 @@ __all__ = [
 ADVICE: Final = 3
 LEAST_SHARE: Final = 0.01
 """Advice that could save less than this share of the basis stays in its section."""
+LITTLE: Final = 0.2
+"""Advice with less of the loss at stake than this stands below advice about all of it."""
 ANSWERS: Final = 0.5
 """A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
 
@@ -270,7 +272,7 @@ def choose(
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
     `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains the loss. It says
-    where to look, so it stands below every answer. A finding that only restates a loss is left out.
+    where to look, so it stands below every answer but those about a small part of the loss. A finding that only restates a loss is left out.
     """
     useful = [
         of_finding(owned)
@@ -286,7 +288,15 @@ def choose(
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
     general_ = [loss] if loss and not first and not answers and not _answered(useful, bound, loss) else []
     rest = [*general_, *([last] if last else [])]
-    return tuple([*first, *useful][: ADVICE - len(rest)] + rest)
+    kept = [*first, *useful][: ADVICE - len(rest)]
+    little = [each for each in kept if general_ and _little(each, general_[0])]
+    return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
+
+
+def _little(advice: Advice, loss: Advice) -> bool:
+    """Whether the advice is about a small part of the loss only."""
+    stake = advice.ns_at_stake
+    return stake is not None and stake < LITTLE * (loss.ns_at_stake or 0)
 
 
 def _about_run(finding: Finding) -> bool:
