@@ -16,6 +16,7 @@ from tracekit.facts.units import (
     format_count,
     format_ns,
     format_share,
+    times,
 )
 from tracekit.intervals import IntervalSet
 
@@ -52,7 +53,8 @@ _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a 
 def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|).
 
-    What equal collectives take longer than the shortest of them is not at stake here, but in `unequal_collectives`.
+    What equal collectives of a device take longer than the shortest of them is not at stake here, but in
+    `unequal_collectives`.
 
     Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
     """
@@ -66,19 +68,24 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         scope.activities.filter(pl.col("class") == "communication")
         .with_columns(pl.col("name").cast(pl.String))
         .group_by("name")
-        .agg(pl.col("duration").sum())
-        .sort("duration", "name", descending=[True, False])
+        .agg(
+            pl.col("duration").sum().alias("total"),
+            pl.len(),
+            *(getattr(pl.col("duration"), which)().alias(which) for which in ("min", "max")),
+        )
+        .sort("total", "name", descending=[True, False])
     )
-    name = collectives["name"][0] if collectives.height else ""
+    name, _, count, least, most = collectives.row(0) if collectives.height else ("", 0, 0, 0, 0)
+    each = f", {times(count)}" + (f" for {format_ns(least)} to {format_ns(most)} each" if count > 1 else "")
     remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
-    waits = _waits(scope, device)
+    waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time",
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
         "communication ran while no computation ran. The collective with the most time is "
-        f"{name.partition('(')[0]}.",
+        f"{name.partition('(')[0]}{each}.",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=None if remedy is None else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
