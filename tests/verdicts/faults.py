@@ -31,6 +31,8 @@ class Fault:
     shares: tuple[float, ...] = (0.45, 0.15)
     timed: bool = True
     """The time at stake of the first advice must be what was planted."""
+    needs_steps: bool = False
+    """It shows only in a comparison of steps, or of the same place in several steps."""
     compares: bool = False
     """It is the difference of steps, and their pace differs by 3 % in runs with noise."""
 
@@ -218,6 +220,21 @@ def exposed(ns: int, _share: float) -> Parts:
         with run.within("annotation", "nccl:all_reduce"):
             run.planted += run.launch(NCCL, ns)
         Training.optimizer(_network, run)
+
+    return {"optimizer": optimizer}
+
+
+def late_gradients(ns: int, _share: float) -> Parts:
+    """The gradients are reduced on a stream of their own, all at the end, and the optimizer waits for them."""
+
+    def optimizer(network: Any, run: Run) -> None:
+        begin = run.free[20] = max(run.free[7], run.clock)
+        for _ in range(4):
+            with run.within("annotation", "nccl:all_reduce"):
+                run.launch(NCCL, ns // 4, stream=20)
+        run.planted += run.free[20] - begin
+        run.free[7] = run.free[20]
+        Training.optimizer(network, run)
 
     return {"optimizer": optimizer}
 
@@ -420,6 +437,7 @@ FAULTS: Final[dict[str, Fault]] = {
         r"train\.py\(60\)|collect",
         MODELS,
         (True,),
+        needs_steps=True,
     ),
     "a checkpoint in one step": Fault(
         lambda ns, _: once(
@@ -427,16 +445,25 @@ FAULTS: Final[dict[str, Fault]] = {
         ),
         r"serialization\.py|save_checkpoint",
         stacks=(True,),
+        needs_steps=True,
     ),
     "evaluation in one step, in a range": Fault(
-        evaluation(("annotation", "evaluate")), r"(?i)evaluate less often", stacks=(False,)
+        evaluation(("annotation", "evaluate")), r"(?i)evaluate less often", stacks=(False,), needs_steps=True
     ),
     "evaluation in one step, in a function": Fault(
-        evaluation(("python", "train.py(80): validate")), r"(?i)evaluate less often", compares=True
+        evaluation(("python", "train.py(80): validate")),
+        r"(?i)evaluate less often",
+        compares=True,
+        needs_steps=True,
     ),
     "exposed all-reduce": Fault(exposed, r"(?i)overlap|while the backward"),
+    "gradients that are reduced after the backward pass": Fault(
+        late_gradients, r"(?i)overlap|while the backward"
+    ),
     "many tiny collectives": Fault(tiny_collectives, r"(?i)larger collectives|in one collective|bucket_cap"),
-    "uneven ranks": Fault(uneven_ranks, r"(?i)may be a wait for slower ranks.*Compare the ranks"),
+    "uneven ranks": Fault(
+        uneven_ranks, r"(?i)may be a wait for slower ranks.*Compare the ranks", needs_steps=True
+    ),
     "a dependency on another stream": Fault(
         dependency("DtoD (Device -> Device)", events=False), r"(?i)waits? for .*stream", MODELS
     ),

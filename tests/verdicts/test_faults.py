@@ -61,8 +61,8 @@ def variants() -> list[Any]:
     return [param for _, param in sorted(rows, key=lambda row: row[0])]
 
 
-def report(variant: Variant) -> tuple[Report, Run]:
-    """The report of the run with this fault."""
+def report(variant: Variant, *, marked: bool = True) -> tuple[Report, Run]:
+    """The report of the run with this fault, with or without marks of its steps."""
     usual = step_ns(variant.base)
     parts = variant.fault.make(round(usual * variant.share / (1 - variant.share)), variant.share)
     methods = {name: part for name, part in parts.items() if callable(part)}
@@ -71,6 +71,8 @@ def report(variant: Variant) -> tuple[Report, Run]:
     )
     network.usual = usual
     run = run_of(network, variant.seed)
+    if not marked:
+        run.host = [row for row in run.host if row["kind"] != "step"]
     return build_report(run.recorded(stacks=variant.stacks)), run
 
 
@@ -86,6 +88,19 @@ def test_the_planted_fault_is_first(variant: Variant) -> None:
         # Three slow steps beside three others, each with a pace of its own: two standard deviations are a fifth of a step.
         noise = 0.2 * step_ns(variant.base) if variant.fault.compares and variant.seed is not None else 0
         assert first.ns_at_stake == pytest.approx(run.planted, rel=0.05, abs=noise), said
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.needs_steps])
+def test_without_marked_steps_it_is_first_too(name: str) -> None:
+    """The window is another one then, and so is the time in it."""
+    fault = FAULTS[name]
+    made, _ = report(
+        Variant(fault, fault.bases[-1], fault.shares[0], fault.stacks[0], len(name)), marked=False
+    )
+    first = made.verdict.advice[0]
+    said = f"{first.title}: {first.advice} | {made.verdict.headline}"
+    assert re.search(fault.says, said), said
 
 
 def test_there_are_many_kinds() -> None:
