@@ -92,7 +92,9 @@ SHORT_KERNELS = Rule(
     advice=Advice(
         "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
         "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[compiled] Let torch.compile compile the code around the short kernels as well.\n"
         "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"
+        "[graphs] Put more of the kernels into the graphs.\n"
         "[!serving] A larger batch makes each kernel longer.",
         plain=(
             "Fuse the kernels, or give each of them more work.\n"

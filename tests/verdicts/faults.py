@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from runs import ADD, GEMM, MS, NCCL, US, Inference, Run, Serving, Training
+from runs import ADD, GEMM, MS, NCCL, US, Compiled, Inference, Run, Serving, Training
 
 __all__ = ["FAULTS", "Fault"]
 
@@ -157,14 +157,15 @@ def item(_ns: int, share: float) -> Parts:
 
 
 def waits(ns: int, _share: float) -> Parts:
-    """The time of each layer is taken: the host waits, and then computes a while."""
+    """The time of each part is taken: the host waits, and then computes for 200 µs."""
 
-    def attention(network: Any, run: Run) -> None:
-        type(network).__mro__[1].attention(network, run)
-        run.wait("cudaDeviceSynchronize")
-        run.host_work(ns // network.layers)
+    def before(_network: Any, run: Run, _number: int) -> None:
+        for _ in range(ns // (200 * US)):
+            run.op("aten::mm", GEMM, 50 * US)
+            run.wait("cudaDeviceSynchronize")
+            run.host_work(200 * US)
 
-    return {"attention": attention}
+    return {"before": before}
 
 
 def allocator(ns: int, _share: float) -> Parts:
@@ -391,7 +392,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "pageable copies": Fault(copying("HtoD (Pageable -> Device)", blocks=True), r"(?i)pinned memory", MODELS),
     "many small copies": Fault(small_copies, r"(?i)small copies.*pack small inputs", MODELS),
     "a value is read in each layer": Fault(item, r"\.item\(\)", MODELS, timed=False),
-    "the host waits after each layer": Fault(waits, r"torch\.cuda\.synchronize", MODELS, timed=False),
+    "the host waits after each part": Fault(waits, r"torch\.cuda\.synchronize", MODELS, timed=False),
     "logging every step": Fault(
         lambda ns, _: slow(
             ns, ("python", "train.py(40): log"), ("python", "logging/__init__.py(1400): info")
@@ -415,7 +416,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "code in a range of the user's": Fault(
         lambda ns, _: slow(ns, ("annotation", "postprocess")), r"postprocess", MODELS
     ),
-    "small kernels": Fault(small_kernels, r"(?i)fewer|launch(es)? less|fuse", MODELS, timed=False),
+    "small kernels": Fault(
+        small_kernels, r"(?i)fewer|launch(es)? less|fuse|into the graphs", (*MODELS, Compiled), timed=False
+    ),
     "an optimizer that is not fused": Fault(unfused_optimizer, r"fused=True"),
     "eager attention": Fault(eager_attention, r"scaled_dot_product_attention", MODELS),
     "fp32 products on a device with tensor cores": Fault(

@@ -103,6 +103,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
         Words(
             "[!compiled] torch.compile fuses kernels.\n"
             "[!graphs] CUDA graphs start many kernels at once.\n"
+            "[graphs] Put more of the kernels into the graphs.\n"
             "[training !fused_optimizer] Create the optimizer with fused=True.\n"
             "[!serving] A larger batch makes each kernel longer.",
             plain="Fuse kernels, or give each kernel more work.\n[!graphs] Replay repeated work as a CUDA graph.",
