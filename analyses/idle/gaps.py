@@ -10,7 +10,7 @@ from tracekit.facts.units import NS_PER_US
 from tracekit.spans import Int64Array
 from tracekit.trace import SYNC_SCHEMA, Trace
 
-__all__ = ["KERNEL_GAP_NS", "device_gaps", "waits_for"]
+__all__ = ["KERNEL_GAP_NS", "device_gaps", "stream_waits", "waits_for"]
 
 KERNEL_GAP_NS = 5 * NS_PER_US
 """A shorter gap before an activity that was launched in time is the time that the device takes to start it."""
@@ -83,6 +83,56 @@ def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     if scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any():
         return _by_events(scope, rows)
     return _by_time(scope, rows)
+
+
+def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
+    """For each of these activities (rows of the scope) the activity of another stream at whose end it started.
+
+    `activity_id`, `ready` and `start` (ns; from when on it waited, and until when), and `source` (activity_id). It waited
+    if it had been launched 10 µs before, and its stream was free. That it waited for the source, an event in its stream
+    shows where the trace has such events (`waits_for`); else that it starts within 1.5 µs after the end of the source.
+    """
+    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    rows = activities.select(
+        pl.col("activity_id").alias("gap_id"),
+        pl.col("activity_id").alias("ended_by"),
+        "device_id",
+        "stream_id",
+        "launch_id",
+        pl.col("start").alias("end"),
+    ).join(calls, on="launch_id", how="inner", maintain_order="left")
+    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, "free")
+    rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
+    events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
+    sources = _by_events(scope, rows) if events else _at_once(scope, rows)
+    waited = rows.select(pl.col("gap_id").alias("activity_id"), "ready", pl.col("end").alias("start"))
+    return waited.join(sources.rename({"gap_id": "activity_id"}), on="activity_id", how="inner")
+
+
+def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
+    """`gap_id` and `source`: the activity of another stream of the device that ended last, at most 1.5 µs before `end`."""
+    ended = scope.overlapping.select(
+        "device_id",
+        pl.col("end").alias("done"),
+        pl.col("stream_id").alias("on"),
+        pl.col("activity_id").alias("source"),
+    ).sort("done", "source")
+    parts = []
+    for stream in rows["stream_id"].unique().to_list():
+        mine = rows.filter(pl.col("stream_id") == stream).sort("end")
+        parts.append(
+            mine.join_asof(
+                ended.filter(pl.col("on") != stream),
+                left_on="end",
+                right_on="done",
+                by="device_id",
+                strategy="backward",
+                tolerance=_AT_ONCE_NS,
+                check_sortedness=False,
+            )
+        )
+    found = pl.concat(parts) if parts else rows.with_columns(pl.lit(None, dtype=pl.Int64).alias("source"))
+    return found.filter(pl.col("source").is_not_null()).select("gap_id", "source")
 
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:

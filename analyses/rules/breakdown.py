@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import polars as pl
@@ -16,7 +15,7 @@ from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 
-__all__ = ["DAMAGED_CAPTURE", "EXPOSED_COMMUNICATION", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
+__all__ = ["DAMAGED_CAPTURE", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
 
 # -- low_utilisation --------------------------------------------------------------------------------
 
@@ -60,82 +59,6 @@ LOW_UTILISATION = Rule(
         flags=("--compile", "--batch"),
     ),
     restates=True,
-)
-
-
-# -- exposed_communication --------------------------------------------------------------------------
-
-EXPOSED_SHARE: Final = 0.05
-"""Less than a twentieth of the window can come from the first and last collective of a step, which nothing can hide."""
-
-_REMEDY: Final[tuple[tuple[str, str], ...]] = (
-    (
-        r"send_?recv|all_?to_?all",
-        "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
-        "(lower precision, balanced sharding)",
-    ),
-    (
-        r"all_?gather|reduce_?scatter",
-        "[fsdp] Prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
-        "set_modules_to_forward_prefetch of fully_shard), and shard within a node first.\n"
-        "[!fsdp] Start it earlier, beside computation, and wait for it only where its result is used.",
-    ),
-    (
-        r"all_?reduce|reduce",
-        "[training ddp] DistributedDataParallel reduces during the backward pass: tune bucket_cap_mb, accumulate gradients under "
-        "no_sync(), or reduce in bf16 with a communication hook.\n"
-        "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
-        "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
-    ),
-)
-_RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
-
-
-def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
-    r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|).
-
-    Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
-    """
-    if not result.devices.height:
-        return None
-    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
-        0, named=True
-    )
-    exposed, window = row["exposed_communication_ns"], row["window_ns"]
-    if not window or exposed / window < EXPOSED_SHARE:
-        return None
-    collectives = (
-        scope.activities.filter(pl.col("class") == "communication")
-        .with_columns(pl.col("name").cast(pl.String))
-        .group_by("name")
-        .agg(pl.col("duration").sum())
-        .sort("duration", "name", descending=[True, False])
-    )
-    name = collectives["name"][0] if collectives.height else ""
-    remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
-    return Evidence(
-        title=f"Exposed communication takes {format_share(exposed / window)} of the time",
-        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(row['communication_ns'])} of "
-        "communication ran while no computation ran. The collective with the most time is "
-        f"{name.partition('(')[0]}.",
-        ns_at_stake=exposed,
-        severity=by_share(exposed, window),
-        advice=None if remedy is None else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
-    )
-
-
-EXPOSED_COMMUNICATION = Rule(
-    id="exposed_communication",
-    analysis="breakdown",
-    evidence=exposed_communication,
-    advice=Advice(
-        f"Start collectives earlier, beside computation, and wait for them only where the result is used.\n{_RANKS}",
-        plain=(
-            "Start communication earlier, on a separate stream, and wait for it only where the result is used; send "
-            f"fewer bytes.\n{_RANKS}"
-        ),
-    ),
-    answers=frozenset({"communication-bound"}),
 )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from tracekit.analyses.counters import Counters
 from tracekit.analyses.counters.analysis import linked, replayed
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import count_of, format_count
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 
-__all__ = ["COUNTER_REPLAY", "NCU_COVERAGE"]
+__all__ = ["CLOCK_DROP", "COUNTER_REPLAY", "NCU_COVERAGE"]
 
 # -- counter_replay ---------------------------------------------------------------------------------
 
@@ -41,6 +43,87 @@ COUNTER_REPLAY = Rule(
         "Use only the counters of this profile. Take times, overlap and idle time from a second profile, without "
         "profiler_metrics in experimental_config."
     ),
+)
+
+
+# -- clock_drop -------------------------------------------------------------------------------------
+
+CLOCK_DROP_LEAST_SHARE: Final = 0.05
+"""Less than a twentieth of the window is within the clock's ordinary changes."""
+LOW_CLOCK: Final = 0.95
+"""A clock within 5 % of its highest varies with the load of the moment."""
+HIGH_QUANTILE: Final = 0.95
+"""The highest clock, without single samples that lie above the others."""
+LEAST_OF_KERNEL: Final = 3
+"""A kernel that ran fewer times at the high clock has no typical duration there."""
+
+_CLOCK: Final = r"(?i)^(GPC|SM|GR|Graphics)\b.*\bclock\b.*\[MHz\]"
+
+
+def clock_drop(scope: Scope, _result: Counters) -> Evidence | None:
+    """The clock of the device falls while it works, and the same kernels take longer then.
+
+    The clock is that of Nsight Systems' GPU metrics, sampled. A kernel has the clock of the last sample before its end. At stake
+    is what kernels at a low clock (`LOW_CLOCK` of the highest) take more than the median of the same kernel, with the same grid
+    and block, at a high clock.
+
+    Fires when that is `CLOCK_DROP_LEAST_SHARE` of the window.
+    """
+    rows = _clocked(scope)
+    if rows is None:
+        return None
+    high = float(str(rows["clock"].quantile(HIGH_QUANTILE)))
+    same = ["device_id", "name", "grid", "block"]
+    at_high = pl.col("clock") >= LOW_CLOCK * high
+    usual = (
+        rows.filter(at_high)
+        .group_by(same)
+        .agg(pl.col("duration").median().alias("usual"), pl.len().alias("times"))
+    )
+    slow = rows.filter(~at_high).join(usual, on=same, how="inner", nulls_equal=True)
+    slow = slow.filter(pl.col("times") >= LEAST_OF_KERNEL)
+    each = slow.group_by(same).agg((pl.col("duration") - pl.col("usual")).sum().alias("longer"))
+    longer = int(float(str(each["longer"].clip(lower_bound=0).sum())))
+    at_stake = bounded(longer, scope)
+    if not slow.height or at_stake < CLOCK_DROP_LEAST_SHARE * scope.duration:
+        return None
+    ratio = float(slow["duration"].sum()) / float(slow["usual"].sum())
+    low = float(str(slow["clock"].median()))
+    return Evidence(
+        title=f"The device's clock falls; kernels then take {ratio:.2f} times as long, which costs {format_share(at_stake / scope.duration)} of the time",
+        text=f"The clock of the busy device is up to {high:,.0f} MHz, and {low:,.0f} MHz (median) during {format_count(slow.height)} kernels that take "
+        f"{format_ns(int(slow['duration'].sum()))}. The same kernels take {format_ns(longer)} less at the high clock.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _clocked(scope: Scope) -> pl.DataFrame | None:
+    """The kernels of the scope with the `clock` in MHz while they ran; None if it was not sampled for their device."""
+    counters = scope.trace.counters
+    if counters is None:
+        return None
+    clocks = counters.filter(
+        pl.col("duration").is_null() & pl.col("series").cast(pl.String).str.contains(_CLOCK)
+    )
+    if clocks["series"].n_unique() != 1 or clocks["name"].n_unique() != 1 or len(scope.device_ids) != 1:
+        return None
+    samples = clocks.select(pl.col("start").alias("sampled"), pl.col("value").alias("clock")).sort("sampled")
+    kernels = scope.activities.filter(pl.col("kind") == "kernel").sort("end")
+    joined = kernels.join_asof(samples, left_on="end", right_on="sampled", strategy="backward")
+    joined = joined.filter(pl.col("clock") > 0)
+    return joined if joined.height else None
+
+
+CLOCK_DROP = Rule(
+    id="clock_drop",
+    analysis="counters",
+    evidence=clock_drop,
+    runs="device",
+    advice=Advice(
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER says whether heat or the power limit lowers the clock. Improve the cooling, "
+        "or raise the limit (nvidia-smi -pl). For measurements that can be compared, fix the clock (nvidia-smi -lgc)."
+    ),
+    explains=frozenset({"step_variability"}),
 )
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
-from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import VALUE_OPERATOR
-from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
+from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
-from tracekit.spans import Int64Array, take
 from tracekit.trace import Trace
 
-__all__ = ["COMPILATION_IN_STEPS", "HOST_BOUND_LAUNCHES", "LONG_GAPS", "SHORT_OPERATORS", "VALUE_READS"]
+__all__ = ["COMPILATION_IN_STEPS", "GRAPH_BREAKS", "HOST_BOUND_LAUNCHES", "LONG_GAPS"]
 
 # -- host_bound_launches ----------------------------------------------------------------------------
 
@@ -38,6 +35,8 @@ LAUNCHING: Final = (
     *("launch_api", "launch_latency"),
 )
 """The causes of idle time that faster or fewer launches would reduce."""
+BETWEEN_GRAPHS: Final = (*LAUNCHING, "compilation", "synchronisation", "collective_bookkeeping")
+"""What a break between graphs costs: Python, what it launches and waits for, and the lookup of the next graph."""
 
 
 def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
@@ -129,13 +128,16 @@ HOST_BOUND_LAUNCHES = Rule(
 
 COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
 """In a steady state nothing is compiled; a lookup in the cache of compiled code takes less than this."""
+LOOKUPS_PART: Final = 0.5
+"""If half of the time goes to such lookups, they are the cost, not compilation."""
 
 
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     """Steps trace or compile code while the device is idle; without a device, while no operator runs.
 
     At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that build code do not count,
-    because they are first-time work and belong to `cold_start`.
+    because they are first-time work and belong to `cold_start`. If most of the time goes to lookups in the cache of
+    compiled code, the rule says that nothing is compiled: the conditions of the compiled code (guards) are checked.
 
     Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.
     """
@@ -143,12 +145,31 @@ def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     if not scope.duration or idle.ns / scope.duration < COMPILATION_IN_STEPS_LEAST_SHARE:
         return None
     who = "no operator ran" if scope.on_cpu else "the device was idle"
+    lookups = _in_lookups(scope)
+    checks = lookups >= LOOKUPS_PART * idle.ns
+    what = "Checks of compiled code" if checks else "Tracing and compilation"
+    while_ = "the cache of compiled code was searched" if checks else "code was traced or compiled"
     return Evidence(
-        title=f"Tracing and compilation take {format_share(idle.ns / scope.duration)} of the time",
-        text=f"For {format_ns(idle.ns)} {who} while code was traced or compiled{idle.where}.",
+        title=f"{what} take {format_share(idle.ns / scope.duration)} of the time",
+        text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.",
         ns_at_stake=idle.ns,
+        advice=_GUARDS if checks else None,
     )
 
+
+def _in_lookups(scope: Scope) -> int:
+    """The idle time of the devices in lookups in the cache of compiled code, in ns."""
+    host = scope.trace.host
+    lookups = host.filter(pl.col("name").cast(pl.String) == CACHE_LOOKUP)["span_id"]
+    pieces = idle_causes(scope).pieces.filter(pl.col("span_id").is_in(lookups.implode()))
+    return int(pieces["duration_ns"].sum())
+
+
+_GUARDS: Final = Advice(
+    "Nothing is compiled: before each call, conditions on the inputs and on Python objects (guards) are checked. "
+    "TORCH_LOGS=guards lists them. Compile fewer and larger functions, without graph breaks, and pass fewer Python objects; "
+    "once all inputs were compiled for, torch.compiler.set_stance(skip_guard_eval_unsafe=True) checks fewer."
+)
 
 COMPILATION_IN_STEPS = Rule(
     id="compilation_in_steps",
@@ -166,154 +187,64 @@ COMPILATION_IN_STEPS = Rule(
 )
 
 
-# -- short_operators --------------------------------------------------------------------------------
+# -- graph_breaks -----------------------------------------------------------------------------------
 
-SHORT_NS: Final = 20 * NS_PER_US
-"""To dispatch an operator takes some µs, twice as much while a profiler records it."""
-NEAR_NS: Final = 100 * NS_PER_US
-"""Python that only calls the next operator takes some µs, a few tens with stacks recorded; more is work of its own."""
-LEAST_PART: Final = 0.5
-"""Short operators are the pattern when half of the operators' time goes to them."""
-SHORT_OPERATORS_LEAST_SHARE: Final = 0.4
-"""Below two fifths of the window, other things matter more."""
-LEAST_COUNT: Final = 100
-"""Fewer are no pattern."""
+GRAPH_BREAKS_LEAST_SHARE: Final = 0.05
+"""Python between two graphs takes some tens of µs; below a twentieth of the window the device hides it, or it does not matter."""
 
 
-def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
-    """Without a device: the operators are so short that most time goes to starting them.
+def graph_breaks(scope: Scope, _result: Idle) -> Evidence | None:
+    """A compiled function leaves its graph for Python code and goes on in another graph, and the device waits meanwhile.
 
-    The rule looks at outermost operators whose median duration by name is below `SHORT_NS`, except operators that read a
-    value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
-    `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
+    When torch.compile cannot compile a part of a function, the rest of the function becomes a graph of its own, whose span
+    (`Torch-Compiled Region`) lies inside that of the first; functions that are compiled one by one have spans beside each
+    other. At stake is the idle time of the device in such nested regions, outside the calls of the graphs themselves.
 
-    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
+    Fires when the device is idle between the graphs of one function for `GRAPH_BREAKS_LEAST_SHARE` of the window.
     """
-    if not scope.activities.height:
+    stack = attribution(scope).model.stack
+    region = stack.named(COMPILED_REGION)
+    above = stack.nesting.nearest_ancestor(region, include_self=False)
+    inner = np.flatnonzero(region & (above >= 0))
+    if not inner.size:
         return None
-    operators = _outermost(scope)
-    # By name: one call that the system interrupts for long does not make an operator a long one.
-    short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
-    inside, all_ = int(short["duration"].sum()), int(operators["duration"].sum())
-    if short.height < LEAST_COUNT or inside < LEAST_PART * all_:
+    outer = np.zeros(stack.size, dtype=bool)
+    outer[above[inner]] = True
+    graph = stack.nesting.nearest_ancestor(stack.named(COMPILED_GRAPH)) >= 0
+    between = np.flatnonzero((stack.nesting.nearest_ancestor(outer) >= 0) & ~graph)
+    mine = pl.col("span_id").is_in(pl.Series(between).implode())
+    idle = caused_idle(scope, *BETWEEN_GRAPHS, wanted=mine)
+    low, high = scope.host_window()
+    breaks = int(((stack.start[inner] >= low) & (stack.start[inner] < high)).sum())
+    if not breaks or idle.ns < GRAPH_BREAKS_LEAST_SHARE * scope.duration:
         return None
-    near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
-    between = caused_idle(scope, "python", wanted=near)
-    at_stake = bounded(inside + between.ns, scope)
-    if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
-        return None
-    names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
-    name, count, _ = names.row(-1)
+    steps = scope.steps.height if scope.window == "steps" else 0
+    each = f", {breaks / steps:,.0f} a step" if steps else ""
     return Evidence(
-        title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time",
-        text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
-        f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
-        f"{format_ns(between.ns)}{between.where}.",
-        ns_at_stake=at_stake,
+        title=f"Graph breaks keep the device waiting for {format_share(idle.ns / scope.duration)} of the time",
+        text=f"A compiled function left its graph for Python {times(breaks)}{each}, and went on in another graph "
+        f"(a Torch-Compiled Region inside another). Between the graphs the device was idle for {format_ns(idle.ns)}{idle.where}.",
+        ns_at_stake=idle.ns,
     )
 
 
-def _outermost(scope: Scope) -> pl.DataFrame:
-    """The outermost operators of the scope, without those that read a value or load data: `name`, `duration`."""
-    model = attribution(scope).model
-    stack = model.stack
-    above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
-    above[stack.named(VALUE_OPERATOR, "op")] = 0
-    rows = scope.host("op", columns=["span_id", "name", "duration"]).with_columns(
-        pl.col("name").cast(pl.String)
-    )
-    rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
-    phase = model.places(rows["span_id"].to_numpy()).phase
-    return rows.filter(pl.Series(phase != PHASES.index("data")))
-
-
-SHORT_OPERATORS = Rule(
-    id="short_operators",
+GRAPH_BREAKS = Rule(
+    id="graph_breaks",
     analysis="idle",
-    evidence=short_operators,
-    runs="processor",
+    evidence=graph_breaks,
+    runs="device",
     advice=Advice(
-        "Do more work in each operator: batch or vectorise the loop.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
-        "[!compiled] torch.compile fuses elementwise operators.",
-        plain=("Do more work in each call: batch or vectorise the loop, and fuse elementwise operations."),
-        flags=("--compile",),
+        "TORCH_LOGS=graph_breaks lists each break with its line and reason; fullgraph=True makes each an error. Usual reasons "
+        "are print and logging, .item() and conditions on tensors, and functions that torch.compile cannot trace. Move them "
+        "out of the compiled function."
     ),
-    pattern="tiny operators and the Python code between them",
-)
-
-
-# -- value_reads ------------------------------------------------------------------------------------
-
-LEAST_A_STEP: Final = 1
-"""One wait in every step keeps the host from running ahead."""
-VALUE_READS_LEAST_SHARE: Final = 0.01
-"""Below a hundredth of the window the time on the processors says nothing about that on a device."""
-
-
-def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
-    """Without a device: Python reads values out of tensors. On a device, such a read waits for all queued work.
-
-    The rule counts the outermost calls of `aten::item` and similar operators (`.item()`, `float(tensor)`, `if tensor:`) in
-    the steps. It leaves out calls of the optimizer, whose step counters are in host memory anyway. At stake is the time of
-    the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
-    occur only on a device.
-
-    Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer.
-    """
-    trace = scope.trace
-    model = attribution(scope).model
-    reads = _reads(scope, model)
-    steps = max(scope.steps.height if scope.window == "steps" else 1, 1)
-    if reads.size < LEAST_A_STEP * steps:
-        return None
-    stack = model.stack
-    spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
-    a_step = reads.size / steps
-    return Evidence(
-        title=f"Python reads values of tensors (.item()) {times(round(a_step))} a step",
-        text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
-        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
-        "until all queued work is done.",
-        ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
-        severity=by_share(spent, scope.duration),
-    )
-
-
-def _reads(scope: Scope, model: StackModel) -> Int64Array:
-    stack = model.stack
-    value = stack.named(VALUE_OPERATOR, "op")
-    outer = value & (stack.nesting.nearest_ancestor(value, include_self=False) < 0)
-    rows = scope.host("op", columns=["span_id"])["span_id"].to_numpy()
-    rows = rows[outer[rows]]
-    phase = model.places(rows).phase
-    chosen: Int64Array = rows[(phase != PHASES.index("optimizer")) & (phase != PHASES.index("data"))]
-    return chosen
-
-
-def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
-    """The line of code with the most reads, if stacks were recorded; else the layer."""
-    names = model.stack.frame["name"].cast(pl.String)
-    frames = take(span_causes(trace, model).frame, reads)
-    if (frames >= 0).any():
-        return f", most often in {names.gather(frames[frames >= 0]).mode().sort()[0]}"
-    layers = model.places(reads).layer
-    if (layers >= 0).any():
-        table = model.layers.table["path"]
-        return f", most often in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
-    return ""
-
-
-VALUE_READS = Rule(
-    id="value_reads",
-    analysis="idle",
-    evidence=value_reads,
-    runs="processor",
-    advice=Advice(
-        "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
-        "conditions on tensors by torch.where."
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
+    explains=frozenset(
+        {
+            *("host_bound_launches", "short_kernels", "compilation_in_steps", "blocking_synchronisation"),
+            HOST_CODE_ADVICE,
+        }
     ),
-    pattern="reads of tensor values (.item() and similar calls)",
 )
 
 

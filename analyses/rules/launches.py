@@ -20,13 +20,12 @@ from tracekit.analyses.rules.idle_time import (
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import DRIVER_WORK, MODULE_LOADING
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
-__all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "COLD_START", "PROFILER_OVERHEAD", "SHORT_KERNELS"]
+__all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
 
 # -- short_kernels ----------------------------------------------------------------------------------
 
@@ -93,7 +92,9 @@ SHORT_KERNELS = Rule(
     advice=Advice(
         "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
         "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[compiled] Let torch.compile compile the code around the short kernels as well.\n"
         "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"
+        "[graphs] Put more of the kernels into the graphs.\n"
         "[!serving] A larger batch makes each kernel longer.",
         plain=(
             "Fuse the kernels, or give each of them more work.\n"
@@ -306,100 +307,4 @@ ALLOCATION_CALLS = Rule(
         flags=("--warmup",),
     ),
     answers=frozenset({"host-bound"}),
-)
-
-
-# -- cold_start -------------------------------------------------------------------------------------
-
-COLD_START_LEAST_SHARE: Final = 0.05
-"""A twentieth of the window is enough to distort the other figures."""
-
-_COPY: Final = r"(?i)mem(cpy|set)"
-
-
-def cold_start(scope: Scope, result: Launches) -> Evidence | None:
-    """The window holds first-time work: context creation, lazy loading of kernels, autotuning.
-
-    First-time work is a launch or other API call that takes 1 ms or more while no device works, or an allocation call that
-    creates the context. (A launch that waits for room in a full queue takes as long, but then the device works.) At stake
-    is the idle time of the devices in those calls, which is not a cost of the steady state.
-
-    Fires when first-time calls keep the devices idle for `COLD_START_LEAST_SHARE` of the window.
-    """
-    if not result.calls.height:
-        return None
-    first_time = (
-        pl.col("role").is_in(["launch", "other"])
-        & ~pl.col("name").str.contains(_COPY)
-        & (pl.col("duration") >= LONG_CALL_NS)
-    ) | ((pl.col("role") == "allocation") & (pl.col("duration") >= CONTEXT_CREATION_NS))
-    idle = all_idle(scope)
-    calls = calls_with_roles(scope, result).filter(first_time)
-    calls = calls.with_columns(
-        pl.Series("idle", idle.coverage(calls["start"].to_numpy(), calls["end"].to_numpy()))
-    )
-    calls = calls.filter(pl.col("idle") > 0).sort("idle", "name", descending=[True, False])
-    at_stake = (IntervalSet.of(calls["start"].to_numpy(), calls["end"].to_numpy()) & idle).measure
-    if at_stake / scope.duration < COLD_START_LEAST_SHARE:
-        return None
-    return Evidence(
-        title=f"First-time work takes {format_share(at_stake / scope.duration)} of the time",
-        text=f"{count_of(calls.height, 'API call')} of {format_ns(LONG_CALL_NS)} or more "
-        f"left the device idle for {format_ns(at_stake)}. {calls['name'][0]} left it idle longest; the call takes "
-        f"{format_ns(calls['duration'][0])}.",
-        ns_at_stake=at_stake,
-        severity="warning",  # the run itself may be fine: only the profile must change
-    )
-
-
-COLD_START = Rule(
-    id="cold_start",
-    analysis="launches",
-    evidence=cold_start,
-    runs="device",
-    advice=Advice("Warm up: run some steps before you record, with {warm-up}.", flags=("--warmup",)),
-    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
-)
-
-
-# -- profiler_overhead ------------------------------------------------------------------------------
-
-PROFILER_OVERHEAD_LEAST_SHARE: Final = 0.02
-"""Recording always costs time; from one part in fifty on, it distorts the other figures."""
-
-
-def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
-    """The profiler itself takes time: it has spans of its own (buffer flushes and requests, instrumentation) in the window.
-
-    What the driver does while it is profiled (loading of modules, a full command buffer) is listed among these spans but
-    is not the profiler's.
-
-    Fires when the profiler's own spans cover `PROFILER_OVERHEAD_LEAST_SHARE` of the window.
-    """
-    rows = scope.trace.host.filter(pl.col("kind") == "overhead").with_columns(
-        pl.col("name").cast(pl.String), (pl.col("start") + pl.col("duration")).alias("end")
-    )
-    rows = rows.filter(~pl.col("name").str.contains(f"{MODULE_LOADING}|{DRIVER_WORK}"))
-    rows = rows.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
-    taken = (
-        IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end).measure
-    )
-    if not scope.duration or taken / scope.duration < PROFILER_OVERHEAD_LEAST_SHARE:
-        return None
-    most = (
-        rows.group_by("name").agg(pl.col("duration").sum()).sort("duration", "name", descending=[True, False])
-    )
-    return Evidence(
-        title=f"The profiler itself takes {format_share(taken / scope.duration)} of the time",
-        text=f"{count_of(rows.height, 'span')} of the profiler took {format_ns(taken)}. "
-        f"{most['name'][0]} took the most, {format_ns(most['duration'][0])}.",
-        ns_at_stake=taken,
-    )
-
-
-PROFILER_OVERHEAD = Rule(
-    id="profiler_overhead",
-    analysis="launches",
-    evidence=profiler_overhead,
-    advice=Advice("Record less: {less}. Measure speed in a run without a profiler.", flags=("--warmup",)),
 )

@@ -6,14 +6,24 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.memory import Memory
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import PAGEABLE_COPY
-from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import (
+    NS_PER_US,
+    count_of,
+    format_bytes,
+    format_count,
+    format_ns,
+    format_share,
+    times,
+)
 from tracekit.intervals import IntervalSet
 
-__all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES"]
+__all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES"]
 
 # -- pageable_copies --------------------------------------------------------------------------------
 
@@ -143,6 +153,83 @@ SMALL_COPIES = Rule(
 )
 
 
+# -- waits_for_copies -------------------------------------------------------------------------------
+
+WAITS_FOR_COPIES_LEAST_SHARE: Final = 0.05
+"""Less than a twentieth of the window can be the first copy of a step, which nothing can hide."""
+_JUST_BEFORE_NS: Final = 5 * NS_PER_US
+
+
+def waits_for_copies(scope: Scope, _result: Memory) -> Evidence | None:
+    """Kernels that were launched in time, and whose stream is free, start only when a copy on another stream ends.
+
+    The copy is on a stream of its own, but computation needs its result at once, so nothing runs beside it. That a kernel
+    waits for the copy, an event in its stream shows; if the trace has no such events, the times do: it starts within 1.5 µs
+    after the copy's end. At stake is the time of such waits in which the device only copies.
+
+    Fires when waits for copies on other streams take `WAITS_FOR_COPIES_LEAST_SHARE` of the window.
+    """
+    worst = max(
+        (_waits_of(scope, device) for device in scope.device_ids), key=lambda waits: waits[0], default=None
+    )
+    if worst is None or worst[0] < max(WAITS_FOR_COPIES_LEAST_SHARE * scope.duration, 1):
+        return None
+    waited, waits = worst
+    copy = (
+        waits.group_by("name", "on").agg(pl.len(), pl.col("ns").sum()).sort("ns", "name").row(-1, named=True)
+    )
+    events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
+    shown = (
+        "An event in the stream shows it"
+        if events
+        else "The trace holds no events between streams; the times show it"
+    )
+    return Evidence(
+        title=f"Computation waits for copies on another stream for {format_share(waited / scope.duration)} of the time",
+        text=f"{count_of(waits.height, 'kernel starts', 'kernels start')} only at the end of a copy on another stream, although launched before; "
+        f"meanwhile the device only copies, for {format_ns(waited)}. Most wait for {copy['name']} on stream {copy['on']} "
+        f"({times(copy['len'])}). {shown}.",
+        ns_at_stake=bounded(waited, scope),
+    )
+
+
+def _waits_of(scope: Scope, device: int) -> tuple[int, pl.DataFrame]:
+    """The time in ns in which a device only copies while kernels of another stream wait; and these: `ns`, `name` and `on`,
+    the copy and its stream.
+    """
+    copying = scope.intervals(device, "memory") - scope.intervals(device, "compute", "communication")
+    rows = scope.activities.filter((pl.col("device_id") == device) & (pl.col("class") != "memory"))
+    # Only a kernel that starts when copying ends can have waited for a copy alone.
+    last = copying.coverage(rows["start"].to_numpy() - _JUST_BEFORE_NS, rows["start"].to_numpy())
+    waits = stream_waits(scope, rows.filter(pl.Series(last > 0)))
+    copies = scope.overlapping.filter(pl.col("class") == "memory").select(
+        pl.col("activity_id").alias("source"), pl.col("name").cast(pl.String), pl.col("stream_id").alias("on")
+    )
+    waits = waits.join(copies, on="source", how="inner", maintain_order="left")
+    ready, start = waits["ready"].to_numpy(), waits["start"].to_numpy()
+    waits = waits.with_columns(pl.Series("ns", copying.coverage(ready, start))).filter(pl.col("ns") > 0)
+    region = IntervalSet.of(waits["ready"].to_numpy(), waits["start"].to_numpy())
+    return (region & copying).measure, waits
+
+
+WAITS_FOR_COPIES = Rule(
+    id="waits_for_copies",
+    analysis="memory",
+    evidence=waits_for_copies,
+    runs="device",
+    advice=Advice(
+        "Start the copy earlier, before work that does not need it: copy the next batch or the next layer's weights while "
+        "this one computes, and let the stream wait for the copy's event only then. Avoid copies within the device that a "
+        "view or an in-place operation replaces.",
+        plain=(
+            "Start the copy earlier, before work that does not need it (two buffers in turn), and wait for its event only "
+            "where the data are used. Avoid copies within the device."
+        ),
+    ),
+    answers=frozenset({"memory-copy-bound"}),
+)
+
+
 # -- memory_near_limit ------------------------------------------------------------------------------
 
 NEAR: Final = 0.90
@@ -156,14 +243,17 @@ _ROOM: Final = (
     "smaller micro-batch, or sharded optimizer states."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
+_RETURNED: Final = r"^(cuda|hip)Free(_|$)|^cuMem(Free|Unmap|Release)"
 _FRAGMENTED: Final = Advice(
     "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. " + _ROOM,
     flags=_FLAGS,
 )
 
 
-def memory_near_limit(_scope: Scope, result: Memory) -> Evidence | None:
+def memory_near_limit(scope: Scope, result: Memory) -> Evidence | None:
     """Device memory is nearly full: a larger batch may not fit, and the allocator may have to free memory and retry.
+
+    If calls in the window give memory back to the driver (`cudaFree`), the idle time that allocation causes is at stake.
 
     Fires when a device's peak or reserved memory reaches `NEAR` of its capacity.
     """
@@ -181,12 +271,26 @@ def memory_near_limit(_scope: Scope, result: Memory) -> Evidence | None:
         row["reserved_bytes"] is not None and row["peak_bytes"] < (1 - UNUSED) * row["reserved_bytes"]
     )
     reserved = "" if row["reserved_bytes"] is None else f" and {format_bytes(row['reserved_bytes'])} reserved"
+    freed = _freed(scope)
+    idle = caused_idle(scope, "allocation") if freed else None
+    retries = (
+        f" In the window, memory was given back to the driver {times(freed)}; allocation keeps the device idle for {format_ns(idle.ns)}."
+        if idle
+        else ""
+    )
     return Evidence(
         title=f"The memory of device {row['device_id']} was up to {format_share(row['share'])} full",
-        text=f"Of {format_bytes(row['capacity_bytes'])}, at most {format_bytes(row['peak_bytes'])} were in use{reserved}.",
-        severity="warning",
+        text=f"Of {format_bytes(row['capacity_bytes'])}, at most {format_bytes(row['peak_bytes'])} were in use{reserved}.{retries}",
+        ns_at_stake=idle.ns if idle and idle.ns else None,
+        severity="critical" if idle and by_share(idle.ns, scope.duration) == "critical" else "warning",
         advice=_FRAGMENTED if fragmented else None,
     )
+
+
+def _freed(scope: Scope) -> int:
+    """How many calls in the window gave device memory back to the driver."""
+    names = scope.host("runtime", columns=["name"])["name"].cast(pl.String)
+    return int(names.str.contains(_RETURNED).sum())
 
 
 MEMORY_NEAR_LIMIT = Rule(
@@ -198,4 +302,6 @@ MEMORY_NEAR_LIMIT = Rule(
         plain=("Free or reuse buffers earlier, use smaller types, or process smaller pieces at a time."),
         flags=_FLAGS,
     ),
+    answers=frozenset({"host-bound"}),
+    explains=frozenset({"allocation_calls"}),
 )

@@ -13,6 +13,7 @@ from tracekit.manifest import Manifest
 
 __all__ = [
     "CRITICAL_SHARE",
+    "HOST_CODE_ADVICE",
     "WARNING_SHARE",
     "Advice",
     "Evidence",
@@ -23,6 +24,8 @@ __all__ = [
     "with_flags",
 ]
 
+HOST_CODE_ADVICE: Final = "host_code"
+"""Stands among the rules that one explains for the advice of a verdict about code of the host."""
 CRITICAL_SHARE: Final = 0.20
 """A fifth of the window: fix this first."""
 WARNING_SHARE: Final = 0.05

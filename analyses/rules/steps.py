@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
@@ -16,7 +15,7 @@ from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["DATA_LOADING", "LOW_PART_OF_STEP", "STEP_VARIABILITY"]
+__all__ = ["DATA_LOADING", "LOW_PART_OF_STEP"]
 
 # -- data_loading -----------------------------------------------------------------------------------
 
@@ -74,98 +73,6 @@ DATA_LOADING = Rule(
     ),
     answers=frozenset({"input-bound"}),
     pattern="data loading",
-)
-
-
-# -- step_variability -------------------------------------------------------------------------------
-
-STEP_VARIABILITY_LEAST_STEPS: Final = 4
-"""Among three steps, nobody can say which one is unusual."""
-MOST_VARIATION: Final = 0.10
-"""A quiet machine repeats a step within a few percent."""
-MAIN_PART: Final = 0.5
-WORK: Final = "work"
-_MOST_PLACED: Final = 20
-"""The slow steps in which the place of the cause is looked up."""
-
-
-def step_variability(scope: Scope, result: Steps) -> Evidence | None:
-    """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
-
-    The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
-    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`); without a
-    device, the operators and the time outside them. At stake is what the largest of these takes more in the slow steps than
-    in a median one.
-
-    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
-    `MOST_VARIATION`, and half of the difference or more has one cause.
-    """
-    table = result.table
-    if table.height < STEP_VARIABILITY_LEAST_STEPS or scope.window != "steps":
-        return None
-    median = float(str(table["span_ns"].median()))
-    slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
-    if not slow.height or slow.height > table.height / 2:
-        return None
-    parts = _parts_of_steps(scope, table)
-    numbers = slow["step"].to_list()
-    more = {
-        what: sum(
-            int(ns) - round(float(np.median(row))) for ns in row[table["step"].is_in(numbers).to_numpy()]
-        )
-        for what, row in parts.items()
-    }
-    what, at_stake = max(more.items(), key=lambda item: item[1])
-    excess = int((slow["span_ns"] - median).sum())
-    if at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
-        return None
-    spans = slow.head(_MOST_PLACED).select("span_start", "span_ns").rows()
-    inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
-    place = "" if what == WORK else caused_idle(scope, what, wanted=pl.any_horizontal(inside)).where
-    listed = ", ".join(
-        f"{row[0]} {format_ns(row[1])}" for row in slow.select("name", "span_ns").head(3).rows()
-    )
-    reason = ("operators" if scope.on_cpu else "work of the device") if what == WORK else cause_name(what)
-    return Evidence(
-        title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {reason}",
-        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
-        f"{format_ns(at_stake)} of that is {reason}{place}. The slowest: {listed}.",
-        ns_at_stake=bounded(at_stake, scope),
-    )
-
-
-def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
-    """What each step consists of, in ns: `WORK`, and the idle time of the busiest device by cause."""
-    device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
-    start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
-    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device)
-    step = np.searchsorted(start, pieces["start"].to_numpy(), side="right") - 1
-    parts = {WORK: scope.intervals(device).coverage(start, start + length)}
-    for cause in pieces["cause"].unique().cast(pl.String).to_list():
-        mine = (pieces["cause"].cast(pl.String) == cause).to_numpy() & (step >= 0)
-        sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
-        parts[cause] = sums.astype(np.int64)
-    return parts
-
-
-def _slow(steps: int) -> str:
-    return "is slow" if steps == 1 else "are slow"
-
-
-STEP_VARIABILITY = Rule(
-    id="step_variability",
-    analysis="steps",
-    evidence=step_variability,
-    advice=Advice(
-        "Compare a slow step with a median one (--step).\n"
-        "[training] Usual causes are data loading, evaluation, checkpoints, logging, garbage collection and changing input "
-        "shapes.\n"
-        "[!training] Usual causes are logging, garbage collection and changing input shapes.",
-        plain=(
-            "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
-            "other processes on the machine and inputs of changing size."
-        ),
-    ),
 )
 
 

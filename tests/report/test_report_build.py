@@ -362,8 +362,8 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
     advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
     assert [one.title for one in advice] == [
         "large",
-        "middle",
         "Record what the host does while the device waits",
+        "middle",  # a small part of what the device waits
     ]
 
 

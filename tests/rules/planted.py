@@ -17,6 +17,7 @@ from tracekit.trace import (
     DEVICE_SCHEMA,
     HOST_SCHEMA,
     MEMORY_SCHEMA,
+    SYNC_SCHEMA,
     THREAD_SCHEMA,
     DeviceInfo,
     Meta,
@@ -52,6 +53,7 @@ class Planted:
     device: list[dict[str, Any]] = field(default_factory=list)
     memory: list[dict[str, Any]] = field(default_factory=list)
     counters: list[dict[str, Any]] = field(default_factory=list)
+    syncs: list[dict[str, Any]] = field(default_factory=list)
     log: HealthLog = field(default_factory=HealthLog)
 
     def span(self, kind: str, name: str, start: int, end: int, thread: int = 1, **columns: Any) -> None:
@@ -105,6 +107,7 @@ class Planted:
             health=self.log.frame(),
             memory=conform(pl.DataFrame(self.memory), MEMORY_SCHEMA) if self.memory else None,
             counters=conform(pl.DataFrame(self.counters), COUNTER_SCHEMA) if self.counters else None,
+            syncs=conform(pl.DataFrame(self.syncs), SYNC_SCHEMA) if self.syncs else None,
         )
 
 

@@ -4,7 +4,7 @@ import pytest
 from planted import MS, US, Planted, finding
 
 
-def compiling(name: str = "TorchDynamo Cache Lookup", kind: str = "op", length: int = 300 * US) -> Planted:
+def compiling(name: str = "entire_frame_compile", kind: str = "op", length: int = 300 * US) -> Planted:
     """A kernel, then something of 300 µs, then the launch of the next kernel; the window is 1 ms."""
     made = Planted()
     made.activity("a", 0, 400 * US, launch=-10 * US)
@@ -20,7 +20,15 @@ def test_fires_on_compilation_that_the_device_waits_for() -> None:
     assert found.ns_at_stake == 300 * US
     assert found.severity == "critical"
     assert found.title == "Tracing and compilation take 30.0 % of the time"
-    assert "mostly in train.py(7): step, TorchDynamo Cache Lookup" in found.evidence
+    assert "mostly in train.py(7): step, entire_frame_compile" in found.evidence
+
+
+def test_lookups_in_the_cache_compile_nothing() -> None:
+    found = finding(compiling("TorchDynamo Cache Lookup").trace(), "idle", "compilation_in_steps")
+    assert found is not None
+    assert found.ns_at_stake == 300 * US
+    assert found.title == "Checks of compiled code take 30.0 % of the time"
+    assert "Nothing is compiled" in found.advice
 
 
 def test_frames_of_the_compiler_tell_it_as_well() -> None:

@@ -25,6 +25,18 @@ def test_fires_on_reserved_memory() -> None:
     assert (found.severity, found.ns_at_stake) == ("warning", None)
 
 
+def test_time_is_at_stake_if_memory_is_given_back_meanwhile() -> None:
+    made = planted(35 * GB, 38 * GB)
+    made.call("cudaFree", MS, 2 * MS)
+    made.call("cudaMalloc", 3 * MS, MS)
+    made.activity("k", 4 * MS, MS, launch=4 * MS - 1000)
+    found = finding(made.trace(), "memory", "memory_near_limit")
+    assert found is not None
+    assert found.ns_at_stake == 3 * MS - 1000
+    assert found.severity == "critical"
+    assert "memory was given back to the driver once" in found.evidence
+
+
 def test_much_reserved_and_little_used_is_fragmentation() -> None:
     found = finding(planted(20 * GB, 38 * GB).trace(), "memory", "memory_near_limit")
     assert found is not None

@@ -3,13 +3,13 @@ from __future__ import annotations
 from planted import MS, Planted, finding
 
 
-def steps_of(*times: int, work: tuple[int, ...] = ()) -> Planted:
+def steps_of(*times: int, work: tuple[int, ...] = (), grid: str | None = "(8, 1, 1)") -> Planted:
     """Steps of these times in ms, in which the device works for as long, or for as long as `work` says."""
     made, start = Planted(), 0
     for number, time in enumerate(times):
         made.step(number, start, start + time * MS)
         busy = work[number] if work else time
-        made.activity("k", start, busy * MS, launch=start)
+        made.activity("k", start, busy * MS, launch=start, grid=grid)
         start += time * MS
     return made
 
@@ -19,9 +19,53 @@ def test_names_the_work_that_takes_longer() -> None:
     assert found is not None
     assert found.ns_at_stake == 20 * MS
     assert found.severity == "critical"
-    assert found.title == "1 of 5 steps is slow, mostly by work of the device"
+    assert found.title == "1 of 5 steps is slow, mostly by kernels that take longer"
+    assert "with the same grids and recorded shapes as in the other steps" in found.evidence
     assert "The median step takes 10.0 ms" in found.evidence
     assert "The slowest: ProfilerStep#2 30.0 ms" in found.evidence
+
+
+def test_without_grids_and_shapes_the_inputs_may_be_larger() -> None:
+    found = finding(steps_of(10, 10, 30, 10, 10, grid=None).trace(), "steps", "step_variability")
+    assert found is not None
+    assert (found.ns_at_stake, found.severity) == (None, "info")
+    assert "so the inputs may be larger there" in found.evidence
+
+
+def test_inputs_of_another_size_are_no_fault() -> None:
+    made = steps_of(10, 10, 30, 10, 10)
+    made.device[2]["grid"] = "(24, 1, 1)"
+    assert finding(made.trace(), "steps", "step_variability") is None
+
+
+def test_names_the_work_that_only_the_slow_step_has() -> None:
+    made = steps_of(10, 10, 30, 10, 10, work=(10, 10, 10, 10, 10))
+    made.activity("k", 30 * MS, 20 * MS, launch=21 * MS, grid="(8, 1, 1)")
+    made.span("python", "train.py(80): validate", 20 * MS + 1, 22 * MS)
+    for number in range(5):
+        made.span("python", "train.py(50): step", 10 * MS * number, 10 * MS * number + 1)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.ns_at_stake == 20 * MS
+    assert "launched in train.py(80): validate, which only this step runs" in found.evidence
+    assert found.advice.startswith("Evaluate less often")
+
+
+def test_ranges_named_after_their_step_are_in_all_steps() -> None:
+    made = steps_of(10, 10, 30, 10, 10, work=(10, 10, 10, 10, 10))
+    made.activity("k", 30 * MS, 20 * MS, launch=21 * MS, grid="(8, 1, 1)")
+    for number, start in enumerate((0, 10, 20, 50, 60)):
+        made.span("annotation", f"iteration {number}", start * MS + 1, start * MS + 2 * MS)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert "(2 activities a step instead of 1)" in found.evidence
+
+
+def test_updates_after_several_steps_are_no_fault() -> None:
+    made = steps_of(10, 10, 30, 10, 10, work=(10, 10, 10, 10, 10))
+    made.activity("k", 30 * MS, 20 * MS, launch=21 * MS, grid="(8, 1, 1)")
+    made.span("annotation", "Optimizer.step#SGD.step", 20 * MS + 1, 22 * MS)
+    assert finding(made.trace(), "steps", "step_variability") is None
 
 
 def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:

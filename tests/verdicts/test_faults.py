@@ -3,313 +3,124 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from runs import ADD, GEMM, MS, US, Inference, Run, Serving, Training, run_of
+from faults import FAULTS, Fault
+from runs import (
+    Accumulating,
+    Compiled,
+    Distributed,
+    Inference,
+    Run,
+    Serving,
+    Training,
+    Varying,
+    Workers,
+    run_of,
+    step_ns,
+)
 
 from tracekit.report.build import build_report
 from tracekit.report.model import Report
 
-SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-def slow(ns: int, *spans: tuple[str, str]) -> Callable[[Any, Run, int], None]:
-    """The host is busy for `ns` in these spans after each step, when the device has nothing left to do."""
-
-    def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        run.host_work(ns, *spans)
-        run.planted += ns
-
-    return after
-
-
-def loading(name: str) -> Callable[[Any, Run, int], None]:
-    def load(network: Any, run: Run, number: int) -> None:
-        run.wait()
-        run.host_work(8 * MS, ("annotation", name))
-        run.planted += 8 * MS
-        network.copy(run, number)
-
-    return load
-
-
-def copying(direction: str, *, blocks: bool) -> Callable[[Any, Run, int], None]:
-    def copy(_network: Any, run: Run, _number: int) -> None:
-        start = max(run.clock + 4 * US, run.free.get(7, 0))
-        run.copy(
-            direction,
-            start,
-            6 * MS,
-            60_000_000,
-            launch=run.clock,
-            call_ns=start + 6 * MS - run.clock if blocks else 5 * US,
-        )
-        run.free[7] = start + 6 * MS
-        run.clock = run.free[7] if blocks else run.clock + 8 * US
-        run.planted += 6 * MS
-
-    return copy
-
-
-def small_kernels(_network: Any, run: Run) -> None:
-    run.wait()
-    for _ in range(600):
-        run.op("aten::add", ADD, 2 * US)
-    run.planted += 600 * 8 * US
-
-
-def unfused_optimizer(_network: Any, run: Run) -> None:
-    with run.within("annotation", "Optimizer.step#Adam.step"):
-        for name in ("aten::mul_", "aten::add_", "aten::addcdiv_"):
-            for _ in range(100):
-                run.op(name, ADD, 12 * US)
-
-
-def eager_attention(_network: Any, run: Run) -> None:
-    run.op("aten::bmm", GEMM, 200 * US)
-    run.op(
-        "aten::softmax",
-        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)",
-        900 * US,
-    )
-    run.planted += 900 * US
-    run.op("aten::bmm", GEMM, 200 * US)
-
-
-def conversions(_network: Any, run: Run) -> None:
-    for name, ns in (
-        ("nchwToNhwcKernel", 300),
-        ("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", 400),
-        ("nhwcToNchwKernel", 300),
-    ):
-        run.op(
-            "aten::cudnn_convolution",
-            f"void cudnn::ops::{name}<__half, __half, float>(int)"
-            if "Nhwc" in name or "Nchw" in name
-            else name,
-            ns * US,
-        )
-    run.planted += 600 * US
-
-
-def item(_network: Any, run: Run) -> None:
-    """The loss is read after each layer."""
-    run.op("aten::mm", GEMM, 40 * US)
-    with run.within("op", "aten::item"), run.within("op", "aten::_local_scalar_dense"):
-        run.copy(
-            "DtoH (Device -> Pageable)",
-            max(run.clock + 4 * US, run.free.get(7, 0)),
-            2 * US,
-            4,
-            launch=run.clock,
-        )
-        run.free[7] = max(run.clock + 4 * US, run.free.get(7, 0)) + 2 * US
-        run.clock += 6 * US
-        run.wait()
-
-
-def allocator(_network: Any, run: Run, _number: int) -> None:
-    run.wait()
-    for _ in range(4):
-        with run.within("op", "aten::empty"):
-            run.call("cudaMalloc", run.clock, MS, run.thread)
-            run.clock += MS
-    run.planted += 4 * MS
-
-
-def exposed(count: int, ns: int) -> Callable[[Any, Run], None]:
-    def optimizer(network: Any, run: Run) -> None:
-        for _ in range(count):
-            with run.within("annotation", "nccl:all_reduce"):
-                run.launch(NCCL, ns, stream=7)
-        run.planted += count * ns
-        Training.optimizer(network, run)
-
-    return optimizer
-
-
-def now_and_then(ns: int, *spans: tuple[str, str]) -> Callable[[Any, Run, int], None]:
-    def after(_network: Any, run: Run, number: int) -> None:
-        if number == 3:
-            slow(ns, *spans)(_network, run, number)
-
-    return after
-
-
-def dependency(_network: Any, run: Run) -> None:
-    """Each layer waits for a copy on another stream, which the event in its stream names."""
-    start = max(run.clock, run.free.get(7, 0))
-    run.activity(
-        "Memcpy DtoD (Device -> Device)",
-        start,
-        900 * US,
-        launch=run.clock,
-        stream=20,
-        kind="memcpy",
-        call="cudaMemcpyAsync",
-        bytes=1 << 20,
-    )
-    run.clock += 6 * US
-    run.free[7] = start + 900 * US
-    run.op("aten::mm", GEMM, 400 * US)
-    run.planted += 900 * US
-
 
 @dataclass(frozen=True)
-class Fault:
-    """What is changed in a run, and what the first advice, or the headline, must say."""
+class Variant:
+    """A fault of one size, in a run of one kind; with or without Python stacks; with noise of a seed, or none."""
 
-    changes: dict[str, Any]
-    says: str
-    base: type = Training
-    falls_short: str = ""
-    """Why the report is not right yet."""
-    timed: bool = True
-    """The time at stake of the first advice must be what was planted."""
+    fault: Fault
+    base: type
+    share: float
+    stacks: bool
+    seed: int | None
 
 
-FAULTS: Final[dict[str, Fault]] = {
-    "slow loader in the main process": Fault({"load": loading(SINGLE)}, r"num_workers > 0"),
-    "too few workers": Fault(
-        {"load": loading("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")},
-        r"Raise num_workers",
-    ),
-    "slow host-to-device copy": Fault(
-        {"copy": copying("HtoD (Pinned -> Device)", blocks=False)}, r"(?i)separate stream"
-    ),
-    "pageable copies": Fault(
-        {"copy": copying("HtoD (Pageable -> Device)", blocks=True)}, r"(?i)pinned memory"
-    ),
-    "a value is read in each layer": Fault(
-        {"layer": item, "layers": 300}, r"\.item\(\)", base=Inference, timed=False
-    ),
-    "logging every step": Fault(
-        {
-            "after": slow(
-                8 * MS, ("python", "train.py(40): log"), ("python", "logging/__init__.py(1400): info")
-            )
-        },
-        r"logging/__init__\.py",
-    ),
-    "printing every step": Fault(
-        {"after": slow(8 * MS, ("python", "train.py(50): report"), ("python", "<built-in function print>"))},
-        r"train\.py\(50\)",
-    ),
-    "small kernels": Fault({"forward": small_kernels}, r"(?i)fewer|launch(es)? less|fuse", timed=False),
-    "an optimizer that is not fused": Fault({"optimizer": unfused_optimizer}, r"fused=True", timed=False),
-    "eager attention": Fault({"attention": eager_attention}, r"scaled_dot_product_attention"),
-    "fp32 products on a device with tensor cores": Fault(
-        {"gemm": "ampere_sgemm_128x128_nn"}, r"(?i)tf32|bfloat16", timed=False
-    ),
-    "layout conversions": Fault({"layer": conversions}, r"channels_last"),
-    "recompilation in each step": Fault(
-        {
-            "load": lambda n, run, k: (
-                run.wait(),
-                run.host_work(
-                    8 * MS, ("annotation", "TorchDynamo Cache Lookup"), ("annotation", "entire_frame_compile")
-                ),
-                setattr(run, "planted", run.planted + 8 * MS),
-                n.copy(run, k),
-            )
-        },
-        r"(?i)compil",
-    ),
-    "allocator churn": Fault({"after": allocator}, r"(?i)alloc"),
-    "a pause for garbage collection": Fault(
-        {
-            "after": now_and_then(
-                20 * MS, ("python", "train.py(60): step"), ("python", "<built-in function collect>")
-            )
-        },
-        r"train\.py\(60\)|collect",
-    ),
-    "a checkpoint in one step": Fault(
-        {
-            "after": now_and_then(
-                60 * MS,
-                ("python", "train.py(70): save_checkpoint"),
-                ("python", "torch/serialization.py(900): save"),
-            )
-        },
-        r"serialization\.py|save_checkpoint",
-    ),
-    "exposed all-reduce": Fault({"optimizer": exposed(1, 8 * MS)}, r"(?i)overlap|while the backward"),
-    "many tiny collectives": Fault(
-        {"optimizer": exposed(400, 20 * US)},
-        r"(?i)larger collectives|in one collective|bucket_cap",
-        falls_short="the number and size of collectives are in no finding",
-    ),
-    "a dependency on another stream": Fault(
-        {"layer": dependency},
-        r"(?i)waits? for .*stream",
-        falls_short="a copy between streams hides the wait: it counts as an exposed copy",
-    ),
-    "preprocessing before the first kernel": Fault(
-        {
-            "load": lambda n, run, k: (
-                run.wait(),
-                run.host_work(12 * MS, ("python", "infer.py(10): run"), ("python", "image.py(33): resize")),
-                setattr(run, "planted", run.planted + 12 * MS),
-                n.copy(run, k),
-            )
-        },
-        r"image\.py\(33\)",
-        base=Inference,
-    ),
-    "a scheduler that is slow": Fault(
-        {
-            "step": lambda n, run, k: (
-                run.wait(),
-                run.host_work(6 * MS, ("python", "vllm/v1/core/sched/scheduler.py(120): schedule")),
-                Serving.step(n, run, k),
-            )
-        },
-        r"scheduler\.py",
-        base=Serving,
-        timed=False,
-    ),
-}
-
-
-def report(fault: Fault) -> tuple[Report, Run]:
-    """The report of the run with this fault."""
-    network = type("Faulty", (fault.base,), {k: v for k, v in fault.changes.items() if callable(v)})
-    run = run_of(network(**{k: v for k, v in fault.changes.items() if not callable(v)}))
-    return build_report(run.trace()), run
-
-
-def params() -> list[Any]:
-    return [
-        pytest.param(
-            fault,
-            id=name,
-            marks=[pytest.mark.xfail(strict=True, reason=fault.falls_short)] if fault.falls_short else [],
+def variants() -> list[Any]:
+    """All variants of all faults; the first of each fault come first."""
+    rows = [
+        (
+            number,
+            pytest.param(
+                Variant(fault, base, share, stacks, seed),
+                id=f"{name}, {base.__name__}, {share:.0%}, {'' if stacks else 'no '}stacks, seed {seed}",
+            ),
         )
         for name, fault in FAULTS.items()
+        for number, (share, base, stacks, seed) in enumerate(
+            (share, base, stacks, None if number == 0 else 10 * number + len(name))
+            for number, (share, base, stacks) in enumerate(
+                (share, base, stacks)
+                for share in fault.shares
+                for base in fault.bases
+                for stacks in fault.stacks
+            )
+        )
     ]
+    return [param for _, param in sorted(rows, key=lambda row: row[0])]
 
 
-@pytest.mark.parametrize("fault", params())
-def test_the_planted_fault_is_first(fault: Fault) -> None:
-    made, run = report(fault)
+def report(variant: Variant, *, marked: bool = True) -> tuple[Report, Run]:
+    """The report of the run with this fault, with or without marks of its steps."""
+    usual = step_ns(variant.base)
+    parts = variant.fault.make(round(usual * variant.share / (1 - variant.share)), variant.share)
+    methods = {name: part for name, part in parts.items() if callable(part)}
+    network: Any = type("Faulty", (variant.base,), methods)(
+        **{name: part for name, part in parts.items() if not callable(part)}
+    )
+    network.usual = usual
+    run = run_of(network, variant.seed)
+    if not marked:
+        run.host = [row for row in run.host if row["kind"] != "step"]
+    return build_report(run.recorded(stacks=variant.stacks)), run
+
+
+@pytest.mark.quick(len(FAULTS))
+@pytest.mark.parametrize("variant", variants())
+def test_the_planted_fault_is_first(variant: Variant) -> None:
+    made, run = report(variant)
     verdict = made.verdict
     first = verdict.advice[0]
     said = f"{first.title}: {first.advice} | {verdict.headline}"
+    assert re.search(variant.fault.says, said), said
+    if variant.fault.timed:
+        # Three slow steps beside three others, each with a pace of its own: two standard deviations are a fifth of a step.
+        noise = 0.2 * step_ns(variant.base) if variant.fault.compares and variant.seed is not None else 0
+        assert first.ns_at_stake == pytest.approx(run.planted, rel=0.05, abs=noise), said
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.needs_steps])
+def test_without_marked_steps_it_is_first_too(name: str) -> None:
+    """The window is another one then, and so is the time in it."""
+    fault = FAULTS[name]
+    made, _ = report(
+        Variant(fault, fault.bases[-1], fault.shares[0], fault.stacks[0], len(name)), marked=False
+    )
+    first = made.verdict.advice[0]
+    said = f"{first.title}: {first.advice} | {made.verdict.headline}"
     assert re.search(fault.says, said), said
-    if fault.timed and run.planted:
-        assert first.ns_at_stake == pytest.approx(run.planted, rel=0.05), said
 
 
-@pytest.mark.parametrize("base", [Training, Inference, Serving])
-@pytest.mark.parametrize("layers", [4, 12])
-def test_a_healthy_run_gets_no_warning(base: type, layers: int) -> None:
-    made = build_report(run_of(base(layers=layers)).trace())
+def test_there_are_many_kinds() -> None:
+    assert len(FAULTS) >= 25
+
+
+HEALTHY = [
+    *((base, {"layers": layers}) for base in (Training, Inference, Serving) for layers in (4, 12)),
+    *((base, {"layers": 8}) for base in (Compiled, Distributed, Workers, Accumulating, Varying)),
+]
+
+
+@pytest.mark.quick(len(HEALTHY))
+@pytest.mark.parametrize("stacks", [True, False])
+@pytest.mark.parametrize("seed", [7, None, 11])
+@pytest.mark.parametrize(("base", "fields"), HEALTHY)
+def test_a_healthy_run_gets_no_warning(
+    base: type, fields: dict[str, Any], seed: int | None, stacks: bool
+) -> None:
+    made = build_report(run_of(base(**fields), seed).recorded(stacks=stacks))
     assert made.verdict.bound == "compute-bound"
     assert [f.id for section in made.sections for f in section.findings if f.severity != "info"] == []
     assert not [advice.title for advice in made.verdict.advice if advice.ns_at_stake]

@@ -15,9 +15,11 @@ __all__ = [
     "BACKWARD_NODE",
     "BROADCAST",
     "BUFFER_LAYER",
+    "CACHE_LOOKUP",
     "COLLECTIVE",
     "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
+    "COMPILED_GRAPH",
     "COMPILED_REGION",
     "DATA_LAYER",
     "ENGINE_PREFIX",
@@ -117,6 +119,13 @@ REDUCTION: Final = r"(?i)all_?reduce|reduce_?scatter|(nccl|rccl|gloo|mpi|ucc):_?
 BROADCAST: Final = r"(?i)broadcast"
 
 COMPILED_REGION: Final = r"^Torch-Compiled Region(: \S+)?$"
+"""A call of a compiled function. After a graph break, the rest of the function is a region inside this one."""
+
+COMPILED_GRAPH: Final = r"^(## Call CompiledFxGraph|CompiledFunction)"
+"""A call of one compiled graph, inside a region."""
+
+CACHE_LOOKUP: Final = "TorchDynamo Cache Lookup"
+"""The check of the conditions (guards) under which compiled code is valid, before each call."""
 
 FSDP_FORWARD: Final = r"^FSDP::(?P<side>pre|post)_forward(?: \((?P<layer>.*)\))?$"
 """Hooks around the forward of a sharded module: the module lies between them."""

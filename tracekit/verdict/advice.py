@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.program import program
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
@@ -36,6 +37,8 @@ __all__ = [
 ADVICE: Final = 3
 LEAST_SHARE: Final = 0.01
 """Advice that could save less than this share of the basis stays in its section."""
+LITTLE: Final = 0.2
+"""Advice with less of the loss at stake than this stands below advice about all of it."""
 ANSWERS: Final = 0.5
 """A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
 
@@ -100,6 +103,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
         Words(
             "[!compiled] torch.compile fuses kernels.\n"
             "[!graphs] CUDA graphs start many kernels at once.\n"
+            "[graphs] Put more of the kernels into the graphs.\n"
             "[training !fused_optimizer] Create the optimizer with fused=True.\n"
             "[!serving] A larger batch makes each kernel longer.",
             plain="Fuse kernels, or give each kernel more work.\n[!graphs] Replay repeated work as a CUDA graph.",
@@ -271,7 +275,7 @@ def choose(
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
     `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains the loss. It says
-    where to look, so it stands below every answer. A finding that only restates a loss is left out.
+    where to look, so it stands below every answer but those about a small part of the loss. A finding that only restates a loss is left out.
     """
     useful = [
         of_finding(owned)
@@ -280,13 +284,22 @@ def choose(
         and owned.finding.id not in {advice.finding for advice in first}
         and _about_run(owned.finding)
         and not _restates(owned.finding.id)
-        and not _explained(owned.finding, findings)
+        and not _explained(owned.finding.id, owned.finding.ns_at_stake, findings)
         and _matters(owned.finding, basis)
     ]
+    answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
     general_ = [loss] if loss and not first and not answers and not _answered(useful, bound, loss) else []
     rest = [*general_, *([last] if last else [])]
-    return tuple([*first, *useful][: ADVICE - len(rest)] + rest)
+    kept = [*first, *useful][: ADVICE - len(rest)]
+    little = [each for each in kept if general_ and _little(each, general_[0])]
+    return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
+
+
+def _little(advice: Advice, loss: Advice) -> bool:
+    """Whether the advice is about a small part of the loss only."""
+    stake = advice.ns_at_stake
+    return stake is not None and stake < LITTLE * (loss.ns_at_stake or 0)
 
 
 def _about_run(finding: Finding) -> bool:
@@ -294,13 +307,12 @@ def _about_run(finding: Finding) -> bool:
     return rule is None or rule.about_run
 
 
-def _explained(finding: Finding, findings: Sequence[Owned]) -> bool:
-    """Whether another finding explains nearly all of the time of this one."""
-    stake = finding.ns_at_stake or 0
+def _explained(what: str, ns: int | None, findings: Sequence[Owned]) -> bool:
+    """Whether another finding explains nearly all of the time (ns) of what has this id."""
     return any(
         (rule := rule_of(owned.finding.id)) is not None
-        and finding.id in rule.explains
-        and (owned.finding.ns_at_stake or 0) >= EXPLAINED * stake
+        and what in rule.explains
+        and (owned.finding.ns_at_stake or 0) >= EXPLAINED * (ns or 0)
         for owned in findings
     )
 

@@ -1,0 +1,349 @@
+"""Rules about the time that communication takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import (
+    NS_PER_US,
+    format_bytes,
+    format_count,
+    format_ns,
+    format_share,
+    times,
+)
+from tracekit.intervals import IntervalSet
+
+__all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
+
+# -- exposed_communication --------------------------------------------------------------------------
+
+EXPOSED_SHARE: Final = 0.05
+"""Less than a twentieth of the window can come from the first and last collective of a step, which nothing can hide."""
+
+_REMEDY: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"send_?recv|all_?to_?all",
+        "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
+        "(lower precision, balanced sharding)",
+    ),
+    (
+        r"all_?gather|reduce_?scatter",
+        "[fsdp] Prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
+        "set_modules_to_forward_prefetch of fully_shard), and shard within a node first.\n"
+        "[!fsdp] Start it earlier, beside computation, and wait for it only where its result is used.",
+    ),
+    (
+        r"all_?reduce|reduce",
+        "[training ddp] DistributedDataParallel reduces during the backward pass: tune bucket_cap_mb, accumulate gradients under "
+        "no_sync(), or reduce in bf16 with a communication hook.\n"
+        "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
+        "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
+    ),
+)
+_RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
+
+
+def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
+    r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|).
+
+    What equal collectives of a device take longer than the shortest of them is not at stake here, but in
+    `unequal_collectives`.
+
+    Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
+    """
+    worst = _worst(result)
+    if worst is None:
+        return None
+    device, exposed, communication, window = worst
+    if not window or exposed / window < EXPOSED_SHARE:
+        return None
+    collectives = (
+        scope.activities.filter(pl.col("class") == "communication")
+        .with_columns(pl.col("name").cast(pl.String))
+        .group_by("name")
+        .agg(
+            pl.col("duration").sum().alias("total"),
+            pl.len(),
+            *(getattr(pl.col("duration"), which)().alias(which) for which in ("min", "max")),
+        )
+        .sort("total", "name", descending=[True, False])
+    )
+    name, _, count, least, most = collectives.row(0) if collectives.height else ("", 0, 0, 0, 0)
+    each = f", {times(count)}" + (f" for {format_ns(least)} to {format_ns(most)} each" if count > 1 else "")
+    remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
+    waits = None if scope.on_cpu else _waits(scope, device)
+    waited = 0 if waits is None else int(waits["exposed_wait"].sum())
+    at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
+    return Evidence(
+        title=f"Exposed communication takes {format_share(exposed / window)} of the time",
+        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
+        "communication ran while no computation ran. The collective with the most time is "
+        f"{name.partition('(')[0]}{each}.",
+        ns_at_stake=at_stake,
+        severity=by_share(at_stake, window),
+        advice=None if remedy is None else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
+    )
+
+
+def _worst(result: Breakdown) -> tuple[int, int, int, int] | None:
+    """The device with the most exposed communication: its number, that time, all its communication, the window; in ns."""
+    if not result.devices.height:
+        return None
+    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
+        0, named=True
+    )
+    return row["device_id"], row["exposed_communication_ns"], row["communication_ns"], row["window_ns"]
+
+
+EXPOSED_COMMUNICATION = Rule(
+    id="exposed_communication",
+    analysis="breakdown",
+    evidence=exposed_communication,
+    advice=Advice(
+        f"Start collectives earlier, beside computation, and wait for them only where the result is used.\n{_RANKS}",
+        plain=(
+            "Start communication earlier, on a separate stream, and wait for it only where the result is used; send "
+            f"fewer bytes.\n{_RANKS}"
+        ),
+    ),
+    answers=frozenset({"communication-bound"}),
+)
+
+
+# -- small_collectives ------------------------------------------------------------------------------
+
+SMALL_NS: Final = 100 * NS_PER_US
+"""Between GPUs of one machine, a collective of a few bytes takes some 10 µs, between machines some tens of µs."""
+LEAST_COLLECTIVES_PER_STEP: Final = 20
+"""Gradients of a large model fit into about as many buckets of 25 MB; more small collectives are avoidable."""
+
+
+def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
+    """There are many short collectives, each of which costs the latency of all ranks, whatever its size.
+
+    At stake is the time in which a device only runs collectives shorter than `SMALL_NS`. The evidence gives their mean size
+    where the profile recorded it.
+
+    Fires when a step (without steps: the window) runs `LEAST_COLLECTIVES_PER_STEP` of them on a device, and they run alone
+    for `EXPOSED_SHARE` of the window.
+    """
+    worst = _worst(result)
+    if worst is None:
+        return None
+    device, _, _, window = worst
+    rows = _collectives(scope, device).filter(pl.col("duration") < SMALL_NS)
+    steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
+    exposed = _exposed(scope, device, rows)
+    if rows.height / steps < LEAST_COLLECTIVES_PER_STEP or exposed < EXPOSED_SHARE * window:
+        return None
+    total = int(rows["duration"].sum())
+    each = f", {rows.height / steps:,.0f} a step" if scope.window == "steps" else ""
+    sent = rows["sent"]
+    sizes = (
+        ""
+        if sent.is_null().any()
+        else f" A rank puts {format_bytes(int(sent.sum()) / rows.height)} into each on average."
+    )
+    return Evidence(
+        title=f"There are {format_count(rows.height)} short collectives{each}, which run alone for {format_share(exposed / window)} of the time",
+        text=f"They take {format_ns(total / rows.height)} each on average and {format_ns(total)} in all; for {format_ns(exposed)} "
+        f"of that no computation runs.{sizes}",
+        ns_at_stake=exposed,
+        severity=by_share(exposed, window),
+    )
+
+
+SMALL_COLLECTIVES = Rule(
+    id="small_collectives",
+    analysis="breakdown",
+    evidence=small_collectives,
+    runs="device",
+    advice=Advice(
+        "[ddp] DistributedDataParallel puts gradients into buckets: raise bucket_cap_mb, and do not reduce parameter by "
+        "parameter.\n"
+        "[fsdp] Shard larger parts of the model at once, so that each collective carries more.\n"
+        "[!ddp !fsdp training] Reduce gradients in one collective: flatten them into one tensor, or use "
+        "DistributedDataParallel, whose buckets (bucket_cap_mb) do so.\n"
+        "[!ddp !fsdp !training] Use larger collectives: put the tensors into one, or use "
+        "torch.distributed._coalescing_manager.",
+        plain="Send more in one collective: put small buffers into one, or group the calls (ncclGroupStart, ncclGroupEnd).",
+    ),
+    answers=frozenset({"communication-bound"}),
+    explains=frozenset({"exposed_communication"}),
+)
+
+
+# -- unequal_collectives ----------------------------------------------------------------------------
+
+UNEQUAL: Final = 3.0
+"""Equal collectives differ by some tens of percent on a shared network; a rank that is late makes them several times as long."""
+LEAST_EQUAL: Final = 3
+"""Of two, nobody can say which one is unusual."""
+
+
+def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
+    """Collectives of the same kind and size take very different times, so that part of them may be a wait for another rank.
+
+    Collectives are equal if the profile recorded the same number of elements, type and group for them. Without such
+    records, those are compared that have the same name and the same place among the collectives of their step, if every
+    step has the same collectives. One process alone cannot tell a wait from a slow network. At stake is what equal
+    collectives take more than the shortest of them, without computation beside them (DEFINITIONS §8: over ranks, the
+    shortest duration is the latency).
+
+    Fires when the longest of `LEAST_EQUAL` or more equal collectives takes `UNEQUAL` times as long as the shortest, and
+    `WARNING_SHARE` of the window is at stake.
+    """
+    worst = _worst(result)
+    if worst is None:
+        return None
+    device, exposed, _, window = worst
+    waits = _waits(scope, device)
+    if waits is None:
+        return None
+    at_stake = min(int(waits["exposed_wait"].sum()), exposed)
+    if at_stake < WARNING_SHARE * window:
+        return None
+    worst_key = (
+        waits.group_by("key")
+        .agg(
+            pl.len(),
+            pl.col("duration").min().alias("least"),
+            pl.col("duration").max().alias("most"),
+            pl.col("exposed_wait").sum(),
+            pl.col("name").first().cast(pl.String),
+            pl.col("recorded").first(),
+        )
+        .sort("exposed_wait", "key")
+        .row(-1, named=True)
+    )
+    alike = "of the same size" if worst_key["recorded"] else "at the same place in their steps"
+    return Evidence(
+        title=f"Equal collectives take {format_ns(worst_key['least'])} to {format_ns(worst_key['most'])}; "
+        f"{format_share(at_stake / window)} of the time may be a wait for slower ranks",
+        text=f"{format_count(worst_key['len'])} times {worst_key['name'].partition('(')[0]} {alike} take between "
+        f"{format_ns(worst_key['least'])} and {format_ns(worst_key['most'])} (1 : {worst_key['most'] / max(worst_key['least'], 1):.1f}). What equal collectives take "
+        f"more than the shortest of them, with no computation beside them, is {format_ns(at_stake)}. This trace is of one "
+        "process, so it does not show whether another rank came late or the network was slow.",
+        ns_at_stake=at_stake,
+    )
+
+
+UNEQUAL_COLLECTIVES = Rule(
+    id="unequal_collectives",
+    analysis="breakdown",
+    evidence=unequal_collectives,
+    runs="device",
+    advice=Advice(
+        "Compare the ranks: record all of them at the same steps. The rank whose collectives are shortest comes last, and "
+        "the others wait for it. Give it less work, or the same (equal batches and sequence lengths, even sharding), and "
+        "look at its data loading and its clock. If all ranks take long at the same time, the network is slow.",
+        plain=(
+            "Compare the ranks: record all of them at the same time. The rank whose collectives are shortest comes last, and "
+            "the others wait for it; give it less work. If all take long at the same time, the network is slow."
+        ),
+    ),
+    answers=frozenset({"communication-bound"}),
+    explains=frozenset({"step_variability"}),
+)
+
+
+# -- the collectives of a device --------------------------------------------------------------------
+
+_BYTES: Final = {
+    **dict.fromkeys(("Double", "Long", "float64", "int64", "ComplexFloat"), 8),
+    **dict.fromkeys(("Float", "Int", "float32", "int32"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short", "float16", "bfloat16", "int16"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool", "byte", "uint8", "int8", "bool"), 1),
+}
+"""Bytes of one element, by the type as PyTorch and NCCL write it."""
+
+
+def _collectives(scope: Scope, device: int) -> pl.DataFrame:
+    """The communication of a device by start, with what was recorded of it.
+
+    Beside the columns of the scope's activities: `sent`, the bytes that this rank puts in, and `what`, the recorded kind, group,
+    elements and type of the collective as a text; null where the profile did not record them.
+    """
+    rows = scope.activities.filter((pl.col("class") == "communication") & (pl.col("device_id") == device))
+    recorded = scope.trace.collectives
+    if recorded is None or not recorded.height:
+        nothing = (pl.lit(None, dtype=pl.Int64).alias("sent"), pl.lit(None, dtype=pl.String).alias("what"))
+        return rows.with_columns(*nothing).sort("start", "activity_id")
+    size = pl.col("dtype").cast(pl.String).replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
+    text = [
+        pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
+    ]
+    known = pl.col("elements_in").is_not_null()
+    of_span = (
+        recorded.filter(pl.col("span_id").is_not_null())
+        .unique("span_id", keep="none")
+        .select(
+            pl.col("span_id").alias("op_id"),
+            (pl.col("elements_in") * size).alias("sent"),
+            pl.when(known).then(pl.concat_str(text, separator=" ", ignore_nulls=True)).alias("what"),
+        )
+    )
+    # An operator that starts several collectives says nothing about a single one.
+    alone = pl.col("activity_id").len().over("op_id") == 1
+    return (
+        rows.join(of_span, on="op_id", how="left", maintain_order="left")
+        .with_columns(pl.when(alone).then(name).alias(name) for name in ("sent", "what"))
+        .sort("start", "activity_id")
+    )
+
+
+def _waits(scope: Scope, device: int) -> pl.DataFrame | None:
+    """Equal collectives of a device that take very different times; None if there are none.
+
+    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `duration`, and `exposed_wait`: what each takes more than the shortest
+    of its equals, at most the time in which no computation runs beside it, in ns.
+    """
+    return scope.once(("collective_waits", device), lambda: _waits_of(scope, device))
+
+
+def _waits_of(scope: Scope, device: int) -> pl.DataFrame | None:
+    rows = _collectives(scope, device)
+    if rows["what"].is_not_null().all():
+        rows = rows.with_columns(
+            pl.lit(value=True).alias("recorded"),
+            pl.concat_str(pl.col("name").cast(pl.String), "what").alias("key"),
+        )
+    else:
+        keys = _places(scope, rows)
+        if keys is None:
+            return None
+        rows = rows.with_columns(pl.lit(value=False).alias("recorded"), keys.alias("key"))
+    shortest, longest = (getattr(pl.col("duration"), which)().over("key") for which in ("min", "max"))
+    unequal = (pl.len().over("key") >= LEAST_EQUAL) & (longest >= UNEQUAL * shortest) & (shortest > 0)
+    rows = rows.filter(unequal)
+    if not rows.height:
+        return None
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    hidden = scope.intervals(device, "compute").coverage(start, end)
+    longer = pl.col("duration") - pl.col("duration").min().over("key")
+    wait = pl.min_horizontal(longer, pl.col("duration") - pl.Series(hidden))
+    return rows.select("key", "recorded", "name", "duration", wait.alias("exposed_wait"))
+
+
+def _places(scope: Scope, rows: pl.DataFrame) -> pl.Series | None:
+    """The name of each collective with its number among those of its step; None unless all steps have the same names."""
+    if scope.window != "steps" or scope.steps.height < LEAST_EQUAL or not rows.height:
+        return None
+    name = pl.col("name").cast(pl.String)
+    number = pl.int_range(pl.len()).over("step", "name")
+    keys = rows.with_columns(pl.format("{} {}", name, number).alias("key"))
+    same = keys.group_by("key").len()["len"] == scope.steps.height
+    return keys["key"] if same.all() else None
+
+
+def _exposed(scope: Scope, device: int, rows: pl.DataFrame) -> int:
+    """The time in ns in which these activities of a device run, and none of its computation."""
+    region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end)
+    return (region - scope.intervals(device, "compute")).measure

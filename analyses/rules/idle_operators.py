@@ -1,0 +1,172 @@
+"""Rules about the time outside operators, for runs without a device."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution.span_places import StackModel
+from tracekit.analyses.idle import Idle
+from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import VALUE_OPERATOR
+from tracekit.facts.stack_names import PHASES
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.spans import Int64Array, take
+from tracekit.trace import Trace
+
+__all__ = ["SHORT_OPERATORS", "VALUE_READS"]
+
+# -- short_operators --------------------------------------------------------------------------------
+
+SHORT_NS: Final = 20 * NS_PER_US
+"""To dispatch an operator takes some µs, twice as much while a profiler records it."""
+NEAR_NS: Final = 100 * NS_PER_US
+"""Python that only calls the next operator takes some µs, a few tens with stacks recorded; more is work of its own."""
+LEAST_PART: Final = 0.5
+"""Short operators are the pattern when half of the operators' time goes to them."""
+SHORT_OPERATORS_LEAST_SHARE: Final = 0.4
+"""Below two fifths of the window, other things matter more."""
+LEAST_COUNT: Final = 100
+"""Fewer are no pattern."""
+
+
+def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
+    """Without a device: the operators are so short that most time goes to starting them.
+
+    The rule looks at outermost operators whose median duration by name is below `SHORT_NS`, except operators that read a
+    value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
+    `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
+
+    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
+    """
+    if not scope.activities.height:
+        return None
+    operators = _outermost(scope)
+    # By name: one call that the system interrupts for long does not make an operator a long one.
+    short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
+    inside, all_ = int(short["duration"].sum()), int(operators["duration"].sum())
+    if short.height < LEAST_COUNT or inside < LEAST_PART * all_:
+        return None
+    near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
+    between = caused_idle(scope, "python", wanted=near)
+    at_stake = bounded(inside + between.ns, scope)
+    if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
+        return None
+    names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
+    name, count, _ = names.row(-1)
+    return Evidence(
+        title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time",
+        text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
+        f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
+        f"{format_ns(between.ns)}{between.where}.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _outermost(scope: Scope) -> pl.DataFrame:
+    """The outermost operators of the scope, without those that read a value or load data: `name`, `duration`."""
+    model = attribution(scope).model
+    stack = model.stack
+    above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
+    above[stack.named(VALUE_OPERATOR, "op")] = 0
+    rows = scope.host("op", columns=["span_id", "name", "duration"]).with_columns(
+        pl.col("name").cast(pl.String)
+    )
+    rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
+    phase = model.places(rows["span_id"].to_numpy()).phase
+    return rows.filter(pl.Series(phase != PHASES.index("data")))
+
+
+SHORT_OPERATORS = Rule(
+    id="short_operators",
+    analysis="idle",
+    evidence=short_operators,
+    runs="processor",
+    advice=Advice(
+        "Do more work in each operator: batch or vectorise the loop.\n"
+        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[!compiled] torch.compile fuses elementwise operators.",
+        plain=("Do more work in each call: batch or vectorise the loop, and fuse elementwise operations."),
+        flags=("--compile",),
+    ),
+    pattern="tiny operators and the Python code between them",
+)
+
+
+# -- value_reads ------------------------------------------------------------------------------------
+
+LEAST_A_STEP: Final = 1
+"""One wait in every step keeps the host from running ahead."""
+VALUE_READS_LEAST_SHARE: Final = 0.01
+"""Below a hundredth of the window the time on the processors says nothing about that on a device."""
+
+
+def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
+    """Without a device: Python reads values out of tensors. On a device, such a read waits for all queued work.
+
+    The rule counts the outermost calls of `aten::item` and similar operators (`.item()`, `float(tensor)`, `if tensor:`) in
+    the steps. It leaves out calls of the optimizer, whose step counters are in host memory anyway. At stake is the time of
+    the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
+    occur only on a device.
+
+    Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer.
+    """
+    trace = scope.trace
+    model = attribution(scope).model
+    reads = _reads(scope, model)
+    steps = max(scope.steps.height if scope.window == "steps" else 1, 1)
+    if reads.size < LEAST_A_STEP * steps:
+        return None
+    stack = model.stack
+    spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
+    a_step = reads.size / steps
+    return Evidence(
+        title=f"Python reads values of tensors (.item()) {times(round(a_step))} a step",
+        text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
+        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
+        "until all queued work is done.",
+        ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
+        severity=by_share(spent, scope.duration),
+    )
+
+
+def _reads(scope: Scope, model: StackModel) -> Int64Array:
+    stack = model.stack
+    value = stack.named(VALUE_OPERATOR, "op")
+    outer = value & (stack.nesting.nearest_ancestor(value, include_self=False) < 0)
+    rows = scope.host("op", columns=["span_id"])["span_id"].to_numpy()
+    rows = rows[outer[rows]]
+    phase = model.places(rows).phase
+    chosen: Int64Array = rows[(phase != PHASES.index("optimizer")) & (phase != PHASES.index("data"))]
+    return chosen
+
+
+def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
+    """The line of code with the most reads, if stacks were recorded; else the layer."""
+    names = model.stack.frame["name"].cast(pl.String)
+    frames = take(span_causes(trace, model).frame, reads)
+    if (frames >= 0).any():
+        return f", most often in {names.gather(frames[frames >= 0]).mode().sort()[0]}"
+    layers = model.places(reads).layer
+    if (layers >= 0).any():
+        table = model.layers.table["path"]
+        return f", most often in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
+    return ""
+
+
+VALUE_READS = Rule(
+    id="value_reads",
+    analysis="idle",
+    evidence=value_reads,
+    runs="processor",
+    advice=Advice(
+        "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
+        "conditions on tensors by torch.where."
+    ),
+    pattern="reads of tensor values (.item() and similar calls)",
+)

@@ -1,0 +1,271 @@
+"""Rules about steps that differ from the others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.span_causes import user_frames
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.steps import Steps
+from tracekit.analyses.traits import traits
+from tracekit.facts.stack_names import NOT_A_LAYER
+from tracekit.facts.units import format_count, format_ns
+from tracekit.names import short_frame
+from tracekit.spans import Int64Array
+
+__all__ = ["STEP_VARIABILITY"]
+
+# -- step_variability -------------------------------------------------------------------------------
+
+STEP_VARIABILITY_LEAST_STEPS: Final = 4
+"""Among three steps, nobody can say which one is unusual."""
+MOST_VARIATION: Final = 0.10
+"""A quiet machine repeats a step within a few percent."""
+MAIN_PART: Final = 0.5
+WORK: Final = "work"
+_MOST_PLACED: Final = 20
+"""The slow steps in which the place of the cause is looked up."""
+
+MORE_KERNELS: Final = 1.02
+"""Steps that repeat each other run the same number of kernels, give or take a few of the libraries' choice."""
+EVALUATION_PART: Final = 0.8
+"""If this part of the additional work is neither backward nor the optimizer's, the step does something beside training."""
+
+OTHER_SIZES: Final = 0.1
+"""Not every kernel has a larger grid for larger inputs; if some have, the inputs are larger."""
+
+_DEVICE: Final = "work of the device"
+_EVALUATION: Final = r"(?i)eval|valid|test"
+
+
+def step_variability(scope: Scope, result: Steps) -> Evidence | None:
+    """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
+
+    The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
+    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`); without a
+    device, the operators and the time outside them. At stake is what the largest of these takes more in the slow steps than
+    in a median one. If that is work of the device, the rule looks at where it was launched. Work in the optimizer and in
+    collectives that other steps do not have (accumulated gradients), and kernels with other grids or shapes than in the other
+    steps (inputs of another size), are no fault.
+
+    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
+    `MOST_VARIATION`, and half of the difference or more has one cause.
+    """
+    table = result.table
+    if table.height < STEP_VARIABILITY_LEAST_STEPS or scope.window != "steps":
+        return None
+    median = float(str(table["span_ns"].median()))
+    slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
+    if not slow.height or slow.height > table.height / 2:
+        return None
+    parts = _parts_of_steps(scope, table)
+    numbers = slow["step"].to_list()
+    more = {
+        what: sum(
+            int(ns) - round(float(np.median(row))) for ns in row[table["step"].is_in(numbers).to_numpy()]
+        )
+        for what, row in parts.items()
+    }
+    what, at_stake = max(more.items(), key=lambda item: item[1])
+    excess = int((slow["span_ns"] - median).sum())
+    if at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
+        return None
+    cause = _work(scope, numbers, at_stake) if what == WORK else _waiting(scope, what, slow)
+    if cause is None:
+        return None
+    listed = ", ".join(
+        f"{row[0]} {format_ns(row[1])}" for row in slow.select("name", "span_ns").head(3).rows()
+    )
+    return Evidence(
+        title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
+        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
+        f"{format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {listed}.",
+        ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
+        advice=cause.advice,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster."""
+
+    reason: str
+    place: str = ""
+    advice: Advice | None = None
+    sure: bool = True
+
+
+def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
+    """Idle time, with the place where the host was late in the slow steps."""
+    spans = slow.head(_MOST_PLACED).select("span_start", "span_ns").rows()
+    inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
+    return _Cause(cause_name(cause), caused_idle(scope, cause, wanted=pl.any_horizontal(inside)).where)
+
+
+# -- more work in some steps ------------------------------------------------------------------------
+
+
+def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
+    """Why the device works longer in these steps, by `more` ns in all; None if that is no fault."""
+    if scope.on_cpu:
+        return _Cause("operators")
+    rows = _with_shapes(attributed(scope), scope).with_columns(pl.col("step").is_in(slow).alias("slow"))
+    phases = _more_by_phase(rows, len(slow), scope.steps.height)
+    # Collectives and updates that the other steps do not have: gradients are accumulated over several steps.
+    rare = phases.filter((pl.col("more_rows") > 0) & pl.col("phase").is_in(["optimizer", "communication"]))
+    if int(rare["more_ns"].sum()) >= MAIN_PART * more:
+        return None
+    place = _only_in(scope, rows, slow, more)
+    if place is not None:
+        steps = "this step runs" if len(slow) == 1 else "these steps run"
+        advice = _LESS_EVALUATION if re.search(_EVALUATION, place) else None
+        return _Cause(_DEVICE, f", launched in {place}, which only {steps}", advice)
+    of_phase = dict(phases.select("phase", "more_ns").rows())
+    if of_phase.get("communication", 0) >= MAIN_PART * more:
+        return _Cause("collectives", "", _RANKS)
+    updating = of_phase.get("backward", 0) + of_phase.get("optimizer", 0)
+    added = sum(of_phase.values()) - updating
+    if "training" in traits(scope) and added >= EVALUATION_PART * more and _added(rows):
+        where = (
+            ", in addition to what the other steps run; the backward pass and the optimizer take no longer"
+        )
+        return _Cause(_DEVICE, where, _LESS_EVALUATION)
+    return _kernels(rows, more)
+
+
+def _added(rows: pl.DataFrame) -> bool:
+    """Whether slow steps run more kernels than the others."""
+    count, usual = _counts(rows)
+    return count > MORE_KERNELS * usual
+
+
+def _counts(rows: pl.DataFrame) -> tuple[float, float]:
+    """How many activities a slow step has, and one of the others, on average."""
+    parts = rows.filter("slow"), rows.filter(~pl.col("slow"))
+    count, usual = (part.height / max(part["step"].n_unique(), 1) for part in parts)
+    return count, usual
+
+
+def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
+    """Why the kernels of slow steps take longer, by `more` ns in all; None if their inputs have another size."""
+    slow, others = rows.filter("slow"), rows.filter(~pl.col("slow"))
+    sized = bool(rows["sized"].any())
+    new = slow.filter(~pl.col("like").is_in(others["like"].unique().implode()))
+    added = _added(rows)
+    if sized and int(new["duration"].sum()) >= (MAIN_PART if added else OTHER_SIZES) * more:
+        return None
+    if added:
+        count, usual = _counts(rows)
+        return _Cause(
+            _DEVICE,
+            f" ({format_count(round(count))} activities a step instead of {format_count(round(usual))})",
+        )
+    if sized:
+        where = ", with the same grids and recorded shapes as in the other steps"
+        return _Cause("kernels that take longer", where, _SLOWER)
+    unknown = "; the trace holds neither grids nor shapes, so the inputs may be larger there"
+    return _Cause(_DEVICE, unknown, sure=False)
+
+
+def _with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """The activities with `like`, equal for the same kernel on inputs of the same size, and `sized`, whether that size is known."""
+    shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
+    joined = rows.join(shapes, on="op_id", how="left", maintain_order="left")
+    text = [pl.col(name).cast(pl.String) for name in ("name", "grid", "block", "shapes", "bytes")]
+    sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
+    return joined.with_columns(
+        pl.concat_str(text, separator=" ", ignore_nulls=True).hash().alias("like"), sized.alias("sized")
+    )
+
+
+def _more_by_phase(rows: pl.DataFrame, slow: int, steps: int) -> pl.DataFrame:
+    """By `phase`: `more_ns` and `more_rows`, what all slow steps have more than as many of the others on average."""
+    ratio = slow / max(steps - slow, 1)
+    mine = pl.col("slow")
+    return rows.group_by(pl.col("phase").cast(pl.String)).agg(
+        (pl.col("duration").filter(mine).sum() - ratio * pl.col("duration").filter(~mine).sum()).alias(
+            "more_ns"
+        ),
+        (mine.sum() - ratio * (~mine).sum()).alias("more_rows"),
+    )
+
+
+def _only_in(scope: Scope, rows: pl.DataFrame, slow: list[int], more: int) -> str | None:
+    """The innermost range, or frame of the user's code, that only the slow steps have and that launched most of the additional work."""
+    stack = attribution(scope).model.stack
+    wanted = (stack.of_kind("annotation") & ~stack.named(NOT_A_LAYER, "annotation")) | user_frames(stack)
+    spans = stack.frame.select(
+        pl.col("name").cast(pl.String), "start", (pl.col("start") + pl.col("duration")).alias("end")
+    ).filter(pl.Series(wanted))
+    # A range named after the number of its step is in every step.
+    spans = spans.with_columns(pl.col("name").str.replace_all(r"\d+", "#").alias("pooled"))
+    starts, steps = scope.steps["start"].to_numpy(), scope.steps["step"].to_numpy()
+    index = np.searchsorted(starts, spans["start"].to_numpy(), side="right") - 1
+    spans = spans.with_columns(pl.Series("step", steps[np.maximum(index, 0)])).filter(pl.Series(index >= 0))
+    in_slow = pl.col("step").is_in(slow)
+    only = spans.filter(in_slow.all().over("pooled"))
+    calls = stack.start[rows.filter("slow")["launch_id"].drop_nulls().to_numpy()]
+    work = rows.filter(pl.col("slow") & pl.col("launch_id").is_not_null())["duration"].to_numpy()
+    order = np.argsort(calls, kind="stable")
+    until = np.concatenate([[0], np.cumsum(work[order])])
+    low, high = (np.searchsorted(calls[order], only[edge].to_numpy()) for edge in ("start", "end"))
+    held = only.with_columns(
+        pl.Series("work", until[high] - until[low]), (pl.col("end") - pl.col("start")).alias("length")
+    )
+    sums = held.group_by("name").agg(pl.col("work").sum(), pl.col("length").sum())
+    sums = sums.filter(pl.col("work") >= MAIN_PART * more).sort("length", "name")
+    return short_frame(sums["name"][0]) if sums.height else None
+
+
+def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
+    """What each step consists of, in ns: `WORK`, and the idle time of the busiest device by cause."""
+    device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
+    start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
+    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device)
+    step = np.searchsorted(start, pieces["start"].to_numpy(), side="right") - 1
+    parts = {WORK: scope.intervals(device).coverage(start, start + length)}
+    for cause in pieces["cause"].unique().cast(pl.String).to_list():
+        mine = (pieces["cause"].cast(pl.String) == cause).to_numpy() & (step >= 0)
+        sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
+        parts[cause] = sums.astype(np.int64)
+    return parts
+
+
+def _slow(steps: int) -> str:
+    return "is slow" if steps == 1 else "are slow"
+
+
+_LESS_EVALUATION: Final = Advice(
+    "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave "
+    "these steps out where you compare the times of steps (--step)."
+)
+_RANKS: Final = Advice("Compare the ranks at these steps: another rank may have come late.")
+_SLOWER: Final = Advice(
+    "Look for what slows the device at these times: its clock (nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or "
+    "heat), other programs on it, or copies and collectives beside the kernels."
+)
+
+STEP_VARIABILITY = Rule(
+    id="step_variability",
+    analysis="steps",
+    evidence=step_variability,
+    advice=Advice(
+        "Compare a slow step with a median one (--step).\n"
+        "[training] Usual causes are data loading, evaluation, checkpoints, logging, garbage collection and changing input "
+        "shapes.\n"
+        "[!training] Usual causes are logging, garbage collection and changing input shapes.",
+        plain=(
+            "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
+            "other processes on the machine and inputs of changing size."
+        ),
+    ),
+)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from planted import MS, US, Planted, finding
+
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA
+
+NAME = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)"
+
+
+def planted(count: int, ns: int, *, hidden: bool = False) -> Planted:
+    """Computation of 5 ms, and beside or after it collectives of the same length."""
+    made = Planted()
+    made.activity("compute", 0, 5 * MS)
+    for number in range(count):
+        made.span("op", "record_param_comms", number * 10 * US, number * 10 * US + 9 * US)
+        at = number * ns + (0 if hidden else 5 * MS)
+        made.activity(NAME, at, ns, stream=20, launch=number * 10 * US + 2 * US)
+    return made
+
+
+def test_fires_on_many_short_ones() -> None:
+    found = finding(planted(50, 20 * US).trace(), "breakdown", "small_collectives")
+    assert found is not None
+    assert found.title == ("There are 50 short collectives, which run alone for 16.7 % of the time")
+    assert (
+        found.evidence
+        == "They take 20.0 µs each on average and 1.00 ms in all; for 1.00 ms of that no computation runs."
+    )
+    assert (found.ns_at_stake, found.severity) == (MS, "warning")
+    assert "larger collectives" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("span", "word"),
+    [
+        ("DistributedDataParallel.forward", "raise bucket_cap_mb"),
+        ("FSDP::pre_forward (layer.0)", "Shard larger parts"),
+        ("Optimizer.step#SGD.step", "flatten them into one tensor"),
+    ],
+)
+def test_the_advice_fits_the_program(span: str, word: str) -> None:
+    made = planted(50, 20 * US)
+    made.span("annotation", span, 0, 10 * US)
+    found = finding(made.trace(), "breakdown", "small_collectives")
+    assert found is not None
+    assert word in found.advice
+
+
+def test_gives_their_size_if_it_was_recorded() -> None:
+    trace = planted(50, 20 * US).trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame({"span_id": spans, "name": "allreduce", "elements_in": 1000, "dtype": "BFloat16"})
+    recorded = replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+    found = finding(recorded, "breakdown", "small_collectives")
+    assert found is not None
+    assert found.evidence.endswith("A rank puts 2.00 kB into each on average.")
+
+
+def test_silent_on_few_long_and_hidden_ones() -> None:
+    assert finding(planted(19, 90 * US).trace(), "breakdown", "small_collectives") is None
+    assert finding(planted(50, 100 * US).trace(), "breakdown", "small_collectives") is None
+    assert finding(planted(50, 20 * US, hidden=True).trace(), "breakdown", "small_collectives") is None

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+from planted import MS, US, Planted, finding
+
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA, Trace
+
+NAME = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)"
+
+
+def planted(*times: int, steps: bool = True, compute: int = 0) -> Planted:
+    """Steps of 10 ms with 5 ms of computation and a collective of each of these times (µs), with so much computation beside it."""
+    made = Planted()
+    for number, time in enumerate(times):
+        start = number * 10 * MS
+        if steps:
+            made.step(number, start, start + 10 * MS)
+        made.activity("compute", start, 5 * MS, launch=start)
+        made.span("op", "record_param_comms", start + MS, start + 2 * MS)
+        made.activity(NAME, start + 5 * MS, time * US, stream=20, launch=start + MS + US)
+        if compute:
+            made.activity("compute", start + 5 * MS, compute, launch=start + 3 * MS)
+    return made
+
+
+def sized(trace: Trace, *elements: int) -> Trace:
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame(
+        {"span_id": spans, "name": "allreduce", "elements_in": list(elements), "dtype": "Float"}
+    )
+    return replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+
+
+def test_fires_on_the_same_collective_of_each_step() -> None:
+    found = finding(planted(500, 2500, 500, 1500).trace(), "breakdown", "unequal_collectives")
+    assert found is not None
+    assert found.ns_at_stake == 3 * MS
+    assert found.title == (
+        "Equal collectives take 500 µs to 2.50 ms; 7.5 % of the time may be a wait for slower ranks"
+    )
+    assert (
+        "4 times ncclDevKernel_AllReduce_Sum_bf16_RING_LL at the same place in their steps" in found.evidence
+    )
+    assert "(1 : 5.0)" in found.evidence
+    assert "does not show whether another rank came late or the network was slow" in found.evidence
+    assert "Compare the ranks" in found.advice
+
+
+def test_what_waits_is_not_at_stake_for_overlap() -> None:
+    made = planted(1000, 5000, 1000, 5000).trace()
+    assert finding(made, "breakdown", "unequal_collectives").ns_at_stake == 8 * MS  # type: ignore[union-attr]
+    assert finding(made, "breakdown", "exposed_communication").ns_at_stake == 4 * MS  # type: ignore[union-attr]
+
+
+def test_recorded_sizes_tell_which_are_equal() -> None:
+    made = planted(500, 2500, 500, 2500).trace()
+    assert finding(sized(made, 10, 50, 10, 50), "breakdown", "unequal_collectives") is None
+    found = finding(sized(made, 10, 10, 10, 10), "breakdown", "unequal_collectives")
+    assert found is not None
+    assert "of the same size take between" in found.evidence
+
+
+def test_silent_without_steps_and_sizes() -> None:
+    assert (
+        finding(planted(500, 2500, 500, 2500, steps=False).trace(), "breakdown", "unequal_collectives")
+        is None
+    )
+
+
+def test_silent_if_computation_hides_them_or_they_hardly_differ() -> None:
+    made = planted(500, 2500, 500, 2500, compute=4 * MS)
+    assert finding(made.trace(), "breakdown", "unequal_collectives") is None
+    assert finding(planted(2000, 4000, 2000, 4000).trace(), "breakdown", "unequal_collectives") is None
