@@ -39,7 +39,7 @@ _PARTS_OF_STEP: Final = {
     "<backward>": "the backward pass",
     "<optimizer>": "the optimizer",
     "<gradient reduction>": "the reduction of gradients",
-    "<buffer synchronisation>": "the synchronisation of its buffers",
+    "<buffer synchronisation>": "DistributedDataParallel's synchronisation of buffers",
     "<FSDP>": "the hooks of FSDP",
 }
 """What stands for work in no layer."""
