@@ -4,18 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from runs import ADD, GEMM, MS, NCCL, US, Compiled, Inference, Run, Serving, Training
+from fault_parts import (
+    Parts,
+    allocator,
+    conversions,
+    copying,
+    dependency,
+    eager_attention,
+    early,
+    empty_cache,
+    evaluation,
+    exposed,
+    full_memory,
+    graph_breaks,
+    guards,
+    item,
+    late_gradients,
+    loading,
+    once,
+    other_thread,
+    recompilation,
+    slow,
+    small_copies,
+    small_kernels,
+    throttling,
+    tiny_collectives,
+    uneven_ranks,
+    unfused_optimizer,
+    waits,
+)
+from runs import Compiled, Inference, Serving, Training
 
 __all__ = ["FAULTS", "Fault"]
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 SEVERAL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
-
-Parts = dict[str, Any]
-"""What is changed in a network: methods and fields."""
 
 
 @dataclass(frozen=True)
@@ -35,349 +60,6 @@ class Fault:
     """It shows only in a comparison of steps, or of the same place in several steps."""
     compares: bool = False
     """It is the difference of steps, and their pace differs by 3 % in runs with noise."""
-
-
-def slow(ns: int, *spans: tuple[str, str]) -> Parts:
-    """The host is busy in these spans after each step, when the device has nothing left to do."""
-
-    def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        run.planted += run.host_work(ns, *spans)
-
-    return {"after": after}
-
-
-def early(ns: int, *spans: tuple[str, str]) -> Parts:
-    """The same before each step."""
-
-    def before(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        run.planted += run.host_work(ns, *spans)
-
-    return {"before": before}
-
-
-def once(ns: int, *spans: tuple[str, str]) -> Parts:
-    """The same after one step, for as long as after all of them together."""
-
-    def after(network: Any, run: Run, number: int) -> None:
-        if number == 3:
-            slow(ns * network.steps, *spans)["after"](network, run, number)
-
-    return {"after": after}
-
-
-def loading(name: str) -> Callable[[int, float], Parts]:
-    def make(ns: int, _share: float) -> Parts:
-        def load(network: Any, run: Run, number: int) -> None:
-            run.wait()
-            run.planted += run.host_work(ns, ("annotation", name))
-            network.copy(run, number)
-
-        return {"load": load}
-
-    return make
-
-
-def copying(direction: str, *, blocks: bool) -> Callable[[int, float], Parts]:
-    def make(ns: int, _share: float) -> Parts:
-        def copy(_network: Any, run: Run, _number: int) -> None:
-            run.planted += run.transfer(direction, ns, blocks=blocks)
-
-        return {"copy": copy}
-
-    return make
-
-
-def small_copies(ns: int, _share: float) -> Parts:
-    """Many small tensors are copied one by one: the device waits for each call, and copies it."""
-
-    def copy(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        for _ in range(ns // (20 * US)):
-            start = max(run.clock + 4 * US, run.free.get(7, 0))
-            run.copy("HtoD (Pinned -> Device)", start, 16 * US, 4096, launch=run.clock)
-            run.free[7] = start + 16 * US
-            run.planted += 16 * US
-            run.clock += 16 * US
-
-    return {"copy": copy}
-
-
-def small_kernels(ns: int, _share: float) -> Parts:
-    def before(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        for _ in range(ns // (10 * US)):
-            run.op("aten::add", ADD, 2 * US)
-
-    return {"before": before}
-
-
-def unfused_optimizer(ns: int, _share: float) -> Parts:
-    def optimizer(_network: Any, run: Run) -> None:
-        with run.within("annotation", "Optimizer.step#Adam.step"):
-            for name in ("aten::mul_", "aten::add_", "aten::addcdiv_"):
-                for _ in range(ns // (36 * US)):
-                    run.planted += run.op(name, ADD, 12 * US)
-
-    return {"optimizer": optimizer}
-
-
-def eager_attention(ns: int, _share: float) -> Parts:
-    def attention(network: Any, run: Run) -> None:
-        run.op("aten::bmm", GEMM, 100 * US)
-        run.planted += run.op("aten::softmax", SOFTMAX, ns // network.layers)
-        run.op("aten::bmm", GEMM, 100 * US)
-
-    return {"attention": attention}
-
-
-def conversions(ns: int, _share: float) -> Parts:
-    def layer(network: Any, run: Run) -> None:
-        each = ns // network.layers // 2
-        for name in ("nchwToNhwcKernel", "", "nhwcToNchwKernel"):
-            kernel = f"void cudnn::ops::{name}<__half, __half, float>(int)"
-            fprop = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
-            took = run.op("aten::cudnn_convolution", kernel if name else fprop, each if name else 980 * US)
-            run.planted += took if name else 0
-
-    return {"layer": layer}
-
-
-def item(_ns: int, share: float) -> Parts:
-    """The loss is read after each of many layers."""
-
-    def layer(_network: Any, run: Run) -> None:
-        run.op("aten::mm", GEMM, round(25 * US * (1 - share) / share))
-        with run.within("op", "aten::item"), run.within("op", "aten::_local_scalar_dense"):
-            run.transfer("DtoH (Device -> Pageable)", 2 * US)
-            run.wait()
-
-    return {"layer": layer, "layers": 200, "backward": lambda *_: None}
-
-
-def waits(ns: int, _share: float) -> Parts:
-    """The time of each part is taken: the host waits, and then computes for 200 µs."""
-
-    def before(_network: Any, run: Run, _number: int) -> None:
-        for _ in range(ns // (200 * US)):
-            run.op("aten::mm", GEMM, 50 * US)
-            run.wait("cudaDeviceSynchronize")
-            run.host_work(200 * US)
-
-    return {"before": before}
-
-
-def allocator(ns: int, _share: float) -> Parts:
-    def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        for _ in range(4):
-            with run.within("op", "aten::empty"):
-                took = run.about(ns // 4)
-                run.call("cudaMalloc", run.clock, took, run.thread)
-                run.clock += took
-                run.planted += took
-
-    return {"after": after}
-
-
-def full_memory(ns: int, _share: float) -> Parts:
-    """The allocator holds nearly all of the memory, gives cached blocks back and asks again."""
-
-    def before(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        for call in ("cudaFree", "cudaFree", "cudaMalloc"):
-            with run.within("op", "aten::empty"):
-                took = run.about(ns // 3)
-                run.call(call, run.clock, took, run.thread)
-                run.clock += took
-                run.planted += took
-        row = {"process_id": 1, "thread_id": 1, "device_id": 0, "address": 64, "bytes": 1 << 20}
-        run.memory.append(
-            {**row, "start": run.clock, "allocated": 36_500_000_000, "reserved": 39_000_000_000}
-        )
-
-    return {"before": before}
-
-
-def empty_cache(ns: int, _share: float) -> Parts:
-    def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        with (
-            run.within("python", "train.py(44): step"),
-            run.within("python", "torch/cuda/memory.py(222): empty_cache"),
-        ):
-            for call in ("cudaFree", "cudaFree"):
-                took = run.about(ns // 2)
-                run.call(call, run.clock, took, run.thread)
-                run.clock += took
-                run.planted += took
-
-    return {"after": after}
-
-
-def exposed(ns: int, _share: float) -> Parts:
-    def optimizer(_network: Any, run: Run) -> None:
-        with run.within("annotation", "nccl:all_reduce"):
-            run.planted += run.launch(NCCL, ns)
-        Training.optimizer(_network, run)
-
-    return {"optimizer": optimizer}
-
-
-def late_gradients(ns: int, _share: float) -> Parts:
-    """The gradients are reduced on a stream of their own, all at the end, and the optimizer waits for them."""
-
-    def optimizer(network: Any, run: Run) -> None:
-        begin = run.free[20] = max(run.free[7], run.clock)
-        for _ in range(4):
-            with run.within("annotation", "nccl:all_reduce"):
-                run.launch(NCCL, ns // 4, stream=20)
-        run.planted += run.free[20] - begin
-        run.free[7] = run.free[20]
-        Training.optimizer(network, run)
-
-    return {"optimizer": optimizer}
-
-
-def tiny_collectives(ns: int, _share: float) -> Parts:
-    def optimizer(_network: Any, run: Run) -> None:
-        for _ in range(ns // (20 * US)):
-            with run.within("annotation", "nccl:all_reduce"):
-                run.planted += run.launch(NCCL, 20 * US)
-        Training.optimizer(_network, run)
-
-    return {"optimizer": optimizer}
-
-
-def uneven_ranks(ns: int, _share: float) -> Parts:
-    """Another rank comes late by a different time in each step."""
-    late = (0.0, 1.4, 0.6, 1.9, 1.0, 1.1)
-
-    def optimizer(network: Any, run: Run) -> None:
-        network.done = getattr(network, "done", -1) + 1
-        waited = round(ns * late[network.done % len(late)])
-        with run.within("annotation", "nccl:all_reduce"):
-            took = run.launch(NCCL, 300 * US + waited)
-        run.planted += took - 300 * US
-        Training.optimizer(network, run)
-
-    return {"optimizer": optimizer}
-
-
-def dependency(direction: str, *, events: bool) -> Callable[[int, float], Parts]:
-    """Each layer waits for a copy on another stream."""
-
-    def make(ns: int, _share: float) -> Parts:
-        def layer(network: Any, run: Run) -> None:
-            # The copy begins when the layer before is done: an event orders it.
-            run.free[20] = max(run.free.get(7, 0), run.clock)
-            copied = run.transfer(direction, ns // network.layers, stream=20)
-            if events:
-                row = {"name": "Stream Wait Event", "device_id": 0, "stream_id": 7, "wait_on_stream": 20}
-                run.syncs.append({**row, "start": run.clock, "duration": 0})
-            run.clock += 6 * US
-            run.free[7] = run.free[20]
-            run.planted += copied
-            type(network).__mro__[1].layer(network, run)
-
-        return {"layer": layer}
-
-    return make
-
-
-def recompilation(ns: int, _share: float) -> Parts:
-    def before(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        run.host_work(20 * US, ("op", "TorchDynamo Cache Lookup"))
-        run.planted += run.host_work(ns, ("op", "dynamo"), ("op", "entire_frame_compile"))
-
-    return {"before": before}
-
-
-def guards(ns: int, _share: float) -> Parts:
-    return early(ns, ("op", "TorchDynamo Cache Lookup"))
-
-
-def graph_breaks(ns: int, _share: float) -> Parts:
-    """A compiled forward leaves its graph three times; the device has nothing to do meanwhile."""
-
-    def region(network: Any, run: Run, number: int, left: int) -> None:
-        run.host_work(20 * US, ("op", "TorchDynamo Cache Lookup"))
-        with run.within("op", f"Torch-Compiled Region: {number}/0"):
-            with run.within("op", f"## Call CompiledFxGraph f{number} ##"):
-                for _ in range(network.layers // 4):
-                    run.launch("triton_poi_fused_add_mul_0", 150 * US)
-                    run.launch(GEMM, 800 * US)
-            if left:
-                run.wait()
-                run.planted += run.host_work(ns // 3, ("python", "model.py(90): forward"))
-                region(network, run, number + 1, left - 1)
-
-    return {"forward": lambda network, run: region(network, run, 0, 3)}
-
-
-def evaluation(*spans: tuple[str, str]) -> Callable[[int, float], Parts]:
-    """One step evaluates the model as well, in these spans."""
-
-    def make(ns: int, _share: float) -> Parts:
-        def after(network: Any, run: Run, number: int) -> None:
-            if number != 3:
-                return
-            start = run.clock
-            until = run.planted + ns * network.steps
-            while run.planted < until:
-                for name, kernel, took in (("aten::mm", GEMM, 400), ("aten::mm", GEMM, 420)):
-                    run.planted += run.op(name, kernel, took * US)
-            for kind, name in spans:
-                run.span(kind, name, start, run.clock, run.thread)
-
-        return {"after": after}
-
-    return make
-
-
-def other_thread(ns: int, _share: float) -> Parts:
-    """While the host launches the first kernels of a step, another thread takes the interpreter's lock several times."""
-
-    def before(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
-        with run.within("python", "train.py(20): step"):
-            turns = max(1, ns // (5 * MS))
-            for _ in range(turns):
-                run.op("aten::add", ADD, 2 * US)
-                pause, at = run.about(ns // turns), run.clock
-                run.span("python", "metrics.py(30): update", at, at + pause, 2)
-                for part in range(at, at + pause - 200 * US, 200 * US):
-                    run.span("python", "<built-in method append of list object>", part, part + 150 * US, 2)
-                run.clock += pause
-                run.planted += pause
-
-    return {"before": before}
-
-
-def throttling(ns: int, _share: float) -> Parts:
-    """From the fourth step on the clock is lower, and every kernel takes longer."""
-
-    def work(network: Any, run: Run, number: int) -> None:
-        base = type(network).__mro__[1]
-        first = len(run.device)
-        before = max(run.free.values(), default=0)
-        if number < 3:
-            base.work(network, run, number)
-        else:
-            factor = 1 + 2 * ns / network.usual
-            about = run.about
-            run.about = lambda each: about(round(each * factor))  # type: ignore[method-assign]
-            base.work(network, run, number)
-            del run.about
-            run.planted += round(sum(row["duration"] for row in run.device[first:]) * (1 - 1 / factor))
-        for at in range(before, max(run.free.values()), 100 * US):
-            clock = 1980 if number < 3 else 1980 / factor
-            row = {"name": "GPU 0", "series": "GPC Clock Frequency [MHz]", "start": at, "duration": None}
-            run.counters.append({**row, "value": float(clock)})
-
-    return {"work": work}
 
 
 ANY: Final = (Training, Inference, Serving)
