@@ -65,6 +65,8 @@ class NothingRan:
     """Ranges of layers were."""
     level: str
     """The level of the capture that recorded it; empty where that is not known."""
+    elsewhere: int = 0
+    """Activities of a device, or operators, outside the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class ProcessorParts:
     """The rest."""
     overhead: float | None
     """How many times as long a recorded step takes; None where that was not measured."""
+    calls: int
+    """Calls of operators in the selected steps."""
 
     @property
     def idle(self) -> int:
@@ -160,10 +164,12 @@ def _run_parts(scope: Scope) -> RunParts:
 def _nothing(trace: Trace) -> NothingRan:
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
+    operators = trace.host.filter(pl.col("kind") == "op").height
     return NothingRan(
         ranges=bool(trace.host.filter(one_of("kind", "module", "annotation")).height),
         modules=bool((trace.host["kind"] == "module").any()),
         level=next((run.level for run in runs if run.trace == name), ""),
+        elsewhere=trace.device.height or operators,
     )
 
 
@@ -186,6 +192,7 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
         loading=loading,
         outside=not_running - loading,
         overhead=None if manifest is None else manifest.overhead(),
+        calls=rows["launch_id"].n_unique(),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final, assert_never
 
 import polars as pl
 
+from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
@@ -22,6 +23,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
+from tracekit.readers import flag_for
 from tracekit.verdict.advice import (
     Owned,
     choose,
@@ -34,6 +36,14 @@ from tracekit.verdict.advice import (
     unseen_advice,
 )
 from tracekit.verdict.cpu import on_processors
+from tracekit.verdict.evidence import (
+    idle_headline,
+    lacks,
+    lost_device,
+    no_device,
+    record_again,
+    standing,
+)
 from tracekit.verdict.idle_words import host_code, in_long_gaps, main_cause, where
 from tracekit.verdict.model import Advice, Cost, Verdict
 
@@ -64,6 +74,9 @@ WARM_UP_SHARE: Final = 0.3
 BESIDE_SHARE: Final = 0.1
 """From this share on, the largest loss of a busy device has a clause in the headline, and advice."""
 
+SURE_SHARE: Final = 0.5
+"""If computation takes this share of the basis, it bounds the run, whatever records are missing."""
+
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
@@ -79,16 +92,16 @@ Tables = Mapping[str, Result]
 
 def decide(scope: Scope, results: Tables) -> Verdict:
     """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
-    parts, findings = run_parts(scope), owned(results)
+    parts, findings, complete = run_parts(scope), owned(results), completeness(scope)
     match parts:
         case CounterRun():
             return _of_counters(parts, findings, scope)
         case NothingRan():
-            return _of_nothing(parts, scope)
+            return _of_nothing(parts, scope, complete)
         case ProcessorParts():
-            verdict = on_processors(parts, scope, results, findings)
+            verdict = on_processors(parts, scope, results, findings, complete)
         case DeviceParts():
-            verdict = _on_device(parts, scope, results, findings)
+            verdict = _on_device(parts, scope, results, findings, complete)
         case _:
             assert_never(parts)
     return dataclasses.replace(verdict, layers=_layer_costs(results))
@@ -102,10 +115,17 @@ def _layer_costs(results: Tables) -> tuple[Cost, ...]:
     return tuple(Cost(*cost) for cost in most_own_time(tables["by_pattern"], count=COSTS))
 
 
-def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:
-    if not parts.ranges:
-        text = "The trace holds no device activity and no operator."
-        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, scope),))
+def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verdict:
+    if lost_device(complete):
+        notes = tuple(lacks(complete, device=True))
+        return Verdict("incomplete", no_device(complete), advice=(record_again(complete),), notes=notes)
+    if not parts.ranges or parts.elsewhere:
+        text = f"The {'window' if parts.elsewhere else 'trace'} holds no device activity and no operator."
+        if parts.elsewhere:
+            text += f" {count_of(parts.elsewhere, 'event lies', 'events lie')} outside it."
+        again = () if complete.sure else (record_again(complete),)
+        notes = tuple(lacks(complete, device=False))
+        return Verdict("nothing ran", text, advice=(*again, general("nothing ran", 0, scope)), notes=notes)
     what = "ranges of steps, phases and layers" if parts.modules else "user ranges"
     level = f" (level {parts.level})" if parts.level else ""
     text = f"The trace holds only {what}{level}. These are times of the host, without operators and device activity."
@@ -141,33 +161,84 @@ class _Loss:
     ns: int
     clause: str | None = None
 
+    def cost(self, basis: int) -> Cost:
+        """The loss as a cost; `basis` in ns."""
+        return Cost(self.label, self.ns, self.ns / basis)
 
-def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
+
+def _on_device(
+    parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
+) -> Verdict:
+    if not complete.sure:
+        return _on_device_in_part(parts, scope, results, findings, complete)
     losses = sorted(_losses(parts, results), key=lambda loss: -loss.ns)
     worst = losses[0]
-    bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
-    bound: Bound = worst.bound if bounding else "compute-bound"
+    bound: Bound = worst.bound if _bounds(worst, parts) else "compute-bound"
     thin = parts.activities < LEAST_ACTIVITIES
     if thin and bound == "compute-bound" and _short(results):
         bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
-    lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
-    costs = sorted([*computing, *lost], key=lambda c: -c.ns)
+    costs = sorted([*computing, *(x.cost(parts.basis) for x in losses)], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, parts.basis)
     return Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
-        costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
+        costs=_worth(costs, parts.basis),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=tuple(_notes(parts, losses, bound, warm_up)),
+        notes=(*lacks(complete, device=True), *_notes(parts, scope, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
 
 
-def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
+def _on_device_in_part(
+    parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
+) -> Verdict:
+    """The verdict if records are missing: nothing is said of the causes of idle time, since they could be the cause."""
+    losses = sorted(_losses_of_work(parts), key=lambda loss: -loss.ns)
+    worst = losses[0]
+    bound: Bound = "incomplete"
+    if not complete.broken and _bounds(worst, parts):
+        bound = worst.bound
+    elif parts.compute >= SURE_SHARE * parts.basis:
+        bound = "compute-bound"
+    computing = _compute_costs(parts, results)
+    records = complete.broken or complete.operators.thin
+    idle = _Loss("idle", "idle, or work that the file lacks" if records else "idle", parts.idle)
+    costs = sorted([*computing, *(x.cost(parts.basis) for x in (*losses, idle))], key=lambda c: -c.ns)
+    busy = f"{format_share(parts.busy / parts.basis)} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
+    rest = format_share(parts.idle / parts.basis) if parts.idle else ""
+    warm_up = _warm_up(findings, parts.basis)
+    first = [record_again(complete), *([of_finding(warm_up)] if warm_up else [])]
+    return Verdict(
+        bound=bound,
+        headline=f"{parts.who} {idle_headline(complete, busy, rest)}",
+        costs=_worth(costs, parts.basis),
+        advice=choose(standing(findings, complete, device=True), bound, parts.basis, loss=None, first=first),
+        notes=(*lacks(complete, device=True), *_notes(parts, scope, [], bound, warm_up)),
+        basis_ns=parts.basis,
+        basis=parts.basis_name,
+    )
+
+
+def _bounds(worst: _Loss, parts: DeviceParts) -> bool:
+    """Whether the largest loss bounds the run."""
+    return worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
+
+
+def _worth(costs: list[Cost], basis: int) -> tuple[Cost, ...]:
+    """The first costs that are worth a line."""
+    return tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * basis and cost.ns)
+
+
+def _losses_of_work(parts: DeviceParts) -> Iterable[_Loss]:
+    """The losses that rest on records of a device."""
     yield _Loss("communication-bound", "exposed communication", parts.communication)
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory)
+
+
+def _losses(parts: DeviceParts, results: Tables) -> Iterable[_Loss]:
+    yield from _losses_of_work(parts)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
     place = where(results, "data_loading", parts.device_id)
@@ -260,7 +331,9 @@ def _split(parts: DeviceParts) -> str:
     return f": {', '.join([computing, *named])}" if named else ""
 
 
-def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
+def _notes(
+    parts: DeviceParts, scope: Scope, losses: list[_Loss], bound: Bound, warm_up: Owned | None
+) -> Iterable[str]:
     if parts.activities < LEAST_ACTIVITIES:
         count = count_of(parts.activities, "activity", "activities")
         yield f"The window holds only {count} of a device, too few to say what bounds the program."
@@ -270,7 +343,7 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
             "say little about the steady state."
         )
-    if parts.lead_in >= LEAD_IN_SHARE * parts.basis:
+    if losses and parts.lead_in >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.lead_in / parts.basis)
         yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
     if parts.before:
@@ -278,8 +351,8 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
             "before these steps. This work is left out."
         )
-    second = losses[1]
-    if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
+    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= 0.6 * losses[0].ns:
+        second = losses[1]
         share = format_share(second.ns / parts.basis)
         yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
@@ -289,8 +362,19 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             else "No launch calls were captured"
         )
         yield f"{what}, so the trace does not show what the device waited for."
+    if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
+        yield from _unseen_waits(parts, scope)
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
+
+
+def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
+    """Why idle time with queued work has no cause, if the trace shows that."""
+    if "sync" not in scope.trace.meta.captured:
+        yield (
+            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work have "
+            f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
+        )
 
 
 # -- what to try -----------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ class ProcessStores:
         self._others: set[int] = set()
 
     @property
-    def others(self) -> int:
-        """The number of processes that were left out."""
-        return len(self._others)
+    def others(self) -> frozenset[int]:
+        """The processes that were left out."""
+        return frozenset(self._others)
 
     def add(self, name: str, frame: pl.DataFrame) -> None:
         """Sort the rows of a frame by process."""

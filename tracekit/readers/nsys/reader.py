@@ -7,7 +7,7 @@ processes use the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.facts.units import count_of
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.common.excerpt import take_excerpt
@@ -32,7 +33,9 @@ from tracekit.readers.nsys import device as device_side
 from tracekit.readers.nsys import host as host_side
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import with_group_sizes
+from tracekit.readers.nsys.diagnostics import count_diagnostics
 from tracekit.readers.nsys.graph_nodes import graph_nodes
+from tracekit.readers.nsys.ids import UNNAMED
 from tracekit.readers.nsys.machine import Machine, machine_of
 from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers.nsys.processes import OF_MACHINE, ProcessStores
@@ -43,6 +46,8 @@ __all__ = ["read_nsys"]
 
 _MOST_DEVICES: Final = 128
 """The most devices of one process; each is compared with all host activity in its time."""
+_MOST_LISTED: Final = 8
+"""The most processes that a line of `tracekit doctor` names."""
 _PROCESS_FRAMES: Final = tuple(
     name for name in FRAMES if name not in ("threads", "health", "flows", *OF_MACHINE)
 )
@@ -69,9 +74,10 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
+        count_diagnostics(tables, health)
         _refuse_empty(stores, tables)
         if stores.left_out:
-            health.count("other_process", stores.left_out, f"{stores.others} processes")
+            health.count("other_process", stores.left_out, _listed(stores.others))
         machine = machine_of(tables, names.ranks)
         threads = host_side.named_threads(tables, names.threads)
         health.count("invalid_utf8", tables.replaced_texts)
@@ -122,6 +128,7 @@ def _build(
     excerpt = take_excerpt(store, part.path, health)
     rows = _process_rows(store, machine, part, health)
     frames = trace_frames(rows, health)
+    _count_unnamed(frames, health)
     frames.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, frames.origin)
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
@@ -274,6 +281,20 @@ def _count_unread(tables: Tables, health: HealthLog) -> None:
     health.count("unread_table", sum(rows.values()), example)
     unread = tables.without_row_ids()
     health.count("table_without_row_ids", len(unread), ", ".join(unread))
+
+
+def _count_unnamed(frames: TraceFrames, health: HealthLog) -> None:
+    """Rows whose name is not in the file; a whole table of names may be missing."""
+    names = {"host": frames.host["name"], "device": frames.device["name"]}
+    counts = {what: int((name.cast(pl.String) == UNNAMED).sum()) for what, name in names.items()}
+    example = ", ".join(f"{what}: {count:,} of {names[what].len():,} rows" for what, count in counts.items())
+    health.count("unnamed", sum(counts.values()), example)
+
+
+def _listed(processes: Collection[int]) -> str:
+    shown = ", ".join(map(str, sorted(processes)[:_MOST_LISTED]))
+    more = len(processes) - _MOST_LISTED
+    return f"{count_of(len(processes), 'process', 'processes')}: {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _size(path: Path) -> int:
