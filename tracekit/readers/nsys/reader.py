@@ -19,6 +19,7 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.facts.units import count_of
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
+from tracekit.range_filter import DEFAULT_DOMAIN
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.common.trace_frames import (
@@ -56,7 +57,8 @@ _PROCESS_FRAMES: Final = tuple(
 def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
     """Read an export: one Trace per process that put work on a device, in order of the process id.
 
-    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), as
+    Without any device work it is one Trace of all processes. With `limits.all_processes`, a last Trace holds the processes
+    that put no work on a device. `progress` is called with (bytes read, bytes of the file), as
     estimates. Raises UnreadableTraceError if the file is damaged, is not an export or has no event.
 
     Times of each returned trace are ns from its own earliest event.
@@ -66,11 +68,14 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
     with ExitStack() as stack:
         tables = stack.enter_context(closing(open_tables(path)))
         _refuse_foreign(tables)
-        stores = ProcessStores(path, limits.max_events, stack)
+        stores = ProcessStores(path, limits.max_events, stack, others=limits.all_processes)
         names = nvtx_names(tables)
         total = sum(tables.count(table) for table in words.EVENT_TABLES)
+        domains = {DEFAULT_DOMAIN, *names.domains["domain"].cast(pl.String).drop_nulls().to_list()}
         for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
+            if "domain" in frame.columns:
+                domains.update(frame["domain"].unique().drop_nulls().cast(pl.String).to_list())
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
@@ -84,7 +89,12 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
             _build(
-                _Part(path, size, part, len(parts), process), store, shared, machine, threads, health.copy()
+                _Part(path, size, part, len(parts), process, tuple(sorted(domains))),
+                store,
+                shared,
+                machine,
+                threads,
+                health.copy(),
             )
             for part, (process, store) in enumerate(parts)
         ]
@@ -113,7 +123,8 @@ class _Part:
     size: int  # of the file, in bytes
     number: int
     of: int  # the number of traces in the file
-    process: int | None  # None: all processes, because none works on a device
+    process: int | None  # None: all processes, or all others, because none of them works on a device
+    domains: tuple[str, ...]  # of NVTX, in the file
 
 
 def _build(
@@ -170,6 +181,7 @@ def _meta(part: _Part, machine: Machine, frames: TraceFrames) -> Meta:
         format=words.FORMAT_NAME,
         format_version=machine.version,
         size_bytes=part.size,
+        domains=part.domains,
         producer=machine.producer,
         process_ids=tuple(processes) if part.process is None else (part.process,),
         devices=_devices(machine, frames.device),
