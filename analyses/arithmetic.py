@@ -16,6 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution.attribute import attribution
 from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.program import program
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_flop, format_share
@@ -61,7 +62,7 @@ class Arithmetic:
     utilisation: float | None
     """Of the peak of the device for this precision (MFU), 0 to 1; None if the peak is not known."""
     flag: str
-    """What records the shapes."""
+    """What records the shapes of operators; empty for a program without PyTorch."""
     on_cpu: bool
     """The time is that of operators, since no device was captured."""
 
@@ -69,7 +70,8 @@ class Arithmetic:
     def sentence(self) -> str:
         """The figures in one sentence."""
         figures = self.figures
-        return f"The run did {figures}." if figures else f"FLOPs were not captured ({self.flag})."
+        flag = f" ({self.flag})" if self.flag else ""
+        return f"The run did {figures}." if figures else f"FLOPs were not captured{flag}."
 
     @property
     def figures(self) -> str:
@@ -100,7 +102,7 @@ def arithmetic(of: Scope | Trace) -> Arithmetic:
 
 
 def _arithmetic(scope: Scope) -> Arithmetic:
-    flag = flag_for("shapes", scope.trace.meta.format)
+    flag = flag_for("shapes", scope.trace.meta.format) if program(scope.trace).pytorch else ""
     steps = scope.steps.height if scope.window == "steps" else 0
     manifest = scope.trace.manifest
     known = _counted(scope) or _analytic(scope)

@@ -155,5 +155,6 @@ def _absurd_share(scope: Scope) -> float:
 def _launches(scope: Scope) -> tuple[int, int]:
     """How many calls of the window launch kernels, and how many of them have an activity."""
     calls = launch_calls(scope.trace.host, scope.trace.device)
-    calls = calls.filter((pl.col("start") >= scope.start) & (pl.col("start") < scope.end))
+    if scope.duration > 0:
+        calls = calls.filter((pl.col("start") >= scope.start) & (pl.col("start") < scope.end))
     return calls.height, int(calls["answered"].sum())

@@ -221,7 +221,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         queued_wait=waits["queued"],
         unknown_wait=waits["unknown"],
         before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,
-        lead_in=int(worked.starts[0]) - scope.start,
+        lead_in=int(worked.starts[0]) - scope.start if worked.measure else 0,
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         launch_calls=has_launch_calls(scope.trace),
         devices=devices.height,

@@ -120,9 +120,10 @@ def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verd
         notes = tuple(lacks(complete, device=True))
         return Verdict("incomplete", no_device(complete), advice=(record_again(complete),), notes=notes)
     if not parts.ranges or parts.elsewhere:
-        text = f"The {'window' if parts.elsewhere else 'trace'} holds no device activity and no operator."
+        text = "The trace holds no device activity and no operator."
         if parts.elsewhere:
-            text += f" {count_of(parts.elsewhere, 'event lies', 'events lie')} outside it."
+            count = count_of(parts.elsewhere, "activity", "activities")
+            text = f"No device and no operator works for any time in the window. The trace holds {count} of them."
         again = () if complete.sure else (record_again(complete),)
         notes = tuple(lacks(complete, device=False))
         return Verdict("nothing ran", text, advice=(*again, general("nothing ran", 0, scope)), notes=notes)

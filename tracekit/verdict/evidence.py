@@ -122,11 +122,11 @@ def idle_headline(complete: Completeness, busy: str, idle: str) -> str:
 
 def no_device(complete: Completeness) -> str:
     """The first sentence of a verdict without an activity of a device."""
+    if complete.breaks:
+        return "What is left of the file holds no activity of a device."
     if complete.lost_work:
         count = count_of(complete.unanswered, "kernel")
         return f"The host launched {count}, but the file holds no activity of a device."
-    if complete.breaks:
-        return "What is left of the file holds no activity of a device."
     return "No device was captured."
 
 
