@@ -70,6 +70,8 @@ class Completeness:
     """Of all devices, in the whole trace."""
     device_names: tuple[str, ...]
     """The devices that the file describes."""
+    empty_steps: int
+    """The steps, if none of them launched anything, so that the window is the whole trace; else 0."""
 
     @property
     def lost_host(self) -> bool:
@@ -142,8 +144,14 @@ def _completeness(scope: Scope) -> Completeness:
         if "missing_operators" in counts
         else NumberedOperators(0, 0),
         activities=trace.device.height,
+        empty_steps=_empty_steps(scope),
         device_names=tuple(dict.fromkeys(device.name for device in trace.meta.devices if device.name)),
     )
+
+
+def _empty_steps(scope: Scope) -> int:
+    of_steps = scope.activities.height - scope.activities["step"].null_count()
+    return scope.steps.height if scope.window == "trace" and scope.activities.height and not of_steps else 0
 
 
 def _absurd_share(scope: Scope) -> float:

@@ -118,7 +118,7 @@ def two_processes(tmp_path: Path) -> Path:
 def test_every_domain_of_the_file_is_accepted(
     domain: str, two_processes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = answer(capsys, "layers", two_processes, "--nvtx-domain", domain)["traces"]
+    first, second = answer(capsys, "layers", two_processes, "--nvtx-domain", domain)["reports"]
     assert paths(first) == ({"outer"} if domain == "default" else set())
     assert paths(second) == ({"outer"} if domain in ("my lib", "#8", "app") else set())
 

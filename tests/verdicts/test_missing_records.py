@@ -194,6 +194,15 @@ def test_no_event_that_takes_time(tmp_path: Path) -> None:
     assert report_of(made, tmp_path).verdict.headline.startswith("The device was busy 0.0 % of 15.8 ms")
 
 
+def test_no_event_in_the_window(tmp_path: Path) -> None:
+    late = {"ph": "X", "cat": "user_annotation", "name": "later", "pid": 1, "tid": 1, "ts": 9e6, "dur": 5}
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [*events(), late]}))
+    verdict = build_report(tracekit.read(tmp_path / "t.json"), step="^later$").verdict
+    assert verdict.notes[0] == (
+        "The 1 step launched nothing that the file holds, so the figures are those of the whole trace."
+    )
+
+
 # -- exports of Nsight Systems ---------------------------------------------------------------------
 
 

@@ -36,6 +36,9 @@ _ENDS: Final = {
 
 def lacks(complete: Completeness, *, device: bool) -> Iterator[str]:
     """A note on the records that are missing, and notes on times that are wrong; `device`: the verdict is about a device."""
+    if complete.empty_steps:
+        steps = count_of(complete.empty_steps, "step")
+        yield f"The {steps} launched nothing that the file holds, so the figures are those of the whole trace."
     missing = [*_missing(complete)]
     if missing:
         yield " ".join([*missing, _meaning(complete, device=device)])
