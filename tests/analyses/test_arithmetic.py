@@ -7,12 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import planted_ncu as ncu
 import pytest
 from commands import ok
 from paths import ROOT
+from planted import Planted
+from planted_ncu import Launch, counted
 
 import tracekit
 from tracekit.analyses.arithmetic import arithmetic
+from tracekit.analyses.counters.ncu import join_ncu
+from tracekit.readers.ncu import read_ncu
 from tracekit.report.build import build_report
 from tracekit.trace import Trace
 
@@ -35,7 +40,9 @@ def loop(folder: Path, *, shapes: bool = True, dtype: str = "c10::BFloat16") -> 
             if number != 1:  # the product launches two kernels
                 inputs = {"Input Dims": [[1000, 1000], [1000, 1000]], "Input type": [dtype, dtype]}
                 made.append(event("cpu_op", name, at + 200 * number, 300, **(inputs if shapes else {})))
-            made.append(event("cuda_runtime", "cudaLaunchKernel", at + 10 + 200 * number, 5, correlation=link))
+            made.append(
+                event("cuda_runtime", "cudaLaunchKernel", at + 10 + 200 * number, 5, correlation=link)
+            )
             where = {"device": 0, "stream": 7, "correlation": link}
             made.append({**event("kernel", "k", at + 20 + 300 * number, length, **where), "pid": 0, "tid": 7})
     path = folder / "t.json"
@@ -101,3 +108,29 @@ def test_the_manifest_of_a_capture_is_the_last_source() -> None:
     assert trace.manifest is not None
     assert (found.source, found.flops_per_step) == ("manifest", trace.manifest.flops_per_step)
     assert "by torch's counter (manifest)" in found.sentence
+
+
+def test_counters_come_first(tmp_path: Path) -> None:
+    """Of the kernels that were measured."""
+    made = Planted()
+    for number, name in enumerate(("once", "twice", "twice")):
+        made.activity(
+            name,
+            1000 * number + 100,
+            300,
+            launch=1000 * number,
+            call_ns=20,
+            grid="[1, 1, 1]",
+            block="[32, 1, 1]",
+        )
+    file = tmp_path / "ncu.csv"
+    file.write_text(ncu.raw([Launch("once", counted(600))]))
+    trace = join_ncu(made.trace(), read_ncu(file)).trace
+    found = arithmetic(trace)
+    assert (found.flops, found.source) == (600, "counter")
+    assert found.covered == pytest.approx(1 / 3)
+    assert found.flops_per_step is None
+    assert (
+        "600 FLOP in the window by hardware counters (counter), known for 33.3 % of the device time"
+        in found.sentence
+    )
