@@ -14,6 +14,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.arithmetic import arithmetic
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
@@ -84,6 +85,16 @@ class Kernels(Result):
     """A row per `name` of the kernels that Nsight Compute measured (columns of `measured_kernels`); None when no such metrics were joined."""
     total_ns: int
     """The sum of all durations."""
+    flops_per_step: float | None = None
+    """The floating-point operations of a step; None without steps, or if they were not captured."""
+    achieved_tflops: float | None = None
+    """10¹² FLOPs a second of the window."""
+    flops_source: str | None = None
+    """`counter`, `analytic` (from shapes) or `manifest`; None if they were not captured."""
+    flops_share: float | None = None
+    """The share of the device time whose FLOPs are known."""
+    flops_utilisation: float | None = None
+    """Of the peak of the device for the precision, 0 to 1; None if it is not known."""
 
 
 def kernels(scope: Scope | Trace) -> Kernels:
@@ -103,8 +114,10 @@ def _kernels(scope: Scope) -> Kernels:
     total = int(rows["duration"].sum())
     by_category = _table(rows, ["category"], total)
     shapes = rows.filter(pl.col("shapes").is_not_null())
+    work = arithmetic(scope)
+    answer = _answer(by_category, total, on_cpu=scope.on_cpu)
     return Kernels(
-        answer=_answer(by_category, total, on_cpu=scope.on_cpu),
+        answer=f"{answer} {work.sentence}" if rows.height else answer,
         by_name=_table(rows, ["name", "category", "kind"], total),
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
@@ -114,6 +127,11 @@ def _kernels(scope: Scope) -> Kernels:
         else None,
         measured=measured_kernels(scope),
         total_ns=total,
+        flops_per_step=work.flops_per_step,
+        achieved_tflops=work.tflops,
+        flops_source=work.source,
+        flops_share=work.covered,
+        flops_utilisation=work.utilisation,
         not_captured=None
         if rows.height
         else NotCaptured(

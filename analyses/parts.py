@@ -66,6 +66,8 @@ class NothingRan:
     """Ranges of layers were."""
     level: str
     """The level of the capture that recorded it; empty where that is not known."""
+    elsewhere: int = 0
+    """Activities of a device, or operators, outside the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class ProcessorParts:
     """The rest."""
     overhead: float | None
     """How many times as long a recorded step takes; None where that was not measured."""
+    calls: int
+    """Calls of operators in the selected steps."""
 
     @property
     def idle(self) -> int:
@@ -163,10 +167,12 @@ def _run_parts(scope: Scope) -> RunParts:
 def _nothing(trace: Trace) -> NothingRan:
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
+    operators = trace.host.filter(pl.col("kind") == "op").height
     return NothingRan(
         ranges=bool(trace.host.filter(one_of("kind", "module", "annotation")).height),
         modules=bool((trace.host["kind"] == "module").any()),
         level=next((run.level for run in runs if run.trace == name), ""),
+        elsewhere=trace.device.height or operators,
     )
 
 
@@ -189,6 +195,7 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
         loading=loading,
         outside=not_running - loading,
         overhead=None if manifest is None else manifest.overhead(),
+        calls=rows["launch_id"].n_unique(),
     )
 
 
@@ -218,7 +225,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         queued_wait=waits["queued"],
         unknown_wait=waits["unknown"],
         before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,
-        lead_in=int(worked.starts[0]) - scope.start,
+        lead_in=int(worked.starts[0]) - scope.start if worked.measure else 0,
         causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
         launch_calls=has_launch_calls(scope.trace),
         devices=devices.height,

@@ -25,7 +25,7 @@ ROOMS = (
     ),
     ("findings", "range_filter", "manifest", "sweep_index"),
     ("trace",),
-    ("health", "classify", "counted_work"),
+    ("health", "classify", "counted_work", "missing"),
     ("readers",),
     ("scrub", "api", ""),
     ("analyses",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from tracekit.errors import UnreadableTraceError
@@ -60,13 +61,29 @@ def read_all(
     """
     file, limits = _trace_file(Path(path)), limits or Limits()
     key = (digest or digest_of(file)) if cache else None
-    traces = None if key is None else parsed.load(key, file, max_events=limits.max_events)
+    traces = None if key is None else _cached(key, file, limits)
     if traces is None:
         traces = format_of(file).read(file, limits, progress)
         if key is not None:
-            parsed.store(key, traces, max_events=limits.max_events)
+            apart = len(traces) > 1 and not traces[-1].device.height
+            parsed.store(_key(key, limits) if apart else key, traces, max_events=limits.max_events)
     manifest = manifest_beside(file)
     return traces if manifest is None else [replace(trace, manifest=manifest) for trace in traces]
+
+
+def _cached(digest: str, file: Path, limits: Limits) -> list[Trace] | None:
+    """The traces from the cache; if all processes are wanted, those of a file that leaves none out will do."""
+    own = parsed.load(_key(digest, limits), file, max_events=limits.max_events)
+    if own is not None or not limits.all_processes:
+        return own
+    traces = parsed.load(digest, file, max_events=limits.max_events) or []
+    complete = not any((trace.health["kind"] == "other_process").any() for trace in traces)
+    return traces if traces and complete else None
+
+
+def _key(digest: str, limits: Limits) -> str:
+    """The key of a file in the cache, another one if all its processes are read."""
+    return sha256(f"{digest} with all processes".encode()).hexdigest() if limits.all_processes else digest
 
 
 def _trace_file(path: Path) -> Path:

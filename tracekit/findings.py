@@ -21,6 +21,7 @@ Bound = Literal[
     "compute-bound",
     "launch/short-kernel-bound",
     "idle",
+    "incomplete",
     "cpu",
     "counters",
     "ranges only",
@@ -28,7 +29,7 @@ Bound = Literal[
 ]
 BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 """What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
-`cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
+`incomplete`: records are missing that could show what bounds it; `cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
 nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
 
 

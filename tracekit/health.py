@@ -16,6 +16,14 @@ error truncated_file: the file is truncated; everything before its end was read
 error malformed_event: events that could not be repaired were left out
 error oversized_event: an event is longer than 64 MB, which no real event is; reading stopped there
 error damaged_gzip: the gzip data are damaged or their checksum is wrong; what could be unpacked was read
+warning dropped_records: the profiler says that it dropped records of device activities and calls
+warning stopped_early: the profiler says that it stopped early, because its buffers were full
+warning fewer_events: the export holds fewer events than nsys says that it collected
+warning no_kernel: the host launched kernels, but the file holds none, so nothing shows what a device did
+warning lost_activity: launch calls have no activity in the file; a device may have worked while it seems idle
+warning missing_operators: operators are missing, as the profiler's numbers show; time without a record may be theirs
+warning endless_call: calls last longer than all the rest of the trace; they were kept
+warning unnamed: rows have no name, because the file lacks their text
 warning unreadable_tail: keys after the events could not be read
 info repaired_header: the file's header was repaired before reading
 info unescaped_quote: a name with an unescaped " made the JSON invalid; it was repaired
@@ -33,6 +41,8 @@ info overlapping_spans: host spans on one thread overlap partly; neither is the 
 info unlinked_activity: device activities have no recorded launch call; they count as device time
 warning ambiguous_correlation: several processes use the same correlation id; operator and time decided which launch belongs to an activity
 warning activity_before_launch: the clocks of host and device disagree: activities start before their launch
+info launch_without_activity: launch calls have no activity in the file, as the last ones before a recording ends
+info maybe_incomplete: nsys says that it may not have collected all events
 info unknown_category: events of a category that tracekit does not know were read as annotations
 info unread_phase: events of a kind that tracekit does not read (asynchronous or begin/end pairs) were left out
 info unread_instant: instant events other than the allocator's have no duration; they were left out
@@ -87,6 +97,10 @@ class HealthLog:
         whole = example.encode("utf-8", "replace").decode("utf-8")
         shown = whole if len(whole) <= _LONGEST_EXAMPLE else f"{whole[: _LONGEST_EXAMPLE - 1]}…"
         self._rows[kind] = [kind, severity, count, meaning, shown]
+
+    def __contains__(self, kind: str) -> bool:
+        """Whether a defect of this kind was counted."""
+        return kind in self._rows
 
     def copy(self) -> HealthLog:
         """A new log with the rows of this one."""

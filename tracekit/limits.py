@@ -30,3 +30,5 @@ class Limits:
     enforced: bool = True
     max_events: int | None = None
     """Of a trace with more events only the steps around its middle are read that hold about as many; None reads all."""
+    all_processes: bool = False
+    """Also read the processes of a file that put no work on a device, all of them together as a last trace."""

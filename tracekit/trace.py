@@ -280,6 +280,9 @@ class Meta:
     captured: frozenset[str] = frozenset()  # what the profile recorded: keys of `tracekit.readers.RECORDABLE`
     excerpt: Excerpt | None = None  # None: the whole file was read
     layers: str | None = None  # JSON text of the layer table that a capture wrote
+    domains: tuple[
+        str, ...
+    ] = ()  # NVTX domains of all processes of the file, used or only registered; sorted
     part: int = 0  # which of the file's processes this is, from 0
     parts: int = 1  # how many traces the file holds
 

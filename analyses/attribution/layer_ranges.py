@@ -27,13 +27,15 @@ __all__ = [
 ]
 
 _SHOWN: Final = 5
+_SHOWN_DOMAINS: Final = 50
 _LONGEST: Final = 60
 
 
 def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
     """The same trace, in which only the user ranges that the filter selects count as layers; None: all of them.
 
-    Raises UsageError if the filter selects none.
+    Raises UsageError for a domain that the file does not have, and if the filter leaves no range. A domain of the file of which
+    this process has no range leaves none of them as layers.
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
@@ -42,10 +44,16 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
     """
     if chosen is not None:
         names = user_ranges(trace)
-        if not counting(names, chosen).any():
-            raise UsageError(
-                f"{chosen.label} leaves no range", path=trace.meta.path, remedy=_choices(names, chosen)
-            )
+        known = _domains(trace, names)
+        unknown = [domain for domain in chosen.domains if domain not in known]
+        if unknown:
+            fault = f"--nvtx-domain {unknown[0]!r} is no domain of the file"
+            remedy = f"its domains are {_listed(pl.Series(known), _SHOWN_DOMAINS)}"
+            raise UsageError(fault, path=trace.meta.path, remedy=remedy)
+        there = names.filter(_in_domains(names["domain"], chosen))
+        # A domain of the file may have no range in this process.
+        if (there.height or not chosen.domains) and not counting(there, chosen).any():
+            raise UsageError(f"{chosen.label} leaves no range", path=trace.meta.path, remedy=_choices(there))
     return replace(trace, layer_ranges=chosen)
 
 
@@ -67,12 +75,7 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
     """
     distinct = ranges.select("name", "domain").unique()
     name = distinct["name"].cast(pl.String)
-    domain = distinct["domain"].cast(pl.String).fill_null(DEFAULT_DOMAIN)
-    wanted = (
-        domain.is_in(list(chosen.domains))
-        if chosen.domains
-        else pl.Series([True]).new_from_index(0, name.len())
-    )
+    wanted = _in_domains(distinct["domain"], chosen)
     if chosen.include:
         wanted &= _matching(name, "include", chosen.include)
     if chosen.exclude:
@@ -83,6 +86,19 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
     )
     mask: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
     return mask
+
+
+def _in_domains(domains: pl.Series, chosen: RangeFilter) -> pl.Series:
+    """Which of the domains (null for the default one) are chosen."""
+    if not chosen.domains:
+        return pl.Series([True]).new_from_index(0, domains.len())
+    return domains.cast(pl.String).fill_null(DEFAULT_DOMAIN).is_in(list(chosen.domains))
+
+
+def _domains(trace: Trace, ranges: pl.DataFrame) -> list[str]:
+    """The domains of the file: those of its user ranges, those that are registered, and the default one."""
+    used = ranges["domain"].cast(pl.String).drop_nulls().to_list()
+    return sorted({DEFAULT_DOMAIN, *trace.meta.domains, *used})
 
 
 def _matching(names: pl.Series, flag: str, patterns: tuple[str, ...]) -> pl.Series:
@@ -100,19 +116,16 @@ def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
         raise not_a_pattern(flag, pattern, error) from error
 
 
-def _choices(names: pl.DataFrame, chosen: RangeFilter) -> str:
-    """The domains of the trace if it has none of the chosen domains, else the names of its ranges."""
-    if not names.height:
+def _choices(ranges: pl.DataFrame) -> str:
+    """The names of the ranges."""
+    if not ranges.height:
         return "there are no user ranges (record_function, NVTX push and pop)"
-    domains = names["domain"].cast(pl.String).fill_null(DEFAULT_DOMAIN).unique().sort()
-    if chosen.domains and not domains.is_in(list(chosen.domains)).any():
-        return f"the domains with ranges are {_listed(domains)}"
-    return f"the ranges are {_listed(names['name'].cast(pl.String).unique().sort())}"
+    return f"the ranges are {_listed(ranges['name'].cast(pl.String).unique().sort())}"
 
 
-def _listed(texts: pl.Series) -> str:
-    shown = [repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") for text in texts.head(_SHOWN)]
-    return ", ".join(shown) + (f" and {texts.len() - _SHOWN:,} more" if texts.len() > _SHOWN else "")
+def _listed(texts: pl.Series, most: int = _SHOWN) -> str:
+    shown = [repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") for text in texts.head(most)]
+    return ", ".join(shown) + (f" and {texts.len() - most:,} more" if texts.len() > most else "")
 
 
 # -- named ranges that are layers -------------------------------------------------------------------

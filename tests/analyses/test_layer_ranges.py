@@ -128,7 +128,7 @@ def test_levels_of_ranges_without_work_are_not_counted() -> None:
             "--nvtx-include 'nothing' leaves no range; the ranges are 'block'",
         ),
         (RangeFilter(exclude=(".",)), "--nvtx-exclude '.' leaves no range"),
-        (RangeFilter(domains=("gpu",)), "the domains with ranges are 'app', 'default', 'tool'"),
+        (RangeFilter(domains=("gpu",)), "its domains are 'app', 'default', 'tool'"),
         (RangeFilter(include=("model",), domains=("app",)), "--nvtx-include 'model' --nvtx-domain 'app'"),
         (RangeFilter(include=("(?<=a)b",)), "--nvtx-include '(?<=a)b' is not a regular expression"),
     ],

@@ -95,3 +95,42 @@ def test_info_tells_what_takes_the_place_of_marks(export: Path, capsys: pytest.C
     lacking = out.partition("not captured\n")[2]
     assert "  steps " not in lacking
     assert "not marked, but 6 user ranges may count as layers" in lacking
+
+
+@pytest.fixture
+def two_processes(tmp_path: Path) -> Path:
+    """The first process has ranges of the default domain only, the second of `my lib`, of a domain without a name, and of
+    `app`; `idle` is registered and has no range, and `tool` belongs to a process without work on a device."""
+    program = Program()
+    program.device()
+    for pid, domain in ((20, 0), (21, 7), (21, 8), (21, APP)):
+        at = 1_000_000 * (pid + domain)
+        program.push_pop("outer", at, at + 900_000, tid=MAIN, pid=pid, domain=domain)
+        program.call("cudaLaunchKernel", at + 1000, at + 2000, correlation=pid + domain, tid=MAIN, pid=pid)
+        program.kernel("gemm", at + 3000, at + 9000, correlation=pid + domain, pid=pid)
+    for number, name, pid in ((7, "my lib", 21), (9, "idle", 21), (APP, "app", 21), (3, "tool", 22)):
+        program.domain(number, name, 1, tid=MAIN, pid=pid)
+    program.push_pop("outer", 100, 900, tid=MAIN, pid=22, domain=3)
+    return write_sqlite(program, tmp_path / "t.sqlite")
+
+
+@pytest.mark.parametrize("domain", ["default", "my lib", "#8", "idle", "app", "tool"])
+def test_every_domain_of_the_file_is_accepted(
+    domain: str, two_processes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = answer(capsys, "layers", two_processes, "--nvtx-domain", domain)["reports"]
+    assert paths(first) == ({"outer"} if domain == "default" else set())
+    assert paths(second) == ({"outer"} if domain in ("my lib", "#8", "app") else set())
+
+
+def test_a_wrong_domain_gives_one_line_with_those_of_the_file(
+    two_processes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["layers", str(two_processes), "--nvtx-domain", "app", "--nvtx-domain", "nope"])
+    out = capsys.readouterr()
+    assert (left.value.code, out.out) == (2, "")
+    assert out.err.endswith(
+        "--nvtx-domain 'nope' is no domain of the file; its domains are '#8', 'app', 'default', 'idle', 'my lib', 'tool'\n"
+    )
+    assert out.err.count("\n") == 1

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,13 +41,20 @@ class Sources:
     """Trace files, the selection among their traces, and tables of Nsight Compute that belong to them."""
 
     def __init__(
-        self, paths: Sequence[Path], selection: Selection, reading: Reading, ncu: Sequence[Path] | None = None
+        self,
+        paths: Sequence[Path],
+        selection: Selection,
+        reading: Reading,
+        ncu: Sequence[Path] | None = None,
+        *,
+        all_processes: bool = False,
     ) -> None:
         self._paths = paths
         self._selection = selection
         self._reading = reading
         self._ncu = ncu or []
         keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
+        self._all_processes = all_processes
 
     @cached_property
     def _digests(self) -> list[str | None]:
@@ -78,7 +86,8 @@ class Sources:
 
     def _all(self) -> list[Trace]:
         """Every trace of the files, with the communication that the patterns name."""
-        patterns, limits = self._selection.comm_pattern, self._reading.limits
+        patterns = self._selection.comm_pattern
+        limits = replace(self._reading.limits, all_processes=self._all_processes)
         import tracekit.api
 
         traces: list[Trace] = []

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 __all__ = [
     "ALLOCATION",
+    "CAPTURE_BEGIN",
+    "CAPTURE_END",
     "GRAPH_COPY",
     "GRAPH_LAUNCH",
     "KERNEL_LAUNCH",
@@ -28,6 +30,12 @@ KERNEL_LAUNCH = (
 
 GRAPH_LAUNCH = r"^(cudaGraphLaunch|cuGraphLaunch|hipGraphLaunch)"
 """Calls that replay a captured graph: one call, many activities, one correlation id."""
+
+CAPTURE_BEGIN = r"^(cuda|cu|hip)StreamBeginCapture"
+"""Calls after which launches become nodes of a graph instead of work, …"""
+
+CAPTURE_END = r"^(cuda|cu|hip)StreamEndCapture"
+"""… until a call of these."""
 
 GRAPH_COPY = r"^(cuda|cu|hip)Graph(Instantiate|Clone|ExecUpdate)"
 """Calls that copy the nodes of a graph: what is open around them says nothing of a single node."""

@@ -9,6 +9,7 @@ __all__ = [
     "count_of",
     "format_bytes",
     "format_count",
+    "format_flop",
     "format_ns",
     "format_share",
     "times",
@@ -19,6 +20,7 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 NOT_CAPTURED = "–"
+_FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_ns(ns: float | None) -> str:
@@ -47,6 +49,17 @@ def format_bytes(count: float | None) -> str:
         if abs(count) >= size:
             return f"{_three_digits(count / size)} {unit}"
     return f"{count:.0f} B"
+
+
+def format_flop(count: float, *, per_second: bool = False) -> str:
+    """A number of floating-point operations, or a rate of them.
+
+    >>> format_flop(0), format_flop(12_345_678_901_234), format_flop(4.1e12, per_second=True)
+    ('0 FLOP', '12.3 TFLOP', '4.10 TFLOP/s')
+    """
+    of_unit = next((each for each in _FLOP_UNITS if count >= each[0]), None)
+    text = f"{count:.0f} FLOP" if of_unit is None else f"{_three_digits(count / of_unit[0])} {of_unit[1]}FLOP"
+    return f"{text}/s" if per_second else text
 
 
 def format_share(part: float | None) -> str:

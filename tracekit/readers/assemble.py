@@ -14,12 +14,12 @@ from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.health import HealthLog
+from tracekit.missing import ABSURD_NS
 from tracekit.spans import NameTable, Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
 __all__ = ["LinkedFrames", "assemble", "conform"]
 
-_MAX_PLAUSIBLE_KERNEL_NS = 1_000_000_000
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
 _KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
 
@@ -141,7 +141,7 @@ def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     device = device.with_columns(pl.col("device_id").fill_null(0), pl.col("stream_id").fill_null(0)).sort(
         ["device_id", "stream_id", "start", "duration"], maintain_order=True
     )
-    absurd = device.filter(pl.col("duration") > _MAX_PLAUSIBLE_KERNEL_NS)
+    absurd = device.filter(pl.col("duration") > ABSURD_NS)
     health.count("absurd_duration", absurd.height, _example(absurd))
     ends = pl.col("start") + pl.col("duration")
     overlapping = device.filter(

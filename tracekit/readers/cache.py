@@ -182,6 +182,7 @@ def _meta_from(raw: dict[str, Any]) -> Meta:
             "excerpt": None if raw["excerpt"] is None else Excerpt(**raw["excerpt"]),
             "captured": frozenset(raw["captured"]),
             "process_ids": tuple(raw["process_ids"]),
+            "domains": tuple(raw["domains"]),
         }
     )
 

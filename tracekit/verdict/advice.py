@@ -117,6 +117,10 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "[streams] Events between streams and unrecorded launches are possible causes."
         ),
     ),
+    "incomplete": (
+        "Record again",
+        Words("Record again with fewer steps, so that the profiler's buffers hold all of them."),
+    ),
     "cpu": (
         "See the top operators",
         Words(

@@ -7,14 +7,16 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.completeness import Completeness
 from tracekit.analyses.parts import ProcessorParts
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name
-from tracekit.verdict.advice import Owned, choose, general, python_advice
+from tracekit.verdict.advice import Owned, choose, few_advice, general, python_advice
+from tracekit.verdict.evidence import lacks, lost_device, no_device, record_again, standing
 from tracekit.verdict.idle_words import MOSTLY, where
 from tracekit.verdict.model import Cost, Verdict
 
@@ -27,6 +29,9 @@ OTHERS: Final = "operators of other steps"
 FELT: Final = 1.2
 """A note says so if recording makes a step longer by a fifth."""
 
+LEAST_OPERATORS: Final = 10
+"""Fewer operators say little about a program."""
+
 PATTERN_SHARE: Final = 0.3
 """From this share of the window on, a finding can be the headline,"""
 
@@ -38,9 +43,13 @@ _CODE: Final = {"python": "Python", "host_code": "host code"}
 
 
 def on_processors(
-    parts: ProcessorParts, scope: Scope, results: Mapping[str, Result], findings: Sequence[Owned]
+    parts: ProcessorParts,
+    scope: Scope,
+    results: Mapping[str, Result],
+    findings: Sequence[Owned],
+    complete: Completeness,
 ) -> Verdict:
-    """The verdict; all shares are of the window."""
+    """The verdict; all shares are of the window. It names no code outside operators if operators may be missing."""
     basis = parts.basis
     table = results["kernels"].tables()["by_category"]
     total = int(table["total_ns"].sum())
@@ -48,24 +57,33 @@ def on_processors(
         Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    ran = _ran_outside(results, parts.outside)
+    ran = "" if complete.lost_host else _ran_outside(results, parts.outside)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
     rest = {label: parts.outside, LOADING: parts.loading, OTHERS: parts.other_operators}
     costs += [Cost(name, ns, ns / basis) for name, ns in rest.items()]
     costs.sort(key=lambda cost: -cost.ns)
     python = ran == _CODE["python"] and costs[0].label == label
+    few = parts.calls < LEAST_OPERATORS
+    words = _pattern(findings, results, costs[0].ns, basis) or _headline(costs, label, basis)
+    first = [] if complete.sure else [record_again(complete)]
     return Verdict(
-        bound="cpu",
-        headline=_pattern(findings, results, costs[0].ns, basis) or _headline(costs, label, basis),
+        bound="incomplete" if lost_device(complete) else "cpu",
+        headline=f"{no_device(complete)} {words}",
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
-            findings,
+            standing(findings, complete, device=False),
             "cpu",
             basis,
-            loss=general("cpu", 0, scope),
-            first=[python_advice(parts.outside, scope)] if python else [],
+            loss=None if few else general("cpu", 0, scope),
+            last=few_advice() if few and complete.sure else None,
+            first=[*first, *([python_advice(parts.outside, scope)] if python else [])],
         ),
-        notes=(*_recording(parts), *_notes(total, parts)),
+        notes=(
+            *lacks(complete, device=False),
+            *(_few(parts.calls) if few else ()),
+            *_recording(parts),
+            *_notes(total, parts),
+        ),
         basis_ns=basis,
     )
 
@@ -88,7 +106,7 @@ def _pattern(
         return None
     place = where(results, "data_loading", CPU_DEVICE) if worst.id == "data_loading" else ""
     return (
-        f"No device was captured. In the window of {format_ns(basis)}, the processors spent "
+        f"In the window of {format_ns(basis)}, the processors spent "
         f"{format_share((worst.ns_at_stake or 0) / basis)} of the time on {patterns[worst.id]}{place}."
     )
 
@@ -101,7 +119,7 @@ def _headline(costs: list[Cost], label: str, basis: int) -> str:
     """`label` is the cost of the time outside operators."""
     outside = next(cost for cost in costs if cost.label == label)
     largest = next((cost for cost in costs if cost.label not in (label, LOADING, OTHERS)), None)
-    start = f"No device was captured. In the window of {format_ns(basis)}, the processors spent"
+    start = f"In the window of {format_ns(basis)}, the processors spent"
     place = f"{format_share(outside.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
     if costs[0] is outside:
         text = f"{start} {place}."
@@ -112,6 +130,10 @@ def _headline(costs: list[Cost], label: str, basis: int) -> str:
         return text
     text = f"{start} the most time on {costs[0].label} ({format_share(costs[0].share)})"
     return f"{text}, and {place}." if outside.ns else f"{text}."
+
+
+def _few(operators: int) -> Iterator[str]:
+    yield f"The window holds only {count_of(operators, 'operator')}, too few to say what bounds the program."
 
 
 def _recording(parts: ProcessorParts) -> Iterator[str]:

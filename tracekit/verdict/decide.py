@@ -15,6 +15,7 @@ from typing import Final, assert_never
 
 import polars as pl
 
+from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
@@ -23,6 +24,7 @@ from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
+from tracekit.readers import flag_for
 from tracekit.verdict.advice import (
     Owned,
     choose,
@@ -35,6 +37,14 @@ from tracekit.verdict.advice import (
     unseen_advice,
 )
 from tracekit.verdict.cpu import on_processors
+from tracekit.verdict.evidence import (
+    idle_headline,
+    lacks,
+    lost_device,
+    no_device,
+    record_again,
+    standing,
+)
 from tracekit.verdict.idle_words import host_code, in_long_gaps, main_cause, where
 from tracekit.verdict.model import Advice, Cost, Verdict
 
@@ -65,6 +75,9 @@ WARM_UP_SHARE: Final = 0.3
 BESIDE_SHARE: Final = 0.1
 """From this share on, the largest loss of a busy device has a clause in the headline, and advice."""
 
+SURE_SHARE: Final = 0.5
+"""If computation takes this share of the basis, it bounds the run, whatever records are missing."""
+
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
@@ -83,16 +96,16 @@ Tables = Mapping[str, Result]
 
 def decide(scope: Scope, results: Tables) -> Verdict:
     """The verdict on a scope from the results of the analyses in `VERDICT_NEEDS`; times in ns."""
-    parts, findings = run_parts(scope), owned(results)
+    parts, findings, complete = run_parts(scope), owned(results), completeness(scope)
     match parts:
         case CounterRun():
             return _of_counters(parts, findings, scope)
         case NothingRan():
-            return _of_nothing(parts, scope)
+            return _of_nothing(parts, scope, complete)
         case ProcessorParts():
-            verdict = on_processors(parts, scope, results, findings)
+            verdict = on_processors(parts, scope, results, findings, complete)
         case DeviceParts():
-            verdict = _on_device(parts, scope, results, findings)
+            verdict = _on_device(parts, scope, results, findings, complete)
         case _:
             assert_never(parts)
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
@@ -109,10 +122,18 @@ def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
     return tuple(Cost(label, ns, ns / whole) for label, ns, _ in largest)
 
 
-def _of_nothing(parts: NothingRan, scope: Scope) -> Verdict:
-    if not parts.ranges:
+def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verdict:
+    if lost_device(complete):
+        notes = tuple(lacks(complete, device=True))
+        return Verdict("incomplete", no_device(complete), advice=(record_again(complete),), notes=notes)
+    if not parts.ranges or parts.elsewhere:
         text = "The trace holds no device activity and no operator."
-        return Verdict("nothing ran", text, advice=(general("nothing ran", 0, scope),))
+        if parts.elsewhere:
+            count = count_of(parts.elsewhere, "activity", "activities")
+            text = f"No device and no operator works for any time in the window. The trace holds {count} of them."
+        again = () if complete.sure else (record_again(complete),)
+        notes = tuple(lacks(complete, device=False))
+        return Verdict("nothing ran", text, advice=(*again, general("nothing ran", 0, scope)), notes=notes)
     what = "ranges of steps, phases and layers" if parts.modules else "user ranges"
     level = f" (level {parts.level})" if parts.level else ""
     text = f"The trace holds only {what}{level}. These are times of the host, without operators and device activity."
@@ -148,26 +169,31 @@ class _Loss:
     ns: int
     clause: str | None = None
 
+    def cost(self, basis: int) -> Cost:
+        """The loss as a cost; `basis` in ns."""
+        return Cost(self.label, self.ns, self.ns / basis)
 
-def _on_device(parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned]) -> Verdict:
+
+def _on_device(
+    parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
+) -> Verdict:
+    if not complete.sure:
+        return _on_device_in_part(parts, scope, results, findings, complete)
     losses = sorted(_losses(parts, scope, results), key=lambda loss: -loss.ns)
     worst = losses[0]
-    bounding = worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
-    bound: Bound = worst.bound if bounding else "compute-bound"
+    bound: Bound = worst.bound if _bounds(worst, parts) else "compute-bound"
     thin = parts.activities < LEAST_ACTIVITIES
     if thin and bound == "compute-bound" and _short(results):
         bound = "launch/short-kernel-bound"
     computing = _compute_costs(parts, results)
-    lost = (Cost(x.label, x.ns, x.ns / parts.basis) for x in losses)
-    set_up = Cost("copies of the set-up", parts.set_up, parts.set_up / parts.basis)
-    costs = sorted([*computing, *lost, set_up], key=lambda c: -c.ns)
+    costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), _set_up(parts)], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, parts.basis)
     return Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
-        costs=tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * parts.basis and cost.ns),
+        costs=_worth(costs, parts.basis),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=tuple(_notes(parts, losses, bound, warm_up)),
+        notes=(*lacks(complete, device=True), *_notes(parts, scope, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
@@ -178,9 +204,60 @@ def _frames(scope: Scope) -> bool:
     return "stacks" in traits(scope)
 
 
-def _losses(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[_Loss]:
+def _on_device_in_part(
+    parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
+) -> Verdict:
+    """The verdict if records are missing: nothing is said of the causes of idle time, since they could be the cause."""
+    losses = sorted(_losses_of_work(parts), key=lambda loss: -loss.ns)
+    worst = losses[0]
+    bound: Bound = "incomplete"
+    if not complete.broken and _bounds(worst, parts):
+        bound = worst.bound
+    elif parts.compute >= SURE_SHARE * parts.basis:
+        bound = "compute-bound"
+    computing = _compute_costs(parts, results)
+    records = complete.broken or complete.operators.thin
+    idle = _Loss("idle", "idle, or work that the file lacks" if records else "idle", parts.idle)
+    costs = sorted(
+        [*computing, *(x.cost(parts.basis) for x in (*losses, idle)), _set_up(parts)], key=lambda c: -c.ns
+    )
+    busy = f"{format_share(parts.busy / parts.basis)} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
+    rest = format_share(parts.idle / parts.basis) if parts.idle else ""
+    warm_up = _warm_up(findings, parts.basis)
+    first = [record_again(complete), *([of_finding(warm_up)] if warm_up else [])]
+    return Verdict(
+        bound=bound,
+        headline=f"{parts.who} {idle_headline(complete, busy, rest)}",
+        costs=_worth(costs, parts.basis),
+        advice=choose(standing(findings, complete, device=True), bound, parts.basis, loss=None, first=first),
+        notes=(*lacks(complete, device=True), *_notes(parts, scope, [], bound, warm_up)),
+        basis_ns=parts.basis,
+        basis=parts.basis_name,
+    )
+
+
+def _bounds(worst: _Loss, parts: DeviceParts) -> bool:
+    """Whether the largest loss bounds the run."""
+    return worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
+
+
+def _set_up(parts: DeviceParts) -> Cost:
+    return Cost("copies of the set-up", parts.set_up, parts.set_up / parts.basis)
+
+
+def _worth(costs: list[Cost], basis: int) -> tuple[Cost, ...]:
+    """The first costs that are worth a line."""
+    return tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * basis and cost.ns)
+
+
+def _losses_of_work(parts: DeviceParts) -> Iterable[_Loss]:
+    """The losses that rest on records of a device."""
     yield _Loss("communication-bound", "exposed communication", parts.communication)
     yield _Loss("memory-copy-bound", "exposed copies", parts.memory - parts.set_up)
+
+
+def _losses(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[_Loss]:
+    yield from _losses_of_work(parts)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
     place = where(results, "data_loading", parts.device_id)
@@ -279,7 +356,9 @@ def _split(parts: DeviceParts) -> str:
     return f": {', '.join([computing, *named])}" if named else ""
 
 
-def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned | None) -> Iterable[str]:
+def _notes(
+    parts: DeviceParts, scope: Scope, losses: list[_Loss], bound: Bound, warm_up: Owned | None
+) -> Iterable[str]:
     if parts.activities < LEAST_ACTIVITIES:
         count = count_of(parts.activities, "activity", "activities")
         yield f"The window holds only {count} of a device, too few to say what bounds the program."
@@ -295,7 +374,7 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
             "program up, so they are no loss of its steps."
         )
-    if parts.lead_in >= LEAD_IN_SHARE * parts.basis:
+    if losses and parts.lead_in >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.lead_in / parts.basis)
         yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
     if parts.before:
@@ -303,8 +382,8 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
             "before these steps. This work is left out."
         )
-    second = losses[1]
-    if bound != "compute-bound" and second.ns >= 0.6 * losses[0].ns:
+    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= 0.6 * losses[0].ns:
+        second = losses[1]
         share = format_share(second.ns / parts.basis)
         yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
@@ -314,8 +393,19 @@ def _notes(parts: DeviceParts, losses: list[_Loss], bound: Bound, warm_up: Owned
             else "No launch calls were captured"
         )
         yield f"{what}, so the trace does not show what the device waited for."
+    if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
+        yield from _unseen_waits(parts, scope)
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
+
+
+def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
+    """Why idle time with queued work has no cause, if the trace shows that."""
+    if "sync" not in scope.trace.meta.captured:
+        yield (
+            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work have "
+            f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
+        )
 
 
 # -- what to try -----------------------------------------------------------------------------------

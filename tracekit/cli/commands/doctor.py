@@ -16,8 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor"]
 
-_LISTS: Final = ("unread_table", "table_without_row_ids")
-"""Defects of which the example is a list of all."""
+_WHOLE: Final = {
+    "unread_table": "tables:",
+    "table_without_row_ids": "tables:",
+    "other_process": "",
+    "launch_without_activity": "",
+    "lost_activity": "",
+    "missing_operators": "",
+    "fewer_events": "",
+    "dropped_records": "",
+    "stopped_early": "",
+    "maybe_incomplete": "",
+    "unnamed": "",
+    "no_kernel": "",
+}
+"""Defects of which the example says all, with the word before it."""
 
 
 @with_flags
@@ -79,10 +92,9 @@ def _health_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         head = f"{row['severity']:<8} {row['count']:>9,}"
         yield from out.labelled({head: f"{row['kind']}: {row['meaning']}"}, width=20)
-        if row["example"] and (row["severity"] != "info" or row["kind"] in _LISTS):
-            yield from out.labelled(
-                {"": f"{'tables:' if row['kind'] in _LISTS else 'e.g.'} {row['example']}"}, width=20
-            )
+        if row["example"] and (row["severity"] != "info" or row["kind"] in _WHOLE):
+            example = f"{_WHOLE.get(row['kind'], 'e.g.')} {row['example']}".strip()
+            yield from out.labelled({"": example}, width=20)
 
 
 def _law_lines(laws: Mapping[str, Sequence[dict[str, Any]]]) -> Iterator[str]:

@@ -68,12 +68,14 @@ def facts_of(trace: Trace) -> dict[str, Any]:
     """The facts of a trace as plain data; times are ns, sizes bytes."""
     import polars as pl
 
+    from tracekit.analyses.arithmetic import arithmetic
     from tracekit.analyses.attribution.layer_ranges import user_ranges
     from tracekit.analyses.scope import select
     from tracekit.names import clean
 
     meta = trace.meta
     scope = select(trace)
+    work = arithmetic(scope)
     steps = trace.host.filter(pl.col("kind") == "step").sort("start")
     host = trace.host["kind"].cast(pl.String).value_counts(sort=True)
     device = trace.device["kind"].cast(pl.String).value_counts(sort=True)
@@ -103,6 +105,15 @@ def facts_of(trace: Trace) -> dict[str, Any]:
         "named_ranges": user_ranges(trace).height,
         "host_spans": dict(host.iter_rows()),
         "device_activities": dict(device.iter_rows()),
+        "flops": {
+            "source": work.source,
+            "per_step": work.flops_per_step,
+            "in_window": work.flops,
+            "share_of_device_time": work.covered,
+            "tflops": work.tflops,
+            "precision": work.precision,
+            "utilisation": work.utilisation,
+        },
         "captured": sorted(meta.captured),
         "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in meta.captured},
     }
@@ -127,6 +138,7 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "steps": _steps(facts),
         "host spans": f"{listed(facts['host_spans'])}, on {count_of(facts['threads'], 'thread')}",
         "device": f"{listed(facts['device_activities'])}, on {count_of(facts['streams'], 'stream')}",
+        "FLOPs": _flops(trace),
         "captured": ", ".join(facts["captured"]) or "nothing",
     }
     lines = out.labelled(rows)
@@ -134,6 +146,13 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
     problems = trace.health.filter(trace.health["severity"] != "info").height
     lines += out.labelled({"health": _problems(problems)})
     return "\n".join(lines)
+
+
+def _flops(trace: Trace) -> str:
+    from tracekit.analyses.arithmetic import arithmetic
+
+    work = arithmetic(trace)
+    return "not captured" if work.source is None else work.figures
 
 
 def _steps(facts: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ def nsys_stats(
     groups = {"all": tuple(CATALOGUE), "rules": RULES, "default": DEFAULT_REPORTS}
     names = keys_of(report or ["default"], list(CATALOGUE), "report", groups, ELSEWHERE)
     chosen = format_for("nsys-stats", len(names), format_, output, one="one --report")
-    read, _ = Sources(expanded(traces), Selection(rank, process), reading).read()
+    read, _ = Sources(expanded(traces), Selection(rank, process), reading, all_processes=True).read()
     _tell_excerpts(read)
     unit = timeunit.value
     tables = [(CATALOGUE[name], in_unit(table(read, name, rows), unit)) for name in names]

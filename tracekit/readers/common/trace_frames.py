@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform
+from tracekit.readers.common.missing import count_missing
 from tracekit.spans import kept_nesting
 from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
 
@@ -49,6 +50,7 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
         others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
+    count_missing(assembled.host, assembled.device, others.get("counters"), health)
     return TraceFrames(assembled.host, assembled.device, others, origin)
 
 

@@ -39,6 +39,8 @@ _USUAL_RATIO: Final = 12
 """The usual ratio of a trace's size to the size of its gzip."""
 
 _PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
+_DROPPED: Final = re.compile(r"\bDropped ([1-9]\d{0,14}) activity records\b")
+_STOPPED: Final = "CUPTI stopped early? = 1"
 _LEAST_ABSURD: Final = 4 * 10**18
 _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
@@ -77,6 +79,7 @@ def _build(
 ) -> Trace:
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
+    _count_messages(stream.header, health)
     rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
     rows["host"] = _host_kinds(raw.frame("host"))
     frames = trace_frames(rows, health)
@@ -92,6 +95,17 @@ def _build(
         flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin),
         **frames.others,  # type: ignore[arg-type]  # one of the fields is not a frame
     )
+
+
+def _count_messages(header: dict[str, Any], health: HealthLog) -> None:
+    """Messages of the profiler that it dropped records, or stopped early for lack of memory."""
+    for level in ("INFO", "WARNING", "ERROR"):
+        messages = header.get(level)
+        for message in messages if isinstance(messages, list) else []:
+            text = message if isinstance(message, str) else ""
+            if match := _DROPPED.search(text):
+                health.count("dropped_records", int(match.group(1)), match.group())
+            health.count("stopped_early", int(_STOPPED in text), _STOPPED)
 
 
 def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:

@@ -19,10 +19,15 @@ OF_MACHINE: Final = ("counters",)
 
 
 class ProcessStores:
-    """The rows of each process that works on a device; if none does, the rows of all processes together."""
+    """The rows of each process that works on a device; if none does, the rows of all processes together.
 
-    def __init__(self, path: Path, most: int | None, stack: ExitStack) -> None:
+    With `others`, the rows of the other processes are kept as well, together; else they are counted.
+    """
+
+    def __init__(self, path: Path, most: int | None, stack: ExitStack, *, others: bool = False) -> None:
         self._path = path
+        self._rest: FrameStore | None = None
+        self._keeps_others = others
         self.rows = self.left_out = 0
         self.machine = FrameStore()
         self._most = most
@@ -32,9 +37,9 @@ class ProcessStores:
         self._others: set[int] = set()
 
     @property
-    def others(self) -> int:
-        """The number of processes that were left out."""
-        return len(self._others)
+    def others(self) -> frozenset[int]:
+        """The processes that were left out."""
+        return frozenset(self._others)
 
     def add(self, name: str, frame: pl.DataFrame) -> None:
         """Sort the rows of a frame by process."""
@@ -60,11 +65,12 @@ class ProcessStores:
         self._add_of_each(name, frame, present)
 
     def parts(self) -> list[tuple[int | None, FrameStore]]:
-        """The processes, sorted by id, each with its rows."""
-        return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0])
+        """The processes, sorted by id, each with its rows; at the end those of the others, without an id."""
+        rest: list[tuple[int | None, FrameStore]] = [] if self._rest is None else [(None, self._rest)]
+        return sorted(self._by_process.items(), key=lambda item: -1 if item[0] is None else item[0]) + rest
 
     def _add_of_each(self, name: str, frame: pl.DataFrame, present: pl.Series) -> None:
-        """Each process's own rows; those of processes that do not work on a device are left out."""
+        """Each process's own rows; those of processes that do not work on a device are apart, or left out."""
         working = [process for process in present.to_list() if process in self._by_process]
         if present.len() == len(working) == 1:
             self._by_process[working[0]].add(name, frame)
@@ -73,11 +79,14 @@ class ProcessStores:
         if own.height:
             for (process,), rows in own.partition_by("process_id", as_dict=True).items():
                 self._by_process[process if isinstance(process, int) else None].add(name, rows)
-        others = frame["process_id"].null_count() if None not in working else 0
-        self.left_out += frame.height - own.height - others
-        self._others.update(
-            process for process in present.drop_nulls().to_list() if process not in self._by_process
-        )
+        others = frame.filter(~pl.col("process_id").is_in(working, nulls_equal=True)).drop_nulls("process_id")
+        if self._keeps_others and others.height:
+            if self._rest is None:
+                self._rest = self._stack.enter_context(closing(FrameStore(self._most)))
+            self._rest.add(name, others)
+            return
+        self.left_out += others.height
+        self._others.update(others["process_id"].unique().to_list())
 
     def _adopt(self) -> None:
         """Device work without a process id belongs to the process that works on a device, if there is only one."""

@@ -7,7 +7,7 @@ processes use the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.facts.units import count_of
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
+from tracekit.range_filter import DEFAULT_DOMAIN
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.common.trace_frames import (
@@ -32,7 +34,9 @@ from tracekit.readers.nsys import device as device_side
 from tracekit.readers.nsys import host as host_side
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import with_group_sizes
+from tracekit.readers.nsys.diagnostics import count_diagnostics
 from tracekit.readers.nsys.graph_nodes import graph_nodes
+from tracekit.readers.nsys.ids import UNNAMED
 from tracekit.readers.nsys.machine import Machine, machine_of
 from tracekit.readers.nsys.nvtx import NvtxNames, nvtx_names, ranges
 from tracekit.readers.nsys.processes import OF_MACHINE, ProcessStores
@@ -43,6 +47,8 @@ __all__ = ["read_nsys"]
 
 _MOST_DEVICES: Final = 128
 """The most devices of one process; each is compared with all host activity in its time."""
+_MOST_LISTED: Final = 8
+"""The most processes that a line of `tracekit doctor` names."""
 _PROCESS_FRAMES: Final = tuple(
     name for name in FRAMES if name not in ("threads", "health", "flows", *OF_MACHINE)
 )
@@ -51,7 +57,8 @@ _PROCESS_FRAMES: Final = tuple(
 def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> list[Trace]:
     """Read an export: one Trace per process that put work on a device, in order of the process id.
 
-    Without any device work it is one Trace of all processes. `progress` is called with (bytes read, bytes of the file), as
+    Without any device work it is one Trace of all processes. With `limits.all_processes`, a last Trace holds the processes
+    that put no work on a device. `progress` is called with (bytes read, bytes of the file), as
     estimates. Raises UnreadableTraceError if the file is damaged, is not an export or has no event.
 
     Times of each returned trace are ns from its own earliest event.
@@ -61,24 +68,33 @@ def read_nsys(path: Path, limits: Limits, progress: Progress | None = None) -> l
     with ExitStack() as stack:
         tables = stack.enter_context(closing(open_tables(path)))
         _refuse_foreign(tables)
-        stores = ProcessStores(path, limits.max_events, stack)
+        stores = ProcessStores(path, limits.max_events, stack, others=limits.all_processes)
         names = nvtx_names(tables)
         total = sum(tables.count(table) for table in words.EVENT_TABLES)
+        domains = {DEFAULT_DOMAIN, *names.domains["domain"].cast(pl.String).drop_nulls().to_list()}
         for name, frame in _pages(tables, names, health):
             stores.add(name, frame)
+            if "domain" in frame.columns:
+                domains.update(frame["domain"].unique().drop_nulls().cast(pl.String).to_list())
             if progress is not None and total:
                 progress(min(size, size * stores.rows // total), size)
         _count_unread(tables, health)
+        count_diagnostics(tables, health)
         _refuse_empty(stores, tables)
         if stores.left_out:
-            health.count("other_process", stores.left_out, f"{stores.others} processes")
+            health.count("other_process", stores.left_out, _listed(stores.others))
         machine = machine_of(tables, names.ranks)
         threads = host_side.named_threads(tables, names.threads)
         health.count("invalid_utf8", tables.replaced_texts)
         parts, shared = stores.parts(), stores.machine.take("counters")
         return [
             _build(
-                _Part(path, size, part, len(parts), process), store, shared, machine, threads, health.copy()
+                _Part(path, size, part, len(parts), process, tuple(sorted(domains))),
+                store,
+                shared,
+                machine,
+                threads,
+                health.copy(),
             )
             for part, (process, store) in enumerate(parts)
         ]
@@ -107,7 +123,8 @@ class _Part:
     size: int  # of the file, in bytes
     number: int
     of: int  # the number of traces in the file
-    process: int | None  # None: all processes, because none works on a device
+    process: int | None  # None: all processes, or all others, because none of them works on a device
+    domains: tuple[str, ...]  # of NVTX, in the file
 
 
 def _build(
@@ -122,6 +139,7 @@ def _build(
     excerpt = take_excerpt(store, part.path, health)
     rows = _process_rows(store, machine, part, health)
     frames = trace_frames(rows, health)
+    _count_unnamed(frames, health)
     frames.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, frames.origin)
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
@@ -163,6 +181,7 @@ def _meta(part: _Part, machine: Machine, frames: TraceFrames) -> Meta:
         format=words.FORMAT_NAME,
         format_version=machine.version,
         size_bytes=part.size,
+        domains=part.domains,
         producer=machine.producer,
         process_ids=tuple(processes) if part.process is None else (part.process,),
         devices=_devices(machine, frames.device),
@@ -274,6 +293,20 @@ def _count_unread(tables: Tables, health: HealthLog) -> None:
     health.count("unread_table", sum(rows.values()), example)
     unread = tables.without_row_ids()
     health.count("table_without_row_ids", len(unread), ", ".join(unread))
+
+
+def _count_unnamed(frames: TraceFrames, health: HealthLog) -> None:
+    """Rows whose name is not in the file; a whole table of names may be missing."""
+    names = {"host": frames.host["name"], "device": frames.device["name"]}
+    counts = {what: int((name.cast(pl.String) == UNNAMED).sum()) for what, name in names.items()}
+    example = ", ".join(f"{what}: {count:,} of {names[what].len():,} rows" for what, count in counts.items())
+    health.count("unnamed", sum(counts.values()), example)
+
+
+def _listed(processes: Collection[int]) -> str:
+    shown = ", ".join(map(str, sorted(processes)[:_MOST_LISTED]))
+    more = len(processes) - _MOST_LISTED
+    return f"{count_of(len(processes), 'process', 'processes')}: {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _size(path: Path) -> int:

@@ -1,0 +1,178 @@
+"""How much arithmetic a run did: FLOPs a step, their rate, and the part of the device time for which they are known.
+
+Hardware counters of Nsight Compute come first (`counter`). Else the FLOPs of operators come from their shapes (`analytic`): those
+of matrix products, convolutions and fused attention. Else those of a capture's manifest, which torch's own counter gave
+(`manifest`). The rate is over the whole window, with its idle time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.attribute import attribution
+from tracekit.analyses.counters.analysis import measured_kernels
+from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.program import program
+from tracekit.analyses.scope import Scope, once
+from tracekit.facts.device_peaks import peak_tflops
+from tracekit.facts.units import format_flop, format_share
+from tracekit.readers import flag_for
+from tracekit.spans import take
+from tracekit.trace import Trace, one_of
+
+__all__ = ["Arithmetic", "arithmetic"]
+
+_NO_ARITHMETIC: Final = ("memcpy", "memset")
+_PEAKED: Final = ("fp32", "tf32", "bf16", "fp16")
+_TF32: Final = r"(?i)tf32|s1688|_1688"
+"""Kernels that multiply fp32 inputs in TF32."""
+
+_WHOLE: Final = 0.995
+"""From this share on, the FLOPs are those of all the device time."""
+
+_LEAST_SHARE: Final = 0.0005
+"""A lower share of the peak would be shown as 0.0 %."""
+
+_WORDS: Final = {
+    "counter": "by hardware counters (counter)",
+    "analytic": "by shapes (analytic)",
+    "manifest": "by torch's counter (manifest)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The FLOPs of the window; None where they were not captured."""
+
+    flops: int | None
+    flops_per_step: float | None
+    """None without steps, too."""
+    source: str | None
+    """`counter`, `analytic` or `manifest`."""
+    covered: float | None
+    """The share of the device time whose operators or kernels are counted, 0 to 1; None if that is not known."""
+    tflops: float | None
+    """10¹² FLOPs a second of the window."""
+    precision: str | None
+    """Of most of the FLOPs, as the inputs' types and the kernels' names tell."""
+    utilisation: float | None
+    """Of the peak of the device for this precision (MFU), 0 to 1; None if the peak is not known."""
+    flag: str
+    """What records the shapes of operators; empty for a program without PyTorch."""
+    on_cpu: bool
+    """The time is that of operators, since no device was captured."""
+
+    @property
+    def sentence(self) -> str:
+        """The figures in one sentence."""
+        figures = self.figures
+        flag = f" ({self.flag})" if self.flag else ""
+        return f"The run did {figures}." if figures else f"FLOPs were not captured{flag}."
+
+    @property
+    def figures(self) -> str:
+        """The figures as `1.20 TFLOP a step by shapes (analytic): 4.10 TFLOP/s on average`; empty without any."""
+        if self.source is None or self.flops is None or self.tflops is None:
+            return ""
+        amount = f"{format_flop(self.flops)} in the window"
+        if self.flops_per_step is not None:
+            amount = f"{format_flop(self.flops_per_step)} a step"
+        text = f"{amount} {_WORDS[self.source]}"
+        if self.covered is not None and self.covered < _WHOLE:
+            time = "operators' time" if self.on_cpu else "device time"
+            text += f", known for {format_share(self.covered)} of the {time}"
+        text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
+        if self.utilisation is not None:
+            text += f", {format_share(self.utilisation)} of the peak for {self.precision}"
+        return text
+
+
+def arithmetic(of: Scope | Trace) -> Arithmetic:
+    """The FLOPs of a scope and their source.
+
+    >>> import tracekit
+    >>> arithmetic(tracekit.read("sample_traces/bert_cpu/trace.json.gz")).source
+    'analytic'
+    """
+    return once(of, _arithmetic)
+
+
+def _arithmetic(scope: Scope) -> Arithmetic:
+    flag = flag_for("shapes", scope.trace.meta.format) if program(scope.trace).pytorch else ""
+    steps = scope.steps.height if scope.window == "steps" else 0
+    manifest = scope.trace.manifest
+    known = _counted(scope) or _analytic(scope)
+    if known is None and manifest is not None and manifest.flops_per_step is not None and steps:
+        known = _Known(manifest.flops_per_step * steps, "manifest", None, None)
+    if known is None or scope.duration <= 0:
+        return Arithmetic(None, None, None, None, None, None, None, flag, scope.on_cpu)
+    tflops = known.flops / scope.duration / 1e3
+    return Arithmetic(
+        flops=known.flops,
+        flops_per_step=known.flops / steps if steps else None,
+        source=known.source,
+        covered=known.covered,
+        tflops=tflops,
+        precision=known.precision,
+        utilisation=_utilisation(scope, tflops, known.precision),
+        flag=flag,
+        on_cpu=scope.on_cpu,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    flops: int
+    source: str
+    covered: float | None
+    precision: str | None
+
+
+def _counted(scope: Scope) -> _Known | None:
+    """The FLOPs that Nsight Compute counted, of kernels of which it measured all launches."""
+    kernels = measured_kernels(scope)
+    if kernels is None:
+        return None
+    whole = kernels.filter((pl.col("measured") == pl.col("count")) & pl.col("flops").is_not_null())
+    total = int(scope.activities["duration"].sum())
+    if not whole.height or not total:
+        return None
+    return _Known(int(whole["flops"].sum()), "counter", int(whole["total_ns"].sum()) / total, None)
+
+
+def _analytic(scope: Scope) -> _Known | None:
+    """The FLOPs of the operators that have shapes and launched an activity of the scope, each once."""
+    if "shapes" not in scope.trace.meta.captured or not scope.activities.height:
+        return None
+    counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
+    rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration")
+    works = ~rows.select(one_of("kind", *_NO_ARITHMETIC)).to_series().to_numpy()
+    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
+    owner = np.where(works, take(counted.owner, anchor), -1)
+    owners = np.unique(owner[owner >= 0])
+    if not owners.size:
+        return None
+    flops = counted.flops[owners]
+    duration = rows["duration"].to_numpy()
+    total = int(duration.sum())
+    covered = int(duration[owner >= 0].sum()) / total if total else None
+    by_precision = np.bincount(counted.precision[owners] + 1, weights=flops, minlength=len(counted.names) + 1)
+    precision = (None, *counted.names)[int(by_precision.argmax())]
+    names = rows["name"].filter(pl.Series(owner >= 0)).unique().cast(pl.String)
+    if precision == "fp32" and names.str.contains(_TF32).any():
+        precision = "tf32"
+    return _Known(int(flops.sum()), "analytic", covered, precision)
+
+
+def _utilisation(scope: Scope, tflops: float, precision: str | None) -> float | None:
+    """The share of the peak; None if there are devices of several kinds, or the rate is next to nothing or above the peak."""
+    names = {device.name for device in scope.trace.meta.devices}
+    if scope.on_cpu or len(names) != 1 or precision not in _PEAKED:
+        return None
+    peak = peak_tflops(names.pop(), precision)
+    share = None if peak is None else tflops / (peak * len(scope.device_ids))
+    return share if share is not None and _LEAST_SHARE <= share <= 1 else None

@@ -1,0 +1,108 @@
+"""What a trace says of records that it does not hold: launches without work, numbers of operators that are not there.
+
+Two counts that profilers write show a loss. A call that launches work has the correlation id of that work, so a call whose
+id no activity has lost its work. PyTorch numbers the operators of a thread one after the other, in blocks of 512, so a file
+with far fewer operators than numbers lost the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
+from tracekit.spans import NameTable
+from tracekit.trace import one_of
+
+__all__ = [
+    "ABSURD_NS",
+    "LOST_SHARE",
+    "NumberedOperators",
+    "endless_calls",
+    "launch_calls",
+    "numbered_operators",
+]
+
+ABSURD_NS: Final = 1_000_000_000
+"""Hardly any activity of a device lasts longer, but ROCm's profiler writes such times after an overflow."""
+
+LOST_SHARE: Final = 0.05
+"""If more of the launches have no activity, kernels are missing. A recording ends before the last few are written."""
+
+_BLOCK: Final = 1024
+"""No more numbers than this are unused at the end of a thread: twice PyTorch's block, for other versions."""
+
+_THIN: Final = 0.5
+"""If less than this part of the numbers is in the file, operators are missing. Complete files hold 0.9 of them or more."""
+
+
+def launch_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The calls that launch kernels or graphs: `start` in ns, and `answered`, true if the trace holds work with their id.
+
+    Calls without an id are left out, and so are those between the beginning and the end of a graph's capture: they launch
+    nothing. Copies and fills are left out, since those of 0 bytes put no work on a device.
+    """
+    numbered = (pl.col("kind") == "runtime") & (pl.col("correlation").fill_null(0) != 0)
+    calls = host.select("kind", "name", "process_id", "start", "correlation").filter(numbered)
+    names = NameTable(calls["name"])
+    launches = calls.filter(pl.Series(names.matching(f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}"), dtype=pl.Boolean))
+    begun = pl.Series(names.matching(CAPTURE_BEGIN), dtype=pl.Boolean)
+    if begun.any():
+        ended = pl.Series(names.matching(CAPTURE_END), dtype=pl.Boolean)
+        turns = calls.with_columns(begun.alias("capturing")).filter(begun | ended)
+        turns = turns.select("process_id", "start", "capturing").sort("start")
+        launches = launches.sort("start").join_asof(
+            turns, on="start", by="process_id", check_sortedness=False
+        )
+        launches = launches.filter(~pl.col("capturing").fill_null(value=False))
+    ids = device["correlation"].drop_nulls().unique()
+    return launches.select("start", pl.col("correlation").is_in(ids.implode()).alias("answered"))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedOperators:
+    """How many operators and ranges the trace holds of those that the profiler numbered: at least `numbered`."""
+
+    held: int
+    numbered: int
+
+    @property
+    def thin(self) -> bool:
+        """Whether most of them are missing."""
+        return self.held < _THIN * self.numbered
+
+
+def numbered_operators(host: pl.DataFrame) -> NumberedOperators:
+    """The operators and ranges with a number of the profiler, over all processes."""
+    rows = host.select("kind", "process_id", "thread_id", "external_id").filter(
+        one_of("kind", "op", "annotation", "step") & (pl.col("external_id") > 0)
+    )
+    of_process = rows.group_by("process_id").agg(
+        pl.col("external_id").n_unique().cast(pl.Int64).alias("held"),
+        (pl.col("external_id").max() - pl.col("external_id").min() + 1).alias("span"),
+        pl.col("thread_id").n_unique().cast(pl.Int64).alias("threads"),
+    )
+    # Every thread may leave the rest of a block unused.
+    numbered = pl.max_horizontal("held", pl.col("span") - _BLOCK * pl.col("threads"))
+    held, total = of_process.select(pl.col("held").sum(), numbered.alias("numbered").sum()).row(0)
+    return NumberedOperators(held, total)
+
+
+def endless_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The API calls that last longer than all the rest of the trace: `name`, `start`, `duration` in ns."""
+    is_call = pl.col("kind") == "runtime"
+    end = pl.col("start") + pl.col("duration")
+    times = host.select(
+        pl.col("start").min().alias("first"),
+        pl.col("start").max().alias("last"),
+        end.filter(~is_call).max().alias("ended"),
+    )
+    work = device.select(pl.col("start").min().alias("first"), end.max().alias("last"))
+    first, *lasts = (*times.row(0), work["last"][0])
+    starts = [start for start in (first, work["first"][0]) if start is not None]
+    last = max((moment for moment in lasts if moment is not None), default=0)
+    whole = last - min(starts, default=0)
+    calls = host.select("kind", "name", "start", "duration").filter(is_call & (pl.col("duration") > whole))
+    return calls.drop("kind") if whole > 0 else calls.drop("kind").clear()
