@@ -20,6 +20,7 @@ import polars as pl
 from tracekit.spans import Int64Array, Nesting, take
 
 __all__ = [
+    "FIRST_FACTOR",
     "PRECISIONS",
     "CountedOperators",
     "attention_flops",
@@ -28,6 +29,7 @@ __all__ = [
     "counted_operators",
     "matmul_flops",
     "operator_flops",
+    "product_sizes",
 ]
 
 Shape = Sequence[int]
@@ -146,6 +148,25 @@ def operator_flops(name: str, shapes: Any, concrete: Any) -> int | None:
     except _ODD:
         return None  # a trace is foreign matter: its shapes may be anything
     return flops if 0 <= flops <= _MOST else None
+
+
+def product_sizes(name: str, shapes: Any) -> tuple[int, int, int, int] | None:
+    """The batch, m, k and n of one call of a matrix product m×k · k×n; None of other operators and of odd inputs.
+
+    >>> product_sizes("aten::addmm", [[4], [2, 3], [3, 4]]), product_sizes("aten::bmm", [[5, 2, 3], [5, 3, 4]])
+    ((1, 2, 3, 4), (5, 2, 3, 4))
+    """
+    at = FIRST_FACTOR.get(name)
+    if at is None:
+        return None
+    try:
+        inputs = _Inputs(shapes, [])
+        one, other = inputs.shape(at, 2), inputs.shape(at + 1, 2)
+    except _ODD:
+        return None
+    if len(one) != len(other) or len(one) > 3 or one[:-2] != other[:-2] or one[-1] != other[-2]:
+        return None
+    return prod(one[:-2]), one[-2], one[-1], other[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,6 +318,16 @@ def _attention(at: int, causal: int, *, backward: bool = False) -> Callable[[_In
 
     return count
 
+
+FIRST_FACTOR: Final[dict[str, int]] = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::_addmm_activation": 1,
+    "aten::_scaled_mm": 0,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+}
+"""The matrix products, each with the place of its first factor among the inputs; the second one follows it."""
 
 _SDPA: Final = "aten::_scaled_dot_product_"
 _FORMULAS: Final[dict[str, Callable[[_Inputs], int]]] = {

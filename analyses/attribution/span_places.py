@@ -57,6 +57,8 @@ METHODS = (
 )
 """The methods by which the layer of an activity is known, the most certain first."""
 
+_MODULES = ("capture", "module")
+
 METHOD = {name: number for number, name in enumerate(METHODS)}
 """The number of each method in arrays."""
 PHASE = {name: number for number, name in enumerate(PHASES)}
@@ -121,7 +123,12 @@ class StackModel:
         within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
         named = (pseudo >= 0) & within & ((layer < 0) | (phase == PHASE["optimizer"]))
         layer[named], method[named] = pseudo[named], METHOD["phase"]
-        return SpanPlaces(layer, phase, method, inside)
+        again = backward.recomputed[spans] | (inside & self._of_modules(source))
+        return SpanPlaces(layer, phase, method, again)
+
+    def _of_modules(self, source: Int64Array) -> BoolArray:
+        """Which sources of layers are modules: a range of the user's in a node may be of anything, such as communication."""
+        return np.array([*(name in _MODULES for name in self.layers.methods), False])[source]
 
     def _nodes(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The layer of the forward operator of backward nodes, and the method."""
