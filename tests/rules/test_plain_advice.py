@@ -19,6 +19,10 @@ ONLY_ON_PYTORCH = {
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
     "value_reads": "looks for operators of PyTorch",
+    "sdpa_fallback": "looks for operators of PyTorch",
+    "odd_sizes": "looks for operators of PyTorch",
+    "many_embeddings": "looks for operators of PyTorch",
+    "recomputation": "looks for operators of PyTorch",
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }

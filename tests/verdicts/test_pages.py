@@ -67,7 +67,6 @@ FALLS_SHORT: Final = {
     ("place", "fsdp_2gpu_145"): "no single operator has a part of the dispatch worth naming",
     ("place", "xdit_flux"): "three walks over all modules, from three places: none has half of the time",
     ("advice", "cpu_only"): "the report does not say that the file holds few events",
-    ("advice", "dlrm_cpu"): "26 tables with a lookup each are no finding yet",
 }
 """What is not right yet, with the reason; a page that becomes right must leave this list."""
 
