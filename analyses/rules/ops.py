@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import msgspec
@@ -270,9 +271,10 @@ LEAST_TABLES: Final = 8
 """A language model looks up two or three tables in a row: tokens, positions and segments."""
 MANY_EMBEDDINGS_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time one table for all gains little."""
-SMALL_ON_PROCESSOR_NS: Final = 200_000
-SMALL_ON_DEVICE_NS: Final = 50_000
-"""A longer lookup reads many rows, which takes as long in one table."""
+SMALL_ON_PROCESSOR: Final = (1_000_000, 200_000)
+SMALL_ON_DEVICE: Final = (10_000_000, 50_000)
+"""Bytes that a lookup reads on average, or ns that it takes if shapes were not recorded: with more, the call is not the cost."""
+_ELEMENT_BYTES: Final = 4
 
 _LOOKUP: Final = r"^aten::_?embedding(_bag)?$"
 _HEAVY: Final = r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|scaled_dot_product_attention|lstm|gru|conv\dd|_?convolution)$"
@@ -283,10 +285,11 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
 
     A lookup of a few rows costs mostly the call: of the operator and its kernel, again in the backward pass. Lookups count
     if at least `LEAST_TABLES` follow each other without a matrix product in between, so a loop that generates tokens does
-    not count. At stake is the time of the lookups, forward and backward, but for one of each row; on a device, this is the
-    time of their kernels and the idle time that they cause.
+    not count. A lookup is small by the bytes that it reads, or by its time if shapes were not recorded. At stake is the time
+    of the lookups, forward and backward, but for one of each row; on a device, this is the time of their kernels and the idle
+    time that they cause.
 
-    Fires when this takes `MANY_EMBEDDINGS_LEAST_SHARE` of the time, and a lookup is short.
+    Fires when this takes `MANY_EMBEDDINGS_LEAST_SHARE` of the time, and the lookups are small.
     """
     model = attribution(scope).model
     rows, tables = _lookups(scope)
@@ -301,8 +304,7 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
     waited = 0 if scope.on_cpu else _idle(scope, origin >= 0)
     basis = int(scope.activities["duration"].sum()) if scope.on_cpu else scope.duration
     share = (ns + waited) / max(basis, 1)
-    small = SMALL_ON_PROCESSOR_NS if scope.on_cpu else SMALL_ON_DEVICE_NS
-    if share < MANY_EMBEDDINGS_LEAST_SHARE or _work(scope, inside >= 0) > small * rows.size:
+    if share < MANY_EMBEDDINGS_LEAST_SHARE or not _small(scope, rows, _work(scope, inside >= 0)):
         return None
     of = "operator time" if scope.on_cpu else "time"
     idle = f" The device waits {format_ns(waited)} for them." if waited else ""
@@ -333,6 +335,25 @@ def _lookups(scope: Scope) -> tuple[Int64Array, int]:
     length = np.bincount(run)[run]
     kept = lookup[order] & (length >= LEAST_TABLES)
     return order[kept], int(length[kept].max()) if kept.any() else 0
+
+
+def _small(scope: Scope, rows: Int64Array, ns: int) -> bool:
+    """Whether the calls cost more than what they read; `ns` is their time."""
+    most_bytes, most_ns = SMALL_ON_PROCESSOR if scope.on_cpu else SMALL_ON_DEVICE
+    shapes = scope.trace.host["shapes"].gather(rows).cast(pl.String).value_counts()
+    read = [(_bytes_read(text), count) for text, count in shapes.rows()]
+    if any(size is None for size, _ in read):
+        return ns <= most_ns * rows.size
+    return sum((size or 0) * count for size, count in read) <= most_bytes * rows.size
+
+
+def _bytes_read(shapes: str | None) -> int | None:
+    """The bytes that a lookup of these inputs (table, indices, …) reads; None if they were not recorded."""
+    match _list(shapes)[:2]:
+        case [[int(), int(width)], [*indices]]:
+            sizes = [size for size in indices if isinstance(size, int)]
+            return prod(sizes) * width * _ELEMENT_BYTES if len(sizes) == len(indices) else None
+    return None
 
 
 def _names(scope: Scope, rows: Int64Array) -> str:

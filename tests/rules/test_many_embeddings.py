@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from planted import A100, MS, US, Planted, finding
 
 from tracekit.findings import Finding
@@ -8,19 +10,25 @@ TABLES = 26
 
 
 def on_processors(
-    tables: int, *, each: int = 50 * US, between: str = "", rest: int = MS, backward: bool = False
+    tables: int,
+    *,
+    each: int = 50 * US,
+    between: str = "",
+    rest: int = MS,
+    backward: bool = False,
+    shapes: str | None = None,
 ) -> Planted:
     """Lookups one after the other, with `between` after each, then other work; with `backward`, a node for each lookup."""
     made, at = Planted(), 0
 
-    def op(name: str, ns: int, **columns: int) -> None:
+    def op(name: str, ns: int, **columns: Any) -> None:
         nonlocal at
         made.span("op", name, at, at + ns, **columns)
         at += ns
 
     for number in range(tables):
         made.span("op", "aten::_embedding_bag", at + US, at + each - US, sequence=number)
-        op("aten::embedding_bag", each, sequence=number)
+        op("aten::embedding_bag", each, sequence=number, shapes=shapes)
         if between:
             op(between, 10 * US, sequence=100 + number)
     op("aten::addmm", rest, sequence=1000)
@@ -68,6 +76,13 @@ def test_with_a_device_kernels_and_the_idle_time_that_lookups_cause_count() -> N
     assert one.ns_at_stake == int((kernels + idle) * (1 - 1 / TABLES))
     assert "The device waits 1.00 ms for them." in one.evidence
     assert "fbgemm_gpu" in one.advice
+
+
+def test_shapes_tell_how_much_a_lookup_reads() -> None:
+    """On a busy machine a small call may take long."""
+    assert found(on_processors(TABLES, each=400 * US, shapes="[[1000, 16], [32], [32]]")) is not None
+    assert found(on_processors(TABLES, each=400 * US, shapes="[[1000, 128], [64, 64], [64]]")) is None
+    assert found(on_processors(TABLES, each=400 * US, shapes="[[1000], [32]]")) is None
 
 
 def test_silent_on_few_tables_long_lookups_and_loops_over_tokens() -> None:
