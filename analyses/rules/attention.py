@@ -18,11 +18,6 @@ from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
-LEAST_ATTENTION_SHARE: Final = 0.05
-"""Below a twentieth of the time a fused kernel gains little."""
-LEAST_PRODUCTS: Final = 1.5
-"""Two products a softmax, less a few that the window cuts off."""
-
 _SOFTMAX: Final = r"^aten::(_safe_softmax|_?softmax)$"
 _SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
 _PRODUCT: Final = r"^aten::(bmm|baddbmm)$"
@@ -89,6 +84,11 @@ def _what(scope: Scope) -> str:
 
 # -- unfused_attention ------------------------------------------------------------------------------
 
+UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time a fused kernel gains little."""
+LEAST_PRODUCTS: Final = 1.5
+"""Two products a softmax, less a few that the window cuts off."""
+
 
 def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     """Attention runs as separate operators (batched product, softmax, batched product), each through memory.
@@ -97,13 +97,13 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     a classifier has no such calls. `scaled_dot_product_attention` has a rule of its own, `sdpa_fallback`. At stake is the
     time of the softmax alone, forward and backward, because fused attention computes the products as well.
 
-    Fires when softmax operators with batched products take `LEAST_ATTENTION_SHARE` of the time.
+    Fires when softmax operators with batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
     """
     found = once(scope, _attention)
     share = found.softmax_ns / max(result.total_ns, 1)
     if (
         not found.softmax_calls
-        or share < LEAST_ATTENTION_SHARE
+        or share < UNFUSED_ATTENTION_LEAST_SHARE
         or found.products < LEAST_PRODUCTS * found.softmax_calls
     ):
         return None
@@ -127,6 +127,9 @@ UNFUSED_ATTENTION = Rule(
 
 
 # -- sdpa_fallback ----------------------------------------------------------------------------------
+
+SDPA_FALLBACK_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time a fused kernel gains little."""
 
 _REMAINING: Final = (
     "a last dimension that is not contiguous, a mask that requires a gradient, data that are not aligned, or a backend that "
@@ -153,12 +156,12 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
     mask requires a gradient, so a trace may show no reason. At stake is the time of these calls without their matrix
     products, forward and backward, because fused attention computes the products as well.
 
-    Fires when this takes `LEAST_ATTENTION_SHARE` of the time.
+    Fires when this takes `SDPA_FALLBACK_LEAST_SHARE` of the time.
     """
     found = once(scope, _attention)
     total = int(found.math_ns.sum())
     share = total / max(result.total_ns, 1)
-    if not found.math_calls or share < LEAST_ATTENTION_SHARE:
+    if not found.math_calls or share < SDPA_FALLBACK_LEAST_SHARE:
         return None
     why, remedies = _reasons(scope, found)
     return Evidence(

@@ -26,7 +26,7 @@ ROOM: Final = 0.75
 """If the memory is less full than this, some of the results may fit into it."""
 MOST_OF_IT: Final = 0.9
 """A layer is named if at least this part of the recomputation is in it."""
-LONGEST_LAYER: Final = 60
+_LONGEST_LAYER: Final = 60
 
 _SELECTIVE: Final = (
     "torch.utils.checkpoint.create_selective_checkpoint_contexts keeps the results of matrix products and attention, and "
@@ -96,7 +96,7 @@ def _layer(result: Layers, ns: int) -> str:
     pattern, count = (
         rows.sort(pl.col("pattern").str.len_chars(), "pattern").select("pattern", "layers").row(-1)
     )
-    return f", mostly in {f'{count} × ' if count > 1 else ''}{shorten_name(pattern, LONGEST_LAYER)}"
+    return f", mostly in {f'{count} × ' if count > 1 else ''}{shorten_name(pattern, _LONGEST_LAYER)}"
 
 
 RECOMPUTATION = Rule(

@@ -24,7 +24,7 @@ from tracekit.spans import Int64Array, take
 
 __all__ = ["MANY_EMBEDDINGS", "ODD_SIZES"]
 
-LONGEST_LAYER: Final = 60
+_LONGEST_LAYER: Final = 60
 
 # -- odd_sizes --------------------------------------------------------------------------------------
 
@@ -33,10 +33,11 @@ ODD_SIZES_LEAST_SHARE: Final = 0.02
 FAR_BELOW: Final = 0.5
 """Products of similar sizes differ by less than a factor of two for other reasons, such as the number of tiles."""
 SMALLEST: Final = 1 / 16
+"""A product with a smaller part of the operations of the other is not compared with it."""
 LARGEST: Final = 4.0
-"""Products to compare with have between these parts of the operations of a call: larger ones may be faster,"""
+"""A product with this many times as many operations may be faster because it is larger."""
 MOST_INTENSE: Final = 2.0
-"""and at most this much more operations for each byte, since memory bounds products with few."""
+"""A product with this many times as many operations for each byte may be faster because the memory bounds it less."""
 
 _MULTIPLE: Final = {
     "c10::Half": 8,
@@ -110,11 +111,11 @@ class _Slow:
 def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     """Matrix products run slowly, because a size is no multiple of 16 bytes (8 elements of 16 bits).
 
-    Tensor cores load 16 bytes at once. The rows of a matrix with an odd size begin anywhere, and the libraries take slower
-    kernels. A product counts only if the sizes are the evident reason: products in the same trace without these odd sizes, of
-    the same type and similar in operations and in operations for each byte, are more than twice as fast. Where there are
-    none, the names of its kernels must show the missing alignment (`align1`), and its rate must be below half of what the
-    peaks of the device allow. At stake is the time above that at the better rate.
+    Tensor cores load 16 bytes at once. If a row of an odd size does not begin at a multiple of 16 bytes, the libraries take
+    slower kernels. A product counts only if its sizes are the evident reason: products in the same trace without these
+    odd sizes, of the same type and similar in operations and in operations for each byte, are more than twice as fast. Without
+    such products, the names of its kernels must show the missing alignment (`align1`), and its rate must be below half of what
+    the peaks of the device allow. At stake is what it takes more than at the better rate.
 
     Fires when this is `ODD_SIZES_LEAST_SHARE` of the device time. Needs the shapes of inputs.
     """
@@ -237,7 +238,7 @@ def _in_layer(scope: Scope, product: _Product) -> str:
         return ""
     sums = rows.group_by("layer_id").agg(pl.col("duration").sum()).sort("duration", "layer_id")
     path = str(attribution(scope).layers["path"][int(sums["layer_id"][-1])])
-    return f" in layer {shorten_name(path, LONGEST_LAYER)}"
+    return f" in layer {shorten_name(path, _LONGEST_LAYER)}"
 
 
 def _padding(sizes: list[int], multiple: int, *, batched: bool) -> str:
@@ -271,9 +272,14 @@ LEAST_TABLES: Final = 8
 """A language model looks up two or three tables in a row: tokens, positions and segments."""
 MANY_EMBEDDINGS_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time one table for all gains little."""
-SMALL_ON_PROCESSOR: Final = (1_000_000, 200_000)
-SMALL_ON_DEVICE: Final = (10_000_000, 50_000)
-"""Bytes that a lookup reads on average, or ns that it takes if shapes were not recorded: with more, the call is not the cost."""
+MOST_BYTES_ON_PROCESSOR: Final = 1_000_000
+"""If a lookup reads more bytes on average, reading takes the time, not the call."""
+MOST_BYTES_ON_DEVICE: Final = 10_000_000
+"""The same for a device, which reads this in a few microseconds."""
+MOST_NS_ON_PROCESSOR: Final = 200_000
+"""The same by the time of a lookup, if shapes were not recorded."""
+MOST_NS_ON_DEVICE: Final = 50_000
+"""The same for the kernels of a lookup."""
 _ELEMENT_BYTES: Final = 4
 
 _LOOKUP: Final = r"^aten::_?embedding(_bag)?$"
@@ -339,12 +345,14 @@ def _lookups(scope: Scope) -> tuple[Int64Array, int]:
 
 def _small(scope: Scope, rows: Int64Array, ns: int) -> bool:
     """Whether the calls cost more than what they read; `ns` is their time."""
-    most_bytes, most_ns = SMALL_ON_PROCESSOR if scope.on_cpu else SMALL_ON_DEVICE
+    most_bytes = MOST_BYTES_ON_PROCESSOR if scope.on_cpu else MOST_BYTES_ON_DEVICE
+    most_ns = MOST_NS_ON_PROCESSOR if scope.on_cpu else MOST_NS_ON_DEVICE
     shapes = scope.trace.host["shapes"].gather(rows).cast(pl.String).value_counts()
     read = [(_bytes_read(text), count) for text, count in shapes.rows()]
     if any(size is None for size, _ in read):
-        return ns <= most_ns * rows.size
-    return sum((size or 0) * count for size, count in read) <= most_bytes * rows.size
+        return ns <= most_ns * int(rows.size)
+    total = sum((size or 0) * int(count) for size, count in read)
+    return total <= most_bytes * int(rows.size)
 
 
 def _bytes_read(shapes: str | None) -> int | None:

@@ -1,0 +1,136 @@
+"""Rules about costs on runs of torch that have them, and on the same runs without."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import tracekit
+from tracekit.analyses.attribution import attributed
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
+from tracekit.findings import Finding
+from tracekit.trace import Trace
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+functional = torch.nn.functional
+
+LAYERS, STEPS, WIDTH, LENGTH = 3, 2, 64, 256
+
+
+class Attention(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Self-attention with four heads; `attend` computes it."""
+
+    def __init__(self, attend: Any) -> None:
+        super().__init__()
+        self.attend, self.norm = attend, torch.nn.LayerNorm(WIDTH)
+        self.ahead, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        parts = self.ahead(self.norm(x)).unflatten(-1, (3, 4, WIDTH // 4))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        return x + self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Layers of attention, each called by `through`."""
+
+    def __init__(self, attend: Any, through: Any) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Attention(attend) for _ in range(LAYERS))
+        self.through = through
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = self.through(layer, x)
+        return x
+
+
+def eager(query: Any, key: Any, value: Any) -> Any:
+    return ((query @ key.transpose(-1, -2)) / 4).softmax(-1) @ value
+
+
+def plainly(layer: Any, x: Any) -> Any:
+    return layer(x)
+
+
+def recorded(
+    path: Path, attend: Any, through: Any = plainly, *, train: bool = True, **profiler: Any
+) -> Trace:
+    torch.manual_seed(0)
+    net, x = Net(attend, through), torch.randn(2, LENGTH, WIDTH)
+
+    def step() -> None:
+        with torch.set_grad_enabled(train):
+            loss = net(x).square().mean()
+        if train:
+            loss.backward()
+
+    step()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True, **profiler
+    ) as made:
+        for _ in range(STEPS):
+            step()
+    made.export_chrome_trace(str(path / "trace.json"))
+    return tracekit.read(path / "trace.json")
+
+
+def found(trace: Trace) -> dict[str, Finding]:
+    return {one.id: one for analysis in ("layers", "kernels", "ops") for one in run(analysis, trace).findings}
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_attention_by_hand(train: bool, tmp_path: Path) -> None:
+    one = found(recorded(tmp_path, eager, train=train))["unfused_attention"]
+    calls = LAYERS * STEPS
+    assert f"{calls} softmax calls take" in one.evidence
+    assert f"in addition to {2 * calls} batched" in one.evidence
+
+
+def test_fused_attention_is_no_finding(tmp_path: Path) -> None:
+    ids = set(found(recorded(tmp_path, functional.scaled_dot_product_attention)))
+    assert not ids & {"unfused_attention", "sdpa_fallback", "recomputation", "random_numbers"}
+
+
+def test_dropout_keeps_attention_from_being_fused(tmp_path: Path) -> None:
+    attend = partial(functional.scaled_dot_product_attention, dropout_p=0.1)
+    one = found(recorded(tmp_path, attend, record_shapes=True))["sdpa_fallback"]
+    assert f"{LAYERS * STEPS} calls run" in one.evidence
+    assert "the dropout of the attention is 0.1" in one.evidence
+    without = found(recorded(tmp_path, attend))["sdpa_fallback"]
+    assert "The inputs were not recorded" in without.evidence
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_layers(reentrant: bool, stacks: bool, tmp_path: Path) -> None:
+    through = partial(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
+    if reentrant:  # needs an input that requires a gradient
+        through = partial(checkpointed_input, through)
+    trace = recorded(tmp_path, eager, through, with_stack=stacks, with_modules=stacks)
+    assert "recomputation" in found(trace)
+    rows = attributed(select(trace)).filter("recomputed")
+    norms = rows.filter(pl.col("name").cast(pl.String) == "aten::native_layer_norm")
+    assert norms["op_id"].n_unique() == LAYERS * STEPS
+    assert not rows["name"].cast(pl.String).str.contains("(?i)backward").any()
+
+
+def checkpointed_input(through: Any, layer: Any, x: Any) -> Any:
+    return through(layer, x if x.requires_grad else x.requires_grad_())
+
+
+def test_gradients_of_gradients_are_no_recomputation(tmp_path: Path) -> None:
+    def through(layer: Any, x: Any) -> Any:
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        made = layer(x)
+        (slope,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+        return made + slope.square()
+
+    trace = recorded(tmp_path, eager, through)
+    assert "recomputation" not in found(trace)
