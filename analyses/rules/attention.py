@@ -120,8 +120,10 @@ UNFUSED_ATTENTION = Rule(
     analysis="kernels",
     evidence=unfused_attention,
     advice=Advice(
-        "Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.'
+        "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
+        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
+        "[sdpa] Other attention of this run is fused or in scaled_dot_product_attention; use it here too, or flex_attention for "
+        "custom masks and biases."
     ),
 )
 

@@ -107,6 +107,14 @@ def test_dropout_keeps_attention_from_being_fused(tmp_path: Path) -> None:
     assert "The inputs were not recorded" in without.evidence
 
 
+def test_dropout(tmp_path: Path) -> None:
+    def through(_layer: Any, x: Any) -> Any:
+        return functional.dropout(x.repeat(8, 1, 1), 0.1)[:2]
+
+    trace = recorded(tmp_path, eager, through, train=False)
+    assert found(trace)["random_numbers"].advice == "Call model.eval(): the dropouts are switched on."
+
+
 @pytest.mark.parametrize("stacks", [True, False])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointed_layers(reentrant: bool, stacks: bool, tmp_path: Path) -> None:

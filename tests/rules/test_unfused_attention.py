@@ -49,6 +49,14 @@ def test_without_a_device_a_call_counts_once() -> None:
     assert finding(on_processors(*forward).trace(devices=()), "kernels", "unfused_attention") is not None
 
 
+def test_advice_knows_whether_other_attention_is_fused() -> None:
+    made = planted(2)
+    made.span("op", "aten::scaled_dot_product_attention", 20 * MS, 21 * MS)
+    found = finding(made.trace(), "kernels", "unfused_attention")
+    assert found is not None
+    assert "use it here too" in found.advice
+
+
 def test_silent_on_the_softmax_of_a_classifier_and_on_fused_attention() -> None:
     assert finding(planted(0).trace(), "kernels", "unfused_attention") is None
     assert finding(planted(1).trace(), "kernels", "unfused_attention") is None

@@ -14,6 +14,7 @@ from tracekit.report.build import build_report
 from tracekit.report.model import Report
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+DROPOUT = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, bool>(int)"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -79,6 +80,49 @@ def eager_attention(_network: Any, run: Run) -> None:
     )
     run.planted += 900 * US
     run.op("aten::bmm", GEMM, 200 * US)
+
+
+def dropout(network: Any, run: Run) -> None:
+    Training.layer(network, run)
+    run.op("aten::native_dropout", DROPOUT, 300 * US)
+    run.planted += 300 * US
+
+
+def checkpointed(network: Any, run: Run) -> None:
+    """The forward product of each layer runs again in its backward node."""
+    for number in range(network.layers):
+        with run.within("op", "MmBackward0", sequence=number, forward_thread=1):
+            with run.within("op", "aten::linear", sequence=1000 + number, forward_thread=0):
+                run.launch(GEMM, 400 * US)
+            run.planted += 400 * US
+            run.op("aten::mm", GEMM, 800 * US)
+        with run.within("op", "MmBackward0"):
+            run.clock += US
+            run.op("aten::mm", GEMM, 800 * US)
+
+
+def odd_vocabulary(network: Any, run: Run) -> None:
+    """The product with the vocabulary runs at a tenth of the rate of the others."""
+    for width, slower in ((16384, 1), (50257, 10)):
+        ns = slower * 2 * 8192 * 4096 * width // 700_000
+        inputs = {
+            "shapes": f"[[8192, 4096], [4096, {width}]]",
+            "dtypes": '["c10::BFloat16", "c10::BFloat16"]',
+        }
+        with run.within("op", "aten::mm", **inputs):
+            run.launch(GEMM, ns)
+        run.planted += ns * (slower - 1) // 10
+
+
+def many_tables(network: Any, run: Run) -> None:
+    """The device waits for 26 lookups, one after the other."""
+    run.wait()
+    for _ in range(26):
+        with run.within("op", "aten::embedding"):
+            run.clock += 200 * US
+            run.launch("indexSelectLargeIndex", 10 * US)
+    run.planted += 25 * 204 * US
+    Training.forward(network, run)
 
 
 def conversions(_network: Any, run: Run) -> None:
@@ -203,6 +247,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "small kernels": Fault({"forward": small_kernels}, r"(?i)fewer|launch(es)? less|fuse", timed=False),
     "an optimizer that is not fused": Fault({"optimizer": unfused_optimizer}, r"fused=True", timed=False),
     "eager attention": Fault({"attention": eager_attention}, r"scaled_dot_product_attention"),
+    "dropout in each layer": Fault({"layer": dropout}, r"^Dropout takes"),
+    "activation checkpointing": Fault({"backward": checkpointed}, r"checkpoint fewer layers"),
+    "an odd vocabulary": Fault({"after": lambda n, run, _: odd_vocabulary(n, run)}, r"Pad 50,257 to 50,304"),
+    "26 embedding tables": Fault({"forward": many_tables}, r"(?i)one EmbeddingBag"),
     "fp32 products on a device with tensor cores": Fault(
         {"gemm": "ampere_sgemm_128x128_nn"}, r"(?i)tf32|bfloat16", timed=False
     ),
