@@ -134,10 +134,11 @@ SDPA_FALLBACK_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time a fused kernel gains little."""
 
 _REMAINING: Final = (
-    "a last dimension that is not contiguous, a mask that requires a gradient, data that are not aligned, or a backend that "
-    "is switched off"
+    "a last dimension that is not contiguous, data that are not aligned, a backend that is switched off, or a release of "
+    "PyTorch that takes fewer inputs"
 )
-_REMAINING_CPU: Final = "a last dimension that is not contiguous, a mask that requires a gradient, or a backend that is switched off"
+_REMAINING_CPU: Final = "a last dimension that is not contiguous, or a backend that is switched off"
+_OF_MASK: Final = "a mask that requires a gradient, "
 _POSSIBLE: Final = (
     "fp64 inputs, a head size that is not a multiple of 8, a last dimension that is not contiguous, heads or types that "
     "differ, or a backend that is switched off"
@@ -167,7 +168,8 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     why, remedies = _reasons(scope, found)
     return Evidence(
-        title=f"scaled_dot_product_attention is not fused: all but its products takes {format_share(share)} of the {_what(scope)} time",
+        title="scaled_dot_product_attention is not fused and takes "
+        f"{format_share(share)} of the {_what(scope)} time without its products",
         text=f"{count_of(found.math_calls, 'call runs', 'calls run')} as separate matrix products and a softmax. Without the "
         f"products, this takes {format_ns(total)}. {why}",
         ns_at_stake=bounded(total, scope),
@@ -188,6 +190,11 @@ def _reasons(scope: Scope, found: _Attention) -> tuple[str, list[str]]:
     calls = [call_of(*row[:3]) for row in cases.rows()]
     known = [call for call in calls if call is not None]
     on_cpu = scope.on_cpu
+    if not known and "shapes" in scope.trace.meta.captured:
+        return (
+            "Its recorded inputs have no shapes, as those of nested tensors, for which fused attention has limits.",
+            [_ASK],
+        )
     if not known:
         possible = _POSSIBLE_CPU if on_cpu else _POSSIBLE
         return f"The inputs were not recorded, so the reason is unknown. Possible are {possible}.", [
@@ -204,14 +211,14 @@ def _reasons(scope: Scope, found: _Attention) -> tuple[str, list[str]]:
 
 
 def _sentence(call: Call, kernels: tuple[Kernel, ...], remaining: str) -> str:
-    where = f"for a query of {list(call.query)}"
+    remaining = remaining if call.mask is None else _OF_MASK + remaining
     parts = [
-        f"{kernel.name} cannot run {where}, because {_joined(kernel.reasons)}"
+        f"{kernel.name} cannot run, because {_joined(kernel.reasons)}"
         if kernel.reasons
-        else f"{kernel.name} could take the recorded inputs {where}; what remains is {remaining}"
+        else f"{kernel.name} could take what was recorded; what remains is {remaining}"
         for kernel in kernels
     ]
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in dict.fromkeys(parts))
+    return f"For a query of {list(call.query)}, {', and '.join(parts)}."
 
 
 def _remedies(kernels: tuple[Kernel, ...]) -> list[str]:

@@ -243,8 +243,7 @@ _OF_DROPOUT: Final = Advice(
     "[!inference !compiled] torch.compile draws the numbers inside of the kernels around them.",
     processor=(
         "[inference] Call model.eval(): the dropouts are switched on.\n"
-        "[!inference] Remove dropouts that training does not need (p=0), those of large tensors first: one thread draws "
-        "each number.\n"
+        "[!inference] Remove dropouts that training does not need (p=0), those of large tensors first.\n"
         "[!inference !compiled] torch.compile draws the numbers inside of the loops around them."
     ),
 )

@@ -30,11 +30,13 @@ _LONGEST_LAYER: Final = 60
 
 ODD_SIZES_LEAST_SHARE: Final = 0.02
 """Less than one part in fifty of the device time is not worth new sizes."""
+SHORTEST_NS: Final = 20_000
+"""The time of a shorter call says little about its rate: much of it passes before all units work."""
 FAR_BELOW: Final = 0.5
 """Products of similar sizes differ by less than a factor of two for other reasons, such as the number of tiles."""
 SMALLEST: Final = 1 / 16
 """A product with a smaller part of the operations of the other is not compared with it."""
-LARGEST: Final = 4.0
+LARGEST: Final = 2.0
 """A product with this many times as many operations may be faster because it is larger."""
 MOST_INTENSE: Final = 2.0
 """A product with this many times as many operations for each byte may be faster because the memory bounds it less."""
@@ -117,12 +119,14 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     such products, the names of its kernels must show the missing alignment (`align1`), and its rate must be below half of what
     the peaks of the device allow. At stake is what it takes more than at the better rate.
 
-    Fires when this is `ODD_SIZES_LEAST_SHARE` of the device time. Needs the shapes of inputs.
+    Fires when this is `ODD_SIZES_LEAST_SHARE` of the device time, in calls of `SHORTEST_NS` or more. Needs the shapes of
+    inputs.
     """
     if result.by_shape is None:
         return None
     products = _products(result.by_shape)
-    slow = [found for product in products if product.odd and (found := _slow(scope, product, products))]
+    odd = [one for one in products if one.odd and one.ns >= SHORTEST_NS * one.calls]
+    slow = [found for product in odd if (found := _slow(scope, product, products))]
     slow.sort(key=lambda one: -one.lost_ns)
     lost = sum(one.lost_ns for one in slow)
     total = int(scope.activities["duration"].sum())

@@ -13,6 +13,7 @@ import tracekit
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import select
+from tracekit.analyses.sdpa import SDPA_MATH, call_of, refusals
 from tracekit.findings import Finding
 from tracekit.trace import Trace
 
@@ -142,3 +143,47 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path: Path) -> None:
 
     trace = recorded(tmp_path, eager, through)
     assert "recomputation" not in found(trace)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fp64": {"dtype": torch.double},
+    "bf16": {"dtype": torch.bfloat16},
+    "dropout": {"dropout_p": 0.1},
+    "causal": {"is_causal": True},
+    "grouped": {"heads": 2, "enable_gqa": True},
+    "a mask": {"attn_mask": (8, 8)},
+    "a mask of four dimensions": {"attn_mask": (2, 1, 8, 8)},
+    "a mask of three dimensions": {"attn_mask": (4, 8, 8)},
+    "another head size of the value": {"value": 24},
+    "an odd head size": {"width": 17},
+    "three dimensions": {"batched": False},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reasons_against_torch(case: str, tmp_path: Path) -> None:
+    """On processors, torch runs separate operators if and only if there is a reason."""
+    how = dict(CASES[case])
+    dtype, heads = how.pop("dtype", torch.float), how.pop("heads", 4)
+    width, front = how.pop("width", 16), () if not how.pop("batched", True) else (2,)
+    value_width = how.pop("value", width)
+    query = torch.randn(*front, 4, 8, width, dtype=dtype)
+    key = torch.randn(*front, heads, 8, width, dtype=dtype)
+    value = torch.randn(*front, heads, 8, value_width, dtype=dtype)
+    if "attn_mask" in how:
+        how["attn_mask"] = torch.ones(how["attn_mask"], dtype=torch.bool)
+    profile = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, acc_events=True
+    )
+    with profile as made, torch.no_grad():
+        functional.scaled_dot_product_attention(query, key, value, **how)
+    made.export_chrome_trace(str(tmp_path / "trace.json"))
+    ops = tracekit.read(tmp_path / "trace.json").host.filter(pl.col("kind") == "op")
+    ops = ops.select(pl.col("name", "shapes", "dtypes", "concrete_inputs").cast(pl.String))
+    inputs = ops.filter(pl.col("name") == "aten::scaled_dot_product_attention").row(0)[1:]
+    call = call_of(*inputs)
+    assert call is not None
+    (kernel,) = refusals(call, "processor")
+    separate = ops["name"].str.contains(SDPA_MATH).any()
+    assert bool(kernel.reasons) == separate, kernel

@@ -64,12 +64,12 @@ def test_fires_with_the_time_of_all_but_the_products() -> None:
     assert one is not None
     assert one.ns_at_stake == 5 * MS
     assert one.title == (
-        "scaled_dot_product_attention is not fused: all but its products takes 62.5 % of the device time"
+        "scaled_dot_product_attention is not fused and takes 62.5 % of the device time without its products"
     )
     assert "1 call runs as separate matrix products and a softmax" in one.evidence
-    assert (
-        "Memory-efficient attention cannot run for a query of [2, 8, 128, 64], because the inputs are fp64."
-        in one.evidence
+    assert one.evidence.endswith(
+        "For a query of [2, 8, 128, 64], FlashAttention cannot run, because the inputs are fp64, and memory-efficient attention "
+        "cannot run, because the inputs are fp64."
     )
     assert "bf16" in one.advice
     assert "scaled_dot_product_attention (in Hugging Face" not in one.advice
@@ -85,8 +85,22 @@ def test_says_so_if_the_inputs_were_not_recorded() -> None:
 def test_says_what_remains_if_the_inputs_show_no_reason() -> None:
     one = found(on_device(**inputs([2, 8, 128, 64])))
     assert one is not None
-    assert "could take the recorded inputs" in one.evidence
+    assert "FlashAttention could take what was recorded; what remains is a last dimension" in one.evidence
     assert "sdpa_kernel" in one.advice
+    masked = found(on_device(**inputs([2, 8, 128, 64], mask=[128, 128], mask_kind="bool")))
+    assert masked is not None
+    assert (
+        "FlashAttention cannot run, because a mask is given, and memory-efficient attention could"
+        in masked.evidence
+    )
+    assert "what remains is a mask that requires a gradient" in masked.evidence
+
+
+def test_inputs_without_shapes_may_be_nested() -> None:
+    columns = {"shapes": "[[], [], [], [], [], []]", "dtypes": '["", "", "", "", "Scalar", "Scalar"]'}
+    one = found(on_device(**columns))
+    assert one is not None
+    assert "nested tensors" in one.evidence
 
 
 def test_without_a_device_dropout_is_a_reason() -> None:
