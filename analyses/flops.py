@@ -27,6 +27,7 @@ __all__ = [
     "convolution_backward_flops",
     "convolution_flops",
     "counted_operators",
+    "json_list",
     "matmul_flops",
     "operator_flops",
     "product_sizes",
@@ -211,12 +212,17 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
 
 
 def _count(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int | None, str | None]:
-    types = _json(dtypes)
+    types = json_list(dtypes)
     precisions = [PRECISIONS[t] for t in types if isinstance(t, str) and t in PRECISIONS]
-    return operator_flops(name, _json(shapes), _json(concrete)), precisions[0] if precisions else None
+    return operator_flops(name, json_list(shapes), json_list(concrete)), precisions[0] if precisions else None
 
 
-def _json(text: str | None) -> list[Any]:
+def json_list(text: str | None) -> list[Any]:
+    """The list that a column of inputs (`shapes`, `dtypes`, `concrete_inputs`) holds as JSON; empty if it holds none.
+
+    >>> json_list("[[2, 3], []]"), json_list("[[2"), json_list(None)
+    ([[2, 3], []], [], [])
+    """
     try:
         value = msgspec.json.decode(text) if text else []
     except (msgspec.DecodeError, RecursionError):

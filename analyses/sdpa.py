@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import msgspec
+from tracekit.analyses.flops import json_list
 
 __all__ = ["SDPA_MATH", "Call", "Kernel", "Reason", "Target", "call_of", "refusals"]
 
@@ -66,7 +66,7 @@ def call_of(shapes: str | None, types: str | None, scalars: str | None) -> Call 
     >>> call_of("[[1, 2, 8, 4], [1, 2, 8, 4], [1, 2, 8, 4], [], []]", '["float", "float", "float", "", "Scalar"]', '["", "", "", "", "0.1"]').dropout
     0.1
     """
-    sizes, kinds, values = _list(shapes), _list(types), _list(scalars)
+    sizes, kinds, values = json_list(shapes), json_list(types), json_list(scalars)
     tensors = [_sizes(size) for size in sizes[:_DIMENSIONS]]
     if len(tensors) < _DIMENSIONS or len(kinds) < _DIMENSIONS or not all(tensors[:3]):
         return None
@@ -216,14 +216,6 @@ def _mask_fits(mask: tuple[int, ...], call: Call) -> bool:
 
 def _named(kind: str) -> str:
     return {"double": "fp64", "float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}.get(kind, kind)
-
-
-def _list(text: str | None) -> list[Any]:
-    try:
-        value = msgspec.json.decode(text) if text else []
-    except (msgspec.DecodeError, RecursionError):
-        return []  # a trace is foreign matter
-    return value if isinstance(value, list) else []
 
 
 def _sizes(value: object) -> tuple[int, ...]:

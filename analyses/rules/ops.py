@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
-from tracekit.analyses.flops import FIRST_FACTOR, matmul_flops, product_sizes
+from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
@@ -156,28 +155,20 @@ def _products(by_shape: pl.DataFrame) -> list[_Product]:
     ).select("operator", "shapes", "dtypes", "calls", "device_self_ns")
     found = []
     for operator, shapes, dtypes, calls, ns in rows.rows():
-        sizes, kind = product_sizes(operator, _list(shapes)), _kind(operator, dtypes)
+        sizes, kind = product_sizes(operator, json_list(shapes)), _kind(operator, dtypes)
         if sizes is not None and kind in _MULTIPLE and all(sizes):
             found.append(_Product(operator, _factors(operator, shapes), kind, calls, ns, *sizes))
     return found
 
 
-def _list(text: str | None) -> list[object]:
-    try:
-        value = msgspec.json.decode(text) if text else []
-    except (msgspec.DecodeError, RecursionError):
-        return []  # a trace is foreign matter
-    return value if isinstance(value, list) else []
-
-
 def _kind(operator: str, dtypes: str | None) -> str:
-    kinds, at = _list(dtypes), FIRST_FACTOR[operator]
+    kinds, at = json_list(dtypes), FIRST_FACTOR[operator]
     return str(kinds[at]) if len(kinds) > at else ""
 
 
 def _factors(operator: str, shapes: str) -> str:
     at = FIRST_FACTOR[operator]
-    return " × ".join(str(shape) for shape in _list(shapes)[at : at + 2])
+    return " × ".join(str(shape) for shape in json_list(shapes)[at : at + 2])
 
 
 def _slow(scope: Scope, product: _Product, products: Iterable[_Product]) -> _Slow | None:
@@ -361,7 +352,7 @@ def _small(scope: Scope, rows: Int64Array, ns: int) -> bool:
 
 def _bytes_read(shapes: str | None) -> int | None:
     """The bytes that a lookup of these inputs (table, indices, …) reads; None if they were not recorded."""
-    match _list(shapes)[:2]:
+    match json_list(shapes)[:2]:
         case [[int(), int(width)], [*indices]]:
             sizes = [size for size in indices if isinstance(size, int)]
             return prod(sizes) * width * _ELEMENT_BYTES if len(sizes) == len(indices) else None
