@@ -20,14 +20,17 @@ import polars as pl
 from tracekit.spans import Int64Array, Nesting, take
 
 __all__ = [
+    "FIRST_FACTOR",
     "PRECISIONS",
     "CountedOperators",
     "attention_flops",
     "convolution_backward_flops",
     "convolution_flops",
     "counted_operators",
+    "json_list",
     "matmul_flops",
     "operator_flops",
+    "product_sizes",
 ]
 
 Shape = Sequence[int]
@@ -148,6 +151,25 @@ def operator_flops(name: str, shapes: Any, concrete: Any) -> int | None:
     return flops if 0 <= flops <= _MOST else None
 
 
+def product_sizes(name: str, shapes: Any) -> tuple[int, int, int, int] | None:
+    """The batch, m, k and n of one call of a matrix product m×k · k×n; None of other operators and of odd inputs.
+
+    >>> product_sizes("aten::addmm", [[4], [2, 3], [3, 4]]), product_sizes("aten::bmm", [[5, 2, 3], [5, 3, 4]])
+    ((1, 2, 3, 4), (5, 2, 3, 4))
+    """
+    at = FIRST_FACTOR.get(name)
+    if at is None:
+        return None
+    try:
+        inputs = _Inputs(shapes, [])
+        one, other = inputs.shape(at, 2), inputs.shape(at + 1, 2)
+    except _ODD:
+        return None
+    if len(one) != len(other) or len(one) > 3 or one[:-2] != other[:-2] or one[-1] != other[-2]:
+        return None
+    return prod(one[:-2]), one[-2], one[-1], other[-1]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CountedOperators:
     """Arrays with one entry per host span.
@@ -190,12 +212,17 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
 
 
 def _count(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int | None, str | None]:
-    types = _json(dtypes)
+    types = json_list(dtypes)
     precisions = [PRECISIONS[t] for t in types if isinstance(t, str) and t in PRECISIONS]
-    return operator_flops(name, _json(shapes), _json(concrete)), precisions[0] if precisions else None
+    return operator_flops(name, json_list(shapes), json_list(concrete)), precisions[0] if precisions else None
 
 
-def _json(text: str | None) -> list[Any]:
+def json_list(text: str | None) -> list[Any]:
+    """The list that a column of inputs (`shapes`, `dtypes`, `concrete_inputs`) holds as JSON; empty if it holds none.
+
+    >>> json_list("[[2, 3], []]"), json_list("[[2"), json_list(None)
+    ([[2, 3], []], [], [])
+    """
     try:
         value = msgspec.json.decode(text) if text else []
     except (msgspec.DecodeError, RecursionError):
@@ -297,6 +324,16 @@ def _attention(at: int, causal: int, *, backward: bool = False) -> Callable[[_In
 
     return count
 
+
+FIRST_FACTOR: Final[dict[str, int]] = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::_addmm_activation": 1,
+    "aten::_scaled_mm": 0,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+}
+"""The matrix products, each with the place of its first factor among the inputs; the second one follows it."""
 
 _SDPA: Final = "aten::_scaled_dot_product_"
 _FORMULAS: Final[dict[str, Callable[[_Inputs], int]]] = {

@@ -25,6 +25,7 @@ WORDS: Final = frozenset(
     {
         "pytorch",
         "python",
+        "inference",
         "graphs",
         "stacks",
         "low_precision",
@@ -62,8 +63,10 @@ def _traits(scope: Scope) -> frozenset[str]:
         if host.str.contains(in_host).any() or device.str.contains(in_device).any()
     }
     shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
+    pytorch = program(trace).pytorch
     further = {
-        "pytorch": program(trace).pytorch,
+        "pytorch": pytorch,
+        "inference": pytorch and "training" not in shown and ("serving" in shown or _forward(trace)),
         "python": program(trace).python,
         "graphs": bool(host.str.contains(GRAPH_LAUNCH).any() or (trace.device["kind"] == "graph").any()),
         "stacks": "stacks" in trace.meta.captured,
@@ -78,6 +81,11 @@ def _traits(scope: Scope) -> frozenset[str]:
 
 def _names(names: pl.Series) -> pl.Series:
     return names.drop_nulls().unique().cast(pl.String)
+
+
+def _forward(trace: Trace) -> bool:
+    """Whether operators or modules show that the host ran a model."""
+    return bool(trace.host["kind"].is_in(["op", "module"]).any())
 
 
 def _low_precision(scope: Scope) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
@@ -32,7 +33,8 @@ class Backward:
     `is_node` marks spans that run a backward node; `node` is the innermost such span around each (−1 for none),
     itself included, and on a thread of the autograd engine, for work between two nodes, the one before.
     `forward` is the span of the forward operator of each node (−1 where it is not in the file, and for spans that
-    are no node). `follows` marks nodes without a number whose `forward` is that of the node before.
+    are no node). `follows` marks nodes without a number whose `forward` is that of the node before. `recomputed` marks
+    forward operators that run again inside a node, with all that lies in them.
     """
 
     is_node: BoolArray
@@ -40,6 +42,7 @@ class Backward:
     forward: Int64Array
     follows: BoolArray
     engine_threads: Int64Array
+    recomputed: BoolArray
 
 
 def backward_of(trace: Trace, stack: HostStack) -> Backward:
@@ -58,7 +61,8 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     follows = is_node & ~numbered
     source = _last_numbered(stack, is_node, numbered, node)
     forward = np.where(follows, take(forward, source), forward)
-    return Backward(is_node, node, forward, follows, engine)
+    again = recomputed_spans(stack, is_node, node, forward)
+    return Backward(is_node, node, forward, follows, engine, again)
 
 
 def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:

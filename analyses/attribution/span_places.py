@@ -63,6 +63,8 @@ METHODS = (
 )
 """The methods by which the layer of an activity is known, the most certain first."""
 
+_MODULES = ("capture", "module")
+
 METHOD = {name: number for number, name in enumerate(METHODS)}
 """The number of each method in arrays."""
 PHASE = {name: number for number, name in enumerate(PHASES)}
@@ -91,8 +93,6 @@ class StackModel:
     layers: Layers
     backward: Backward
     phases: Phases
-    forwards: BoolArray
-    """Which layers run in the forward pass."""
 
     def places(self, rows: Int64Array) -> SpanPlaces:
         """The layer, phase and method of host spans; rows of −1 are unattributed."""
@@ -130,9 +130,12 @@ class StackModel:
         pseudo = self.phases.pseudo_at(spans)
         named = (pseudo >= 0) & within & ((layer < 0) | (phase == PHASE["optimizer"]) | talks)
         layer[named], method[named] = pseudo[named], METHOD["phase"]
-        again = inside & (layer >= 0)
-        again[again] = self.forwards[layer[again]]
+        again = backward.recomputed[spans] | (inside & self._of_modules(source))
         return SpanPlaces(layer, phase, method, again)
+
+    def _of_modules(self, source: Int64Array) -> BoolArray:
+        """Which sources of layers are modules: a range of the user's in a node may be of anything, such as communication."""
+        return np.array([*(name in _MODULES for name in self.layers.methods), False])[source]
 
     def _nodes(self, nodes: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The layer of the forward operator of backward nodes, and the method."""
@@ -163,24 +166,7 @@ def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
     backward = backward_of(trace, stack)
     layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
     phases = phases_of(stack, backward, layers, program(trace))
-    return StackModel(stack, layers, backward, phases, _forwards(stack, backward, layers))
-
-
-def _forwards(stack: HostStack, backward: Backward, layers: Layers) -> BoolArray:
-    """Which layers run in the forward pass: one that only a backward node opens, without a forward operator in it, is no forward that runs again."""
-    mask = np.zeros(layers.table.height, dtype=bool)
-    for source in layers.sources:
-        thread, start = source.nesting.thread, source.nesting.start
-        outside = take(backward.node, stack.nesting.innermost_at(thread, start)) < 0
-        mask[source.layer[outside & (source.layer >= 0)]] = True
-    ops = np.flatnonzero(
-        stack.of_kind("op") & (stack.sequence >= 0) & ~backward.is_node & (backward.node >= 0)
-    )
-    layer, _, _ = layers.at(stack.thread[ops], stack.start[ops])
-    mask[layer[layer >= 0]] = True
-    if layers.spanning is not None:
-        mask[layers.spanning.layer[layers.spanning.layer >= 0]] = True
-    return mask
+    return StackModel(stack, layers, backward, phases)
 
 
 def _methods_of(layers: Layers) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ from tracekit.analyses.program import program
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import (
+    attention,
     breakdown,
     breakdown_communication,
     counters,
@@ -24,7 +25,9 @@ from tracekit.analyses.rules import (
     kernels,
     launches,
     launches_once,
+    layers,
     memory,
+    ops,
     steps,
     steps_slow,
 )
@@ -45,7 +48,10 @@ _MODULES: Final = (
     idle,
     idle_operators,
     idle_threads,
+    layers,
     kernels,
+    attention,
+    ops,
     launches,
     launches_once,
     memory,

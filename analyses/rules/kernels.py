@@ -6,12 +6,15 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.names import shorten_name
+from tracekit.spans import take
 from tracekit.trace import Trace
 
 __all__ = [
@@ -19,7 +22,7 @@ __all__ = [
     "NO_TENSOR_CORES",
     "OPTIMIZER_NOT_FUSED",
     "OTHER_TOO_LARGE",
-    "UNFUSED_ATTENTION",
+    "RANDOM_NUMBERS",
     "WHOLE_GRAPHS",
 ]
 
@@ -117,59 +120,6 @@ NO_TENSOR_CORES = Rule(
             "cudnnSetConvolutionMathType, or the compute type of the call)."
         ),
         flags=("--precision", "--channels-last"),
-    ),
-)
-
-
-# -- unfused_attention ------------------------------------------------------------------------------
-
-UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
-"""Below a twentieth of the device time a fused kernel gains little."""
-LEAST_PRODUCTS: Final = 1.5
-"""Two products a softmax, less a few that the window cuts off."""
-
-_SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")
-_PRODUCT: Final = ("aten::bmm", "aten::baddbmm")
-
-
-def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
-    """Attention runs as separate operators (batched product, softmax, batched product), each through device memory.
-
-    For each call of `aten::_softmax` or `aten::softmax` there are about two calls of `aten::bmm` or `aten::baddbmm`. The
-    softmax of a classifier has no such calls. At stake is the time of the softmax alone, because fused
-    attention computes the products as well.
-
-    Fires when softmax operators with batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
-    """
-    softmax = result.by_operator.filter(pl.col("operator").is_in(_SOFTMAX))
-    products = int(result.by_operator.filter(pl.col("operator").is_in(_PRODUCT))["count"].sum())
-    calls, total = int(softmax["count"].sum()), int(softmax["total_ns"].sum())
-    if (
-        not calls
-        or not result.total_ns
-        or total / result.total_ns < UNFUSED_ATTENTION_LEAST_SHARE
-        or products < LEAST_PRODUCTS * calls
-    ):
-        return None
-    at_stake = bounded(total, scope)
-    return Evidence(
-        title=f"Attention is not fused: its softmax takes {format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time",
-        text=f"{count_of(calls, 'softmax call takes', 'softmax calls take')} {format_ns(total)}, in addition to "
-        f"{format_count(products)} batched matrix products (aten::bmm). The scores go to memory and back.",
-        ns_at_stake=at_stake,
-    )
-
-
-UNFUSED_ATTENTION = Rule(
-    id="unfused_attention",
-    analysis="kernels",
-    evidence=unfused_attention,
-    advice=Advice(
-        "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
-        "[sdpa] scaled_dot_product_attention runs, but falls back to separate products and a softmax. Its fused kernels need "
-        "16-bit inputs, a head size that they support, and no mask that requires a gradient; "
-        "torch.nn.attention.sdpa_kernel with one backend says in a warning why it cannot run."
     ),
 )
 
@@ -278,21 +228,92 @@ OPTIMIZER_NOT_FUSED = Rule(
 )
 
 
+# -- random_numbers ---------------------------------------------------------------------------------
+
+RANDOM_NUMBERS_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time, fewer random numbers save little."""
+MOSTLY_DROPOUT: Final = 0.5
+"""The advice is about dropout if at least half of the time is that of dropouts."""
+
+_DROPOUT: Final = r"^aten::(native_|_fused_|feature_|alpha_|feature_alpha_)?dropout_?$"
+_OF_DROPOUT: Final = Advice(
+    "[inference] Call model.eval(): the dropouts are switched on.\n"
+    "[!inference] Remove dropouts that training does not need, and give the dropout of attention to "
+    "scaled_dot_product_attention(dropout_p=…), which draws inside the fused kernel.\n"
+    "[!inference !compiled] torch.compile draws the numbers inside of the kernels around them.",
+    processor=(
+        "[inference] Call model.eval(): the dropouts are switched on.\n"
+        "[!inference] Remove dropouts that training does not need (p=0), those of large tensors first.\n"
+        "[!inference !compiled] torch.compile draws the numbers inside of the loops around them."
+    ),
+)
+
+
+def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
+    """Random numbers take much of the time: those of dropout, or others.
+
+    All of what lies inside operators of dropout counts (drawing, scaling, masking), and in steps the rest of the category
+    `random`; before the steps, programs draw their weights. The dropout of unfused attention is left to `sdpa_fallback`. At
+    stake is all of it: a fused kernel draws the numbers beside its other work.
+
+    Fires when this takes `RANDOM_NUMBERS_LEAST_SHARE` of the time.
+    """
+    stack = attribution(scope).model.stack
+    rows = scope.activities.select("op_id", "category", "duration")
+    op, ns = rows["op_id"].fill_null(-1).to_numpy(), rows["duration"].to_numpy()
+    nearest = stack.nesting.nearest_ancestor
+    of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
+    drawn = of_dropout | ((rows["category"] == "random").to_numpy() & (scope.window == "steps"))
+    unfused = take(nearest(stack.named(SDPA_MATH, "op")), op) >= 0
+    drawn, of_dropout = drawn & ~unfused, of_dropout & ~unfused
+    total, of_dropouts = int(ns[drawn].sum()), int(ns[of_dropout].sum())
+    share = total / max(result.total_ns, 1)
+    if share < RANDOM_NUMBERS_LEAST_SHARE:
+        return None
+    mostly = of_dropouts >= MOSTLY_DROPOUT * total
+    names = result.by_name.filter(pl.col("category") == "random")
+    largest = f" {_costliest(names)} takes the most." if names.height else ""
+    return Evidence(
+        title=f"{'Dropout takes' if mostly else 'Random numbers take'} {format_share(share)} of the "
+        f"{'operator' if scope.on_cpu else 'device'} time",
+        text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",
+        ns_at_stake=bounded(total, scope),
+        advice=_OF_DROPOUT if mostly else None,
+    )
+
+
+RANDOM_NUMBERS = Rule(
+    id="random_numbers",
+    analysis="kernels",
+    evidence=random_numbers,
+    advice=Advice(
+        "Draw the numbers ahead of time, once instead of in each step, or where they are needed: on the device, in the type "
+        "in which they are used.",
+        processor="Draw the numbers ahead of time, once instead of in each step, or with more threads.",
+        plain="Draw the numbers ahead of time, once instead of in each step, or inside the kernel that uses them.",
+    ),
+)
+
+
 # -- other_too_large --------------------------------------------------------------------------------
 
 MOST_OTHER: Final = 0.05
 """Above this, the table by category no longer shows where the time goes."""
+
+_CHECKPOINT: Final = r"^(autograd::engine::evaluate_function: )?CheckpointFunction(Backward)?$"
 
 
 def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
     """Kernels without a category take too much device time (DEFINITIONS §2: more than 5 % is a finding).
 
     Fires when the category `other` holds more than `MOST_OTHER` of the summed time. Graphs recorded as a whole do not
-    count, because `whole_graphs` reports them.
+    count, because `whole_graphs` reports them, and neither does the Python code of activation checkpointing.
     """
     graphs = scope.activities.filter(pl.col("kind") == "graph")["name"].unique()
     rows = result.by_name.filter(
-        (pl.col("category") == "other") & ~pl.col("name").is_in(graphs.cast(pl.String).implode())
+        (pl.col("category") == "other")
+        & ~pl.col("name").is_in(graphs.cast(pl.String).implode())
+        & ~pl.col("name").str.contains(_CHECKPOINT)
     )
     total = int(rows["total_ns"].sum())
     if not result.total_ns or total / result.total_ns <= MOST_OTHER:

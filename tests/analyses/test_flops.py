@@ -23,6 +23,7 @@ from tracekit.analyses.flops import (
     counted_operators,
     matmul_flops,
     operator_flops,
+    product_sizes,
 )
 from tracekit.spans import nest
 
@@ -234,3 +235,20 @@ def test_only_the_outermost_operator_counts(tmp_path) -> None:
     assert inside.any()
     assert set(counted.owner[inside]) == set(spans)
     assert counted.names[counted.precision[spans[0]]] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "sizes"),
+    [
+        ("aten::mm", [[2, 3], [3, 4]], (1, 2, 3, 4)),
+        ("aten::baddbmm", [[1], [5, 2, 3], [5, 3, 4]], (5, 2, 3, 4)),
+        ("aten::mm", [[2, 3], [4, 4]], None),
+        ("aten::bmm", [[5, 2, 3], [6, 3, 4]], None),
+        ("aten::mm", [[2, 3]], None),
+        ("aten::mm", [[2, "3"], [3, 4]], None),
+        ("aten::mm", [[2, 3], [3, 4, 5]], None),
+        ("aten::add", [[2, 3], [3, 4]], None),
+    ],
+)
+def test_sizes_of_products(name: str, shapes: Any, sizes: tuple[int, ...] | None) -> None:
+    assert product_sizes(name, shapes) == sizes

@@ -23,3 +23,16 @@ def test_silent_up_to_five_percent() -> None:
     made.activity("my_kernel", 9500 * US, 500 * US)
     assert finding(made.trace(), "kernels", "other_too_large") is None
     assert finding(Planted().trace(), "kernels", "other_too_large") is None
+
+
+def test_activation_checkpointing_is_no_kernel_without_a_category() -> None:
+    """Without a device, the Python code in its node counts as the node's own time."""
+    made = Planted()
+    made.span("op", "aten::mm", 0, MS)
+    made.span("op", "autograd::engine::evaluate_function: CheckpointFunctionBackward", MS, 3 * MS)
+    made.span("op", "CheckpointFunctionBackward", MS + US, 3 * MS - US)
+    assert finding(made.trace(devices=()), "kernels", "other_too_large") is None
+    made.span("op", "MyFunctionBackward", 3 * MS, 4 * MS)
+    found = finding(made.trace(devices=()), "kernels", "other_too_large")
+    assert found is not None
+    assert found.title == "25.0 % of the operators' self time has no category"

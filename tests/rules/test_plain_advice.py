@@ -20,6 +20,10 @@ ONLY_ON_PYTORCH = {
     "unfused_attention": "looks for operators of PyTorch",
     "value_reads": "looks for operators of PyTorch",
     "graph_breaks": "looks for regions of torch.compile",
+    "sdpa_fallback": "looks for operators of PyTorch",
+    "odd_sizes": "looks for operators of PyTorch",
+    "many_embeddings": "looks for operators of PyTorch",
+    "recomputation": "looks for operators of PyTorch",
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }

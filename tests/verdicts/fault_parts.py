@@ -13,9 +13,11 @@ from runs import ADD, GEMM, MS, NCCL, US, Run, Training
 __all__ = [
     "Parts",
     "allocator",
+    "checkpointed",
     "conversions",
     "copying",
     "dependency",
+    "dropout",
     "eager_attention",
     "early",
     "empty_cache",
@@ -27,6 +29,8 @@ __all__ = [
     "item",
     "late_gradients",
     "loading",
+    "many_tables",
+    "odd_vocabulary",
     "once",
     "other_thread",
     "recompilation",
@@ -40,6 +44,7 @@ __all__ = [
     "waits",
 ]
 
+DROPOUT = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, bool>(int)"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
 
 Parts = dict[str, Any]
@@ -387,3 +392,64 @@ def throttling(ns: int, _share: float) -> Parts:
             run.counters.append({**row, "value": float(clock)})
 
     return {"work": work}
+
+
+# -- costs of computation ----------------------------------------------------------------------------
+
+
+def dropout(ns: int, _share: float) -> Parts:
+    def forward(network: Any, run: Run) -> None:
+        Training.forward(network, run)
+        for _ in range(network.layers):
+            run.planted += run.op("aten::native_dropout", DROPOUT, ns // network.layers)
+
+    return {"forward": forward}
+
+
+def checkpointed(ns: int, _share: float) -> Parts:
+    """The forward product of each layer runs again in its backward node."""
+
+    def backward(network: Any, run: Run) -> None:
+        for number in range(network.layers):
+            with run.within("op", "MmBackward0", sequence=number, forward_thread=1):
+                with run.within("op", "aten::linear", sequence=1000 + number, forward_thread=0):
+                    run.planted += run.launch(GEMM, ns // network.layers)
+                run.op("aten::mm", GEMM, 800 * US)
+            with run.within("op", "MmBackward0"):
+                run.clock += US
+                run.op("aten::mm", GEMM, 800 * US)
+
+    return {"backward": backward}
+
+
+def odd_vocabulary(ns: int, _share: float) -> Parts:
+    """The product with the vocabulary runs at a tenth of the rate of the others."""
+
+    def after(_network: Any, run: Run, _number: int) -> None:
+        unit = 10 * ns // (9 * 50257)
+        for width, time in ((16384, 16384 * unit // 10), (50257, 50257 * unit)):
+            inputs = {
+                "shapes": f"[[8192, 4096], [4096, {width}]]",
+                "dtypes": '["c10::BFloat16", "c10::BFloat16"]',
+            }
+            with run.within("op", "aten::mm", **inputs):
+                took = run.launch(GEMM, time)
+            if width == 50257:
+                run.planted += took * 9 // 10
+
+    return {"after": after}
+
+
+def many_tables(ns: int, _share: float) -> Parts:
+    """The device waits for 26 lookups, one after the other."""
+
+    def forward(network: Any, run: Run) -> None:
+        run.wait()
+        for _ in range(26):
+            with run.within("op", "aten::embedding"):
+                run.clock += run.about(ns // 26)
+                run.launch("indexSelectLargeIndex", 10 * US)
+        run.planted += ns
+        Training.forward(network, run)
+
+    return {"forward": forward}

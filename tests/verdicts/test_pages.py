@@ -66,7 +66,6 @@ FALLS_SHORT: Final = {
     ("kind", "cpu_only"): "30 events; only the sizes of the all-reduces suggest that it is training",
     ("window", "a100_cupti_counters"): "the counters' spans count as activities, although they have no times",
     ("bound", "a100_cupti_counters"): "a counter run has a verdict of its own",
-    ("advice", "dlrm_cpu"): "26 tables with a lookup each are no finding yet",
 }
 """What is not right yet, with the reason; a page that becomes right must leave this list."""
 

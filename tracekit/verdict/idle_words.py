@@ -77,7 +77,7 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, fra
         return where(results, cause, device_id)
     place = where(results, cause, device_id)
     unseen = cause in HOST_CODE and not place and not frames
-    what = "without a record of what the host did" if unseen else f"{_PHRASES[cause]}{place}"
+    what = "with no record of what the host did" if unseen else f"{_PHRASES[cause]}{place}"
     return f", including {format_share(ns / basis)} {what}"
 
 

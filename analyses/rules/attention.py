@@ -1,0 +1,255 @@
+"""Rules about attention, which read the result of `kernels`: whether it is fused, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.spans import BoolArray, Int64Array, take
+
+__all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
+
+_SOFTMAX: Final = r"^aten::(_safe_softmax|_?softmax)$"
+_SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
+_PRODUCT: Final = r"^aten::(bmm|baddbmm)$"
+_ANY_PRODUCT: Final = r"^aten::(bmm|baddbmm|mm|addmm)$"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attention:
+    """Attention that no fused kernel computes. Written by hand: softmax calls and batched products outside of
+    `scaled_dot_product_attention`, and the time of the softmax, backward too. `math`: calls (span ids) of
+    `scaled_dot_product_attention` that run as separate operators, with the time of each but for its products, backward too.
+
+    Calls are those of the forward pass, without the calls inside of them. Times in ns.
+    """
+
+    softmax_calls: int
+    products: int
+    softmax_ns: int
+    math_calls: int
+    math: Int64Array
+    math_ns: Int64Array
+
+
+def _attention(scope: Scope) -> _Attention:
+    model = attribution(scope).model
+    stack, backward = model.stack, model.backward
+    softmax, math = stack.named(_SOFTMAX, "op"), stack.named(SDPA_MATH, "op")
+    if not (softmax | math).any():
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Attention(0, 0, 0, 0, nothing, nothing)
+    work = scope.activities.select("op_id", "duration").drop_nulls()
+    op, ns = work["op_id"].to_numpy(), work["duration"].to_numpy()
+    nearest = stack.nesting.nearest_ancestor
+    # Work of the backward pass belongs to the call of its forward operator.
+    of_math = nearest(math)
+    of_node = (backward.node >= 0) & ~backward.recomputed
+    of_math = np.where(of_node, take(of_math, take(backward.forward, backward.node)), of_math)
+    by_hand = of_math < 0
+
+    def calls(wanted: BoolArray) -> int:
+        """How many outermost spans of these have work of the forward pass; one that runs again does not count."""
+        outermost = wanted & (nearest(wanted, include_self=False) < 0)
+        rows = nearest(outermost)[op[backward.node[op] < 0]]
+        return int(np.unique(rows[rows >= 0]).size)
+
+    in_softmax = nearest(softmax | stack.named(_SOFTMAX_BACKWARD, "op")) >= 0
+    other = ((of_math >= 0) & (nearest(stack.named(_ANY_PRODUCT, "op")) < 0))[op]
+    by_call = np.zeros(stack.size, dtype=np.int64)
+    np.add.at(by_call, of_math[op[other]], ns[other])
+    rows = np.flatnonzero(by_call)
+    return _Attention(
+        softmax_calls=calls(softmax & by_hand),
+        products=calls(stack.named(_PRODUCT, "op") & by_hand),
+        softmax_ns=int(ns[(in_softmax & by_hand)[op]].sum()),
+        math_calls=calls(math),
+        math=rows,
+        math_ns=by_call[rows],
+    )
+
+
+def _what(scope: Scope) -> str:
+    return "operator" if scope.on_cpu else "device"
+
+
+# -- unfused_attention ------------------------------------------------------------------------------
+
+UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time a fused kernel gains little."""
+LEAST_PRODUCTS: Final = 1.5
+"""Two products a softmax, less a few that the window cuts off."""
+
+
+def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
+    """Attention runs as separate operators (batched product, softmax, batched product), each through memory.
+
+    In the forward pass, each call of a softmax comes with about two calls of `aten::bmm` or `aten::baddbmm`. The softmax of
+    a classifier has no such calls. `scaled_dot_product_attention` has a rule of its own, `sdpa_fallback`. At stake is the
+    time of the softmax alone, forward and backward, because fused attention computes the products as well.
+
+    Fires when softmax operators with batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    """
+    found = once(scope, _attention)
+    share = found.softmax_ns / max(result.total_ns, 1)
+    if (
+        not found.softmax_calls
+        or share < UNFUSED_ATTENTION_LEAST_SHARE
+        or found.products < LEAST_PRODUCTS * found.softmax_calls
+    ):
+        return None
+    return Evidence(
+        title=f"Attention is not fused: its softmax takes {format_share(share)} of the {_what(scope)} time",
+        text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
+        f"addition to {format_count(found.products)} batched matrix products (aten::bmm). The scores go to memory and back.",
+        ns_at_stake=bounded(found.softmax_ns, scope),
+    )
+
+
+UNFUSED_ATTENTION = Rule(
+    id="unfused_attention",
+    analysis="kernels",
+    evidence=unfused_attention,
+    advice=Advice(
+        "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
+        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
+        "[sdpa] Other attention of this run is fused or in scaled_dot_product_attention; use it here too, or flex_attention for "
+        "custom masks and biases."
+    ),
+)
+
+
+# -- sdpa_fallback ----------------------------------------------------------------------------------
+
+SDPA_FALLBACK_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time a fused kernel gains little."""
+
+_REMAINING: Final = (
+    "a last dimension that is not contiguous, data that are not aligned, a backend that is switched off, or a release of "
+    "PyTorch that takes fewer inputs"
+)
+_REMAINING_CPU: Final = "a last dimension that is not contiguous, or a backend that is switched off"
+_OF_MASK: Final = "a mask that requires a gradient, "
+_POSSIBLE: Final = (
+    "fp64 inputs, a head size that is not a multiple of 8, a last dimension that is not contiguous, heads or types that "
+    "differ, or a backend that is switched off"
+)
+_POSSIBLE_CPU: Final = (
+    "dropout in the attention, a mask that requires a gradient, head sizes or types that differ, or a backend that is "
+    "switched off"
+)
+_ASK: Final = "torch.nn.attention.sdpa_kernel with one backend says in a warning why it cannot run."
+_CASES: Final = 2
+"""Reasons for the two kinds of inputs with the most time are enough."""
+
+
+def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
+    """`scaled_dot_product_attention` runs as separate operators, because no fused kernel takes its inputs.
+
+    The reasons follow from the recorded shapes, types and arguments. Strides are not recorded, and neither is whether a
+    mask requires a gradient, so a trace may show no reason. At stake is the time of these calls without their matrix
+    products, forward and backward, because fused attention computes the products as well.
+
+    Fires when this takes `SDPA_FALLBACK_LEAST_SHARE` of the time.
+    """
+    found = once(scope, _attention)
+    total = int(found.math_ns.sum())
+    share = total / max(result.total_ns, 1)
+    if not found.math_calls or share < SDPA_FALLBACK_LEAST_SHARE:
+        return None
+    why, remedies = _reasons(scope, found)
+    return Evidence(
+        title="scaled_dot_product_attention is not fused and takes "
+        f"{format_share(share)} of the {_what(scope)} time without its products",
+        text=f"{count_of(found.math_calls, 'call runs', 'calls run')} as separate matrix products and a softmax. Without the "
+        f"products, this takes {format_ns(total)}. {why}",
+        ns_at_stake=bounded(total, scope),
+        advice=Advice("\n".join(dict.fromkeys(remedies))),
+    )
+
+
+def _reasons(scope: Scope, found: _Attention) -> tuple[str, list[str]]:
+    """Why the calls with the most time are not fused, in sentences, and the remedies."""
+    host = scope.trace.host.select("shapes", "dtypes", "concrete_inputs")[found.math]
+    cases = (
+        host.with_columns(pl.all().cast(pl.String), pl.Series("ns", found.math_ns))
+        .group_by(pl.all().exclude("ns"))
+        .agg(pl.col("ns").sum())
+        .sort("ns", "shapes", descending=[True, False])
+        .head(_CASES)
+    )
+    calls = [call_of(*row[:3]) for row in cases.rows()]
+    known = [call for call in calls if call is not None]
+    on_cpu = scope.on_cpu
+    if not known and "shapes" in scope.trace.meta.captured:
+        return (
+            "Its recorded inputs have no shapes, as those of nested tensors, for which fused attention has limits.",
+            [_ASK],
+        )
+    if not known:
+        possible = _POSSIBLE_CPU if on_cpu else _POSSIBLE
+        return f"The inputs were not recorded, so the reason is unknown. Possible are {possible}.", [
+            "Record {shapes} to see the inputs.",
+            _ASK,
+        ]
+    texts, remedies = [], []
+    target, capability = _target(scope)
+    for call in known:
+        kernels = refusals(call, target, capability)
+        texts.append(_sentence(call, kernels, _REMAINING_CPU if on_cpu else _REMAINING))
+        remedies += _remedies(kernels)
+    return " ".join(dict.fromkeys(texts)), remedies
+
+
+def _sentence(call: Call, kernels: tuple[Kernel, ...], remaining: str) -> str:
+    remaining = remaining if call.mask is None else _OF_MASK + remaining
+    parts = [
+        f"{kernel.name} cannot run, because {_joined(kernel.reasons)}"
+        if kernel.reasons
+        else f"{kernel.name} could take what was recorded; what remains is {remaining}"
+        for kernel in kernels
+    ]
+    return f"For a query of {list(call.query)}, {', and '.join(parts)}."
+
+
+def _remedies(kernels: tuple[Kernel, ...]) -> list[str]:
+    """What lets one of the kernels run: that with the fewest reasons; what asks for the reason where none shows."""
+    unseen = [kernel for kernel in kernels if not kernel.reasons]
+    if unseen:
+        return [_ASK, *(reason.remedy for kernel in kernels for reason in kernel.reasons if reason.remedy)]
+    curable = [kernel for kernel in kernels if all(reason.remedy for reason in kernel.reasons)]
+    easiest = min(curable, key=lambda kernel: len(kernel.reasons), default=None)
+    return [_ASK] if easiest is None else [reason.remedy for reason in easiest.reasons]
+
+
+def _joined(reasons: tuple[Reason, ...]) -> str:
+    texts = [reason.why for reason in reasons]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _target(scope: Scope) -> tuple[Target, tuple[int, int] | None]:
+    if scope.on_cpu:
+        return "processor", None
+    used = [device for device in scope.trace.meta.devices if device.device_id in scope.device_ids]
+    if any("AMD" in device.name or device.warp_size == 64 for device in used):
+        return "amd", None
+    return "nvidia", min(
+        (d.compute_capability for d in used if d.compute_capability is not None), default=None
+    )
+
+
+SDPA_FALLBACK = Rule(
+    id="sdpa_fallback",
+    analysis="kernels",
+    evidence=sdpa_fallback,
+    advice=Advice(_ASK),
+)

@@ -1,0 +1,395 @@
+"""Rules about operators: calls that a device computes slowly for their sizes, and calls that could be one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.ops import Ops
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.names import shorten_name
+from tracekit.spans import Int64Array, take
+
+__all__ = ["MANY_EMBEDDINGS", "ODD_SIZES"]
+
+_LONGEST_LAYER: Final = 60
+
+# -- odd_sizes --------------------------------------------------------------------------------------
+
+ODD_SIZES_LEAST_SHARE: Final = 0.02
+"""Less than one part in fifty of the device time is not worth new sizes."""
+SHORTEST_NS: Final = 20_000
+"""The time of a shorter call says little about its rate: much of it passes before all units work."""
+FAR_BELOW: Final = 0.5
+"""Products of similar sizes differ by less than a factor of two for other reasons, such as the number of tiles."""
+SMALLEST: Final = 1 / 16
+"""A product with a smaller part of the operations of the other is not compared with it."""
+LARGEST: Final = 2.0
+"""A product with this many times as many operations may be faster because it is larger."""
+MOST_INTENSE: Final = 2.0
+"""A product with this many times as many operations for each byte may be faster because the memory bounds it less."""
+
+_MULTIPLE: Final = {
+    "c10::Half": 8,
+    "c10::BFloat16": 8,
+    "float": 4,
+    "c10::Float8_e4m3fn": 16,
+    "c10::Float8_e5m2": 16,
+}
+"""The number of elements of each type in 16 bytes, which tensor cores load at once."""
+_PRECISION: Final = {"c10::Half": "fp16", "c10::BFloat16": "bf16"}
+_UNALIGNED: Final = r"_align[124](\W|_|$)"
+"""Kernels of CUTLASS for 16-bit factors whose rows do not begin at multiples of 16 bytes."""
+_BEST_MULTIPLE: Final = 64
+_NAMED_SIZES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A matrix product of certain sizes and a type, over all of its calls in the scope."""
+
+    operator: str
+    shapes: str
+    kind: str
+    calls: int
+    ns: int
+    batch: int
+    m: int
+    k: int
+    n: int
+
+    @property
+    def odd(self) -> frozenset[int]:
+        """The sizes that are no multiples of 16 bytes; a size of 1 is a vector, not an odd matrix."""
+        return frozenset(
+            size for size in (self.m, self.k, self.n) if size % _MULTIPLE[self.kind] and size > 1
+        )
+
+    @property
+    def flops(self) -> int:
+        """Of one call."""
+        return matmul_flops(self.m, self.k, self.n, batch=self.batch)
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte of the factors and the result."""
+        itemsize = 16 // _MULTIPLE[self.kind]
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.flops / max(self.batch * elements * itemsize, 1)
+
+    @property
+    def tflops(self) -> float:
+        """The rate that its calls reach, in 10¹² operations a second."""
+        return self.flops * self.calls / self.ns / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """A product with odd sizes, the rate that it could reach, and the sizes at fault."""
+
+    product: _Product
+    could: float
+    sizes: frozenset[int]
+    compared: bool
+
+    @property
+    def lost_ns(self) -> int:
+        """The time above that at the rate that it could reach."""
+        return int(self.product.ns * (1 - self.product.tflops / self.could))
+
+
+def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
+    """Matrix products run slowly, because a size is no multiple of 16 bytes (8 elements of 16 bits).
+
+    Tensor cores load 16 bytes at once. If a row of an odd size does not begin at a multiple of 16 bytes, the libraries take
+    slower kernels. A product counts only if its sizes are the evident reason: products in the same trace without these
+    odd sizes, of the same type and similar in operations and in operations for each byte, are more than twice as fast. Without
+    such products, the names of its kernels must show the missing alignment (`align1`), and its rate must be below half of what
+    the peaks of the device allow. At stake is what it takes more than at the better rate.
+
+    Fires when this is `ODD_SIZES_LEAST_SHARE` of the device time, in calls of `SHORTEST_NS` or more. Needs the shapes of
+    inputs.
+    """
+    if result.by_shape is None:
+        return None
+    products = _products(result.by_shape)
+    odd = [one for one in products if one.odd and one.ns >= SHORTEST_NS * one.calls]
+    slow = [found for product in odd if (found := _slow(scope, product, products))]
+    slow.sort(key=lambda one: -one.lost_ns)
+    lost = sum(one.lost_ns for one in slow)
+    total = int(scope.activities["duration"].sum())
+    if not slow or lost / max(total, 1) < ODD_SIZES_LEAST_SHARE:
+        return None
+    worst, ns = slow[0], sum(one.product.ns for one in slow)
+    sizes = sorted({size for one in slow for size in one.sizes}, reverse=True)[:_NAMED_SIZES]
+    named = " and ".join(map(format_count, sizes))
+    rate = f"{worst.product.tflops:.3g} TFLOP/s"
+    better = "others of similar sizes" if worst.compared else "the device allows"
+    return Evidence(
+        title=f"Matrix products with odd sizes ({named}) are slow and take {format_share(ns / total)} of the device time",
+        text=f"{worst.product.operator} of {worst.product.shapes} reaches {rate}{_in_layer(scope, worst.product)}; "
+        f"{better} {'reach' if worst.compared else 'up to'} {worst.could:.3g} TFLOP/s. Such products take {format_ns(ns)}, "
+        f"{format_ns(lost)} more than at that rate.",
+        ns_at_stake=bounded(lost, scope),
+        advice=Advice(_padding(sizes, _MULTIPLE[worst.product.kind], batched=worst.product.batch > 1)),
+    )
+
+
+def _products(by_shape: pl.DataFrame) -> list[_Product]:
+    rows = by_shape.filter(
+        pl.col("operator").is_in(list(FIRST_FACTOR))
+        & pl.col("shapes").is_not_null()
+        & (pl.col("device_self_ns") > 0)
+        & (pl.col("calls") > 0)
+    ).select("operator", "shapes", "dtypes", "calls", "device_self_ns")
+    found = []
+    for operator, shapes, dtypes, calls, ns in rows.rows():
+        sizes, kind = product_sizes(operator, json_list(shapes)), _kind(operator, dtypes)
+        if sizes is not None and kind in _MULTIPLE and all(sizes):
+            found.append(_Product(operator, _factors(operator, shapes), kind, calls, ns, *sizes))
+    return found
+
+
+def _kind(operator: str, dtypes: str | None) -> str:
+    kinds, at = json_list(dtypes), FIRST_FACTOR[operator]
+    return str(kinds[at]) if len(kinds) > at else ""
+
+
+def _factors(operator: str, shapes: str) -> str:
+    at = FIRST_FACTOR[operator]
+    return " × ".join(str(shape) for shape in json_list(shapes)[at : at + 2])
+
+
+def _slow(scope: Scope, product: _Product, products: Iterable[_Product]) -> _Slow | None:
+    """The product if its odd sizes make it slow."""
+    alike = [
+        other
+        for other in products
+        if other.odd < product.odd
+        and other.kind == product.kind
+        and SMALLEST * product.flops <= other.flops <= LARGEST * product.flops
+        and other.intensity <= MOST_INTENSE * product.intensity
+    ]
+    if alike:
+        could: float | None = (
+            sum(other.flops * other.calls for other in alike) / sum(other.ns for other in alike) / 1e3
+        )
+        sizes = product.odd.difference(*(other.odd for other in alike))
+    else:
+        could, sizes = _attainable(scope, product), product.odd
+    if could is None or product.tflops >= FAR_BELOW * could:
+        return None
+    return _Slow(product, could, sizes or product.odd, compared=bool(alike))
+
+
+def _attainable(scope: Scope, product: _Product) -> float | None:
+    """The rate that the peaks of the device allow, in TFLOP/s, if the kernels' names show the missing alignment; else None."""
+    precision = _PRECISION.get(product.kind)
+    names = {device.name for device in scope.trace.meta.devices if device.device_id in scope.device_ids}
+    if precision is None or len(names) != 1:
+        return None
+    (device,) = names
+    peak, bandwidth = peak_tflops(device, precision), peak_bandwidth_gbps(device)
+    if peak is None or bandwidth is None or not _is_unaligned(scope, product):
+        return None
+    return min(peak, product.intensity * bandwidth / 1e3)
+
+
+def _calls_of(scope: Scope, product: _Product) -> pl.DataFrame:
+    """The activities of a product's calls, with their layers."""
+    host = scope.trace.host.select(
+        pl.col("span_id").alias("op_id"), pl.col("name").alias("called"), "shapes", "kind"
+    ).filter((pl.col("kind") == "op") & (pl.col("called").cast(pl.String) == product.operator))
+    distinct = host.select("shapes").unique().with_columns(pl.col("shapes").cast(pl.String).alias("text"))
+    mine = [text for text in distinct["text"] if text and _factors(product.operator, text) == product.shapes]
+    calls = host.filter(pl.col("shapes").cast(pl.String).is_in(mine)).select("op_id")
+    return (
+        attributed(scope).select("op_id", "name", "layer_id", "duration").join(calls, on="op_id", how="semi")
+    )
+
+
+def _is_unaligned(scope: Scope, product: _Product) -> bool:
+    """Whether kernels for missing alignment take most of the time of a product."""
+    rows = _calls_of(scope, product)
+    unaligned = rows.filter(pl.col("name").cast(pl.String).str.contains(_UNALIGNED))
+    return int(unaligned["duration"].sum()) * 2 > int(rows["duration"].sum())
+
+
+def _in_layer(scope: Scope, product: _Product) -> str:
+    """` in layer LAYER`, the one with the most of its time; empty if it is in none."""
+    rows = _calls_of(scope, product).drop_nulls("layer_id")
+    if not rows.height:
+        return ""
+    sums = rows.group_by("layer_id").agg(pl.col("duration").sum()).sort("duration", "layer_id")
+    path = str(attribution(scope).layers["path"][int(sums["layer_id"][-1])])
+    return f" in layer {shorten_name(path, _LONGEST_LAYER)}"
+
+
+def _padding(sizes: list[int], multiple: int, *, batched: bool) -> str:
+    pairs = " and ".join(f"{format_count(size)} to {format_count(_padded(size, multiple))}" for size in sizes)
+    text = f"Pad {pairs}: sizes that are multiples of {multiple}, or better of {_BEST_MULTIPLE}, let tensor cores run at full speed. "
+    if batched:
+        return (
+            text
+            + "If these are the products of attention, fused attention (scaled_dot_product_attention) needs no padding."
+        )
+    return text + "A vocabulary can have unused entries, and a layer a few more features."
+
+
+def _padded(size: int, multiple: int) -> int:
+    step = _BEST_MULTIPLE if size > _BEST_MULTIPLE else multiple
+    return -(-size // step) * step
+
+
+ODD_SIZES = Rule(
+    id="odd_sizes",
+    analysis="ops",
+    evidence=odd_sizes,
+    runs="device",
+    advice=Advice("Pad these sizes to multiples of 8."),
+)
+
+
+# -- many_embeddings --------------------------------------------------------------------------------
+
+LEAST_TABLES: Final = 8
+"""A language model looks up two or three tables in a row: tokens, positions and segments."""
+MANY_EMBEDDINGS_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time one table for all gains little."""
+MOST_BYTES_ON_PROCESSOR: Final = 1_000_000
+"""If a lookup reads more bytes on average, reading takes the time, not the call."""
+MOST_BYTES_ON_DEVICE: Final = 10_000_000
+"""The same for a device, which reads this in a few microseconds."""
+MOST_NS_ON_PROCESSOR: Final = 200_000
+"""The same by the time of a lookup, if shapes were not recorded."""
+MOST_NS_ON_DEVICE: Final = 50_000
+"""The same for the kernels of a lookup."""
+_ELEMENT_BYTES: Final = 4
+
+_LOOKUP: Final = r"^aten::_?embedding(_bag)?$"
+_HEAVY: Final = r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|scaled_dot_product_attention|lstm|gru|conv\dd|_?convolution)$"
+
+
+def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
+    """Many small tables of embeddings are looked up one after the other, each with a call of its own.
+
+    A lookup of a few rows costs mostly the call: of the operator and its kernel, again in the backward pass. Lookups count
+    if at least `LEAST_TABLES` follow each other without a matrix product in between, so a loop that generates tokens does
+    not count. A lookup is small by the bytes that it reads, or by its time if shapes were not recorded. At stake is the time
+    of the lookups, forward and backward, but for one of each row; on a device, this is the time of their kernels and the idle
+    time that they cause.
+
+    Fires when this takes `MANY_EMBEDDINGS_LEAST_SHARE` of the time, and the lookups are small.
+    """
+    model = attribution(scope).model
+    rows, tables = _lookups(scope)
+    if not rows.size:
+        return None
+    marked = np.zeros(model.stack.size, dtype=bool)
+    marked[rows] = True
+    inside = model.stack.nesting.nearest_ancestor(marked)
+    # Work of the backward pass belongs to its forward operator.
+    origin = np.where(inside < 0, take(inside, take(model.backward.forward, model.backward.node)), inside)
+    ns = _work(scope, origin >= 0)
+    waited = 0 if scope.on_cpu else _idle(scope, origin >= 0)
+    basis = int(scope.activities["duration"].sum()) if scope.on_cpu else scope.duration
+    share = (ns + waited) / max(basis, 1)
+    if share < MANY_EMBEDDINGS_LEAST_SHARE or not _small(scope, rows, _work(scope, inside >= 0)):
+        return None
+    of = "operator time" if scope.on_cpu else "time"
+    idle = f" The device waits {format_ns(waited)} for them." if waited else ""
+    return Evidence(
+        title=f"{tables} embedding lookups in a row take {format_share(share)} of the {of}",
+        text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
+        f"backward pass.{idle}",
+        ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
+    )
+
+
+def _lookups(scope: Scope) -> tuple[Int64Array, int]:
+    """The calls (span ids) of lookups in long rows, and the length of the longest row."""
+    model = attribution(scope).model
+    stack, nothing = model.stack, np.zeros(0, dtype=np.int64)
+    lookup = stack.named(_LOOKUP, "op")
+    if not lookup.any():
+        return nothing, 0
+    wanted = lookup | stack.named(_HEAVY, "op")
+    seen = np.zeros(stack.size, dtype=bool)
+    seen[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
+    outermost = wanted & seen & (stack.nesting.nearest_ancestor(wanted, include_self=False) < 0)
+    order = np.flatnonzero(outermost & (model.backward.node < 0))  # by thread and time
+    if not order.size:
+        return nothing, 0
+    same = (lookup[order[1:]] == lookup[order[:-1]]) & (stack.thread[order[1:]] == stack.thread[order[:-1]])
+    run = np.concatenate([[0], np.cumsum(~same)])
+    length = np.bincount(run)[run]
+    kept = lookup[order] & (length >= LEAST_TABLES)
+    return order[kept], int(length[kept].max()) if kept.any() else 0
+
+
+def _small(scope: Scope, rows: Int64Array, ns: int) -> bool:
+    """Whether the calls cost more than what they read; `ns` is their time."""
+    most_bytes = MOST_BYTES_ON_PROCESSOR if scope.on_cpu else MOST_BYTES_ON_DEVICE
+    most_ns = MOST_NS_ON_PROCESSOR if scope.on_cpu else MOST_NS_ON_DEVICE
+    shapes = scope.trace.host["shapes"].gather(rows).cast(pl.String).value_counts()
+    read = [(_bytes_read(text), count) for text, count in shapes.rows()]
+    if any(size is None for size, _ in read):
+        return ns <= most_ns * int(rows.size)
+    total = sum((size or 0) * int(count) for size, count in read)
+    return total <= most_bytes * int(rows.size)
+
+
+def _bytes_read(shapes: str | None) -> int | None:
+    """The bytes that a lookup of these inputs (table, indices, …) reads; None if they were not recorded."""
+    match json_list(shapes)[:2]:
+        case [[int(), int(width)], [*indices]]:
+            sizes = [size for size in indices if isinstance(size, int)]
+            return prod(sizes) * width * _ELEMENT_BYTES if len(sizes) == len(indices) else None
+    return None
+
+
+def _names(scope: Scope, rows: Int64Array) -> str:
+    names: list[str] = scope.trace.host["name"].gather(rows).cast(pl.String).unique().sort().to_list()
+    return " and ".join(names)
+
+
+def _work(scope: Scope, marked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """The summed time of the activities whose innermost operator is marked, in ns."""
+    rows = scope.activities.select("op_id", "duration").drop_nulls()
+    return int(rows["duration"].to_numpy()[marked[rows["op_id"].to_numpy()]].sum())
+
+
+def _idle(scope: Scope, marked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
+    """The idle time that marked operators cause on the device where it is the most, in ns."""
+    pieces = idle_causes(scope).pieces.select("device_id", "op_id", "duration_ns").drop_nulls()
+    mine = pieces.filter(pl.Series(marked[pieces["op_id"].to_numpy()], dtype=pl.Boolean))
+    sums = mine.group_by("device_id").agg(pl.col("duration_ns").sum())
+    return int(sums["duration_ns"].max() or 0)  # type: ignore[arg-type]
+
+
+MANY_EMBEDDINGS = Rule(
+    id="many_embeddings",
+    analysis="ops",
+    evidence=many_embeddings,
+    advice=Advice(
+        "Look all tables up in one call: a table-batched embedding (fbgemm_gpu.SplitTableBatchedEmbeddingBagsCodegen, or "
+        "EmbeddingBagCollection of torchrec), or one EmbeddingBag that holds all tables, with the first row of each table added "
+        "to its indices.",
+        processor=(
+            "Put the tables into one EmbeddingBag, add the first row of each table to its indices, and look all features up in "
+            "one call.\n"
+            "[training] The backward pass and the update then also run once, not once a table."
+        ),
+    ),
+)
