@@ -210,12 +210,20 @@ def _on_device_in_part(
     busy = f"{format_share(parts.busy / parts.basis)} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     rest = format_share(parts.idle / parts.basis) if parts.idle else ""
     warm_up = _warm_up(findings, parts.basis)
-    first = [record_again(complete), *([of_finding(warm_up)] if warm_up else [])]
+    first = [of_finding(warm_up)] if warm_up else []
+    again = record_again(complete)
     return Verdict(
         bound=bound,
         headline=f"{parts.who} {idle_headline(complete, busy, rest)}",
         costs=_worth(costs, parts.basis),
-        advice=choose(standing(findings, complete, device=True), bound, parts.basis, loss=None, first=first),
+        advice=choose(
+            standing(findings, complete, device=True),
+            bound,
+            parts.basis,
+            loss=None,
+            first=[again, *first] if bound == "incomplete" else first,
+            last=None if bound == "incomplete" else again,
+        ),
         notes=(*lacks(complete, device=True), *_notes(parts, scope, [], bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
