@@ -280,3 +280,13 @@ def test_a_call_that_never_ends(tmp_path: Path) -> None:
 def test_sample_traces_are_complete() -> None:
     for path in ROOT.glob("sample_traces/*/trace*.json.gz"):
         assert completeness(tracekit.read(path)).sure, path
+
+
+def test_a_truncated_file_that_describes_no_device(tmp_path: Path) -> None:
+    """Kineto writes activities last, so nothing shows whether a device worked."""
+    data = json.dumps({"traceEvents": [event for event in events() if event["cat"] == "cpu_op"]})
+    path = tmp_path / "t.json"
+    path.write_text(data[: len(data) // 2])
+    verdict = build_report(tracekit.read(path)).verdict
+    assert verdict.bound == "incomplete"
+    assert verdict.headline.startswith("What is left of the file holds no activity of a device.")
