@@ -203,6 +203,34 @@ def test_no_event_in_the_window(tmp_path: Path) -> None:
     )
 
 
+def test_waits_between_streams_that_were_not_recorded(tmp_path: Path) -> None:
+    """Every second kernel is launched at once, on a stream of its own, and starts long after the others are done."""
+    made = events()
+    for number, event in enumerate([event for event in made if is_kernel(event)]):
+        if number % LAUNCHES == LAUNCHES - 1:
+            event["args"]["stream"] = 8
+            event["ts"] = (number // LAUNCHES) * 4000 + 3900
+            launch = next(
+                call
+                for call in made
+                if call["cat"] == "cuda_runtime"
+                and call["args"]["correlation"] == event["args"]["correlation"]
+            )
+            launch["ts"] = (number // LAUNCHES) * 4000 + 21
+        elif is_kernel(event) and number % LAUNCHES > 5:
+            event["ts"] = (number // LAUNCHES) * 4000 + 3921 + number % LAUNCHES
+            event["dur"] = 1
+    verdict = report_of(made, tmp_path).verdict
+    assert verdict.costs[0].label == "idle with queued work, cause unknown"
+    (note,) = [
+        text for text in verdict.notes if text.startswith("Waits between streams were not recorded, so ")
+    ]
+    assert note.endswith(
+        "of idle time with queued work has no known cause. To record them: "
+        "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)."
+    )
+
+
 # -- exports of Nsight Systems ---------------------------------------------------------------------
 
 

@@ -381,7 +381,7 @@ def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
     """Why idle time with queued work has no cause, if the trace shows that."""
     if "sync" not in scope.trace.meta.captured:
         yield (
-            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work have "
+            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work has "
             f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
         )
 
