@@ -162,9 +162,9 @@ def _analytic(scope: Scope) -> _Known | None:
     covered = int(duration[owner >= 0].sum()) / total if total else None
     by_precision = np.bincount(counted.precision[owners] + 1, weights=flops, minlength=len(counted.names) + 1)
     precision = (None, *counted.names)[int(by_precision.argmax())]
-    names = rows["name"].filter(pl.Series(owner >= 0)).unique().cast(pl.String)
-    if precision == "fp32" and names.str.contains(_TF32).any():
-        precision = "tf32"
+    if precision == "fp32":
+        names = rows["name"].filter(pl.Series(owner >= 0)).unique().cast(pl.String)
+        precision = "tf32" if names.str.contains(_TF32).any() else precision
     return _Known(int(flops.sum()), "analytic", covered, precision)
 
 

@@ -16,6 +16,8 @@ _OF_WHAT_IS_LEFT_OUT = (
         "unread_table",
         "table_without_row_ids",
         "other_process",
+        "fewer_events",
+        "maybe_incomplete",
         "unread_payload",
         "invalid_utf8",
     ),

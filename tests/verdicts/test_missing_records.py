@@ -203,6 +203,34 @@ def test_no_event_in_the_window(tmp_path: Path) -> None:
     )
 
 
+def test_waits_between_streams_that_were_not_recorded(tmp_path: Path) -> None:
+    """Every second kernel is launched at once, on a stream of its own, and starts long after the others are done."""
+    made = events()
+    for number, event in enumerate([event for event in made if is_kernel(event)]):
+        if number % LAUNCHES == LAUNCHES - 1:
+            event["args"]["stream"] = 8
+            event["ts"] = (number // LAUNCHES) * 4000 + 3900
+            launch = next(
+                call
+                for call in made
+                if call["cat"] == "cuda_runtime"
+                and call["args"]["correlation"] == event["args"]["correlation"]
+            )
+            launch["ts"] = (number // LAUNCHES) * 4000 + 21
+        elif is_kernel(event) and number % LAUNCHES > 5:
+            event["ts"] = (number // LAUNCHES) * 4000 + 3921 + number % LAUNCHES
+            event["dur"] = 1
+    verdict = report_of(made, tmp_path).verdict
+    assert verdict.costs[0].label == "idle with queued work, cause unknown"
+    (note,) = [
+        text for text in verdict.notes if text.startswith("Waits between streams were not recorded, so ")
+    ]
+    assert note.endswith(
+        "of idle time with queued work has no known cause. To record them: "
+        "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)."
+    )
+
+
 # -- exports of Nsight Systems ---------------------------------------------------------------------
 
 
@@ -280,3 +308,13 @@ def test_a_call_that_never_ends(tmp_path: Path) -> None:
 def test_sample_traces_are_complete() -> None:
     for path in ROOT.glob("sample_traces/*/trace*.json.gz"):
         assert completeness(tracekit.read(path)).sure, path
+
+
+def test_a_truncated_file_that_describes_no_device(tmp_path: Path) -> None:
+    """Kineto writes activities last, so nothing shows whether a device worked."""
+    data = json.dumps({"traceEvents": [event for event in events() if event["cat"] == "cpu_op"]})
+    path = tmp_path / "t.json"
+    path.write_text(data[: len(data) // 2])
+    verdict = build_report(tracekit.read(path)).verdict
+    assert verdict.bound == "incomplete"
+    assert verdict.headline.startswith("What is left of the file holds no activity of a device.")

@@ -78,12 +78,7 @@ def on_processors(
             last=few_advice() if few and complete.sure else None,
             first=[*first, *([python_advice(parts.outside, scope)] if python else [])],
         ),
-        notes=(
-            *lacks(complete, device=False),
-            *(_few(parts.calls) if few else ()),
-            *_recording(parts),
-            *_notes(total, parts),
-        ),
+        notes=(*lacks(complete, device=False), *_notes(total, parts)),
         basis_ns=basis,
     )
 
@@ -132,17 +127,11 @@ def _headline(costs: list[Cost], label: str, basis: int) -> str:
     return f"{text}, and {place}." if outside.ns else f"{text}."
 
 
-def _few(operators: int) -> Iterator[str]:
-    yield f"The window holds only {count_of(operators, 'operator')}, too few to say what bounds the program."
-
-
-def _recording(parts: ProcessorParts) -> Iterator[str]:
-    """A note on the profiler's own time, which lies between the operators."""
+def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
+    if parts.calls < LEAST_OPERATORS:
+        yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to say what bounds the program."
     if parts.overhead is not None and parts.overhead >= FELT and parts.idle:
         yield f"Recording makes a step {parts.overhead:.2f} times as long, mostly outside operators."
-
-
-def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if total > parts.operators:
         yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."
     if parts.other_operators:

@@ -224,20 +224,20 @@ def _on_device_in_part(
     busy = f"{format_share(parts.busy / parts.basis)} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     rest = format_share(parts.idle / parts.basis) if parts.idle else ""
     warm_up = _warm_up(findings, parts.basis)
-    warm = [of_finding(warm_up)] if warm_up else []
+    first = [of_finding(warm_up)] if warm_up else []
     again = record_again(complete)
-    sure = standing(findings, complete, device=True)
-    # What rests on the records of the device stands, if only operators are missing.
-    advice = (
-        choose(sure, bound, parts.basis, loss=None, first=[again, *warm])
-        if complete.broken or complete.nameless
-        else choose(sure, bound, parts.basis, loss=None, first=warm, last=again)
-    )
     return Verdict(
         bound=bound,
         headline=f"{parts.who} {idle_headline(complete, busy, rest)}",
         costs=_worth(costs, parts.basis),
-        advice=advice,
+        advice=choose(
+            standing(findings, complete, device=True),
+            bound,
+            parts.basis,
+            loss=None,
+            first=[again, *first] if bound == "incomplete" else first,
+            last=None if bound == "incomplete" else again,
+        ),
         notes=(*lacks(complete, device=True), *_notes(parts, scope, [], bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
@@ -411,7 +411,7 @@ def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
     """Why idle time with queued work has no cause, if the trace shows that."""
     if "sync" not in scope.trace.meta.captured:
         yield (
-            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work have "
+            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work has "
             f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
         )
 

@@ -134,8 +134,8 @@ def no_device(complete: Completeness) -> str:
 
 
 def lost_device(complete: Completeness) -> bool:
-    """Whether a device worked, or is likely to have worked, of which nothing is left."""
-    return not complete.activities and (complete.lost_work or bool(complete.breaks and complete.device_names))
+    """Whether a device may have worked of which nothing is left. Kineto writes its activities last."""
+    return not complete.activities and (complete.lost_work or bool(complete.breaks))
 
 
 def standing(findings: Sequence[Owned], complete: Completeness, *, device: bool) -> list[Owned]:
