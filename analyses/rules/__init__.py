@@ -14,7 +14,7 @@ from typing import Final
 from tracekit.analyses.program import program
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, steps
+from tracekit.analyses.rules import breakdown, counters, idle, kernels, launches, memory, processors, steps
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.traits import traits
@@ -24,7 +24,7 @@ from tracekit.trace import Trace
 
 __all__ = ["RULES", "findings_of", "rule_of", "run", "words_for"]
 
-_MODULES: Final = (breakdown, steps, idle, kernels, launches, memory, counters)
+_MODULES: Final = (breakdown, steps, idle, processors, kernels, launches, memory, counters)
 
 RULES: Final[dict[str, Rule]] = {
     rule.id: rule

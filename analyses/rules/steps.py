@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.slow_steps import slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -93,9 +94,11 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
 
     The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
-    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`); without a
-    device, the operators and the time outside them. At stake is what the largest of these takes more in the slow steps than
-    in a median one.
+    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
+    what the largest of these takes more in the slow steps than in a median one.
+
+    Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
+    operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
 
     Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
     `MOST_VARIATION`, and half of the difference or more has one cause.
@@ -107,6 +110,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
     if not slow.height or slow.height > table.height / 2:
         return None
+    if scope.on_cpu:
+        return slow_steps(scope, table, slow)
     parts = _parts_of_steps(scope, table)
     numbers = slow["step"].to_list()
     more = {
@@ -125,7 +130,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     listed = ", ".join(
         f"{row[0]} {format_ns(row[1])}" for row in slow.select("name", "span_ns").head(3).rows()
     )
-    reason = ("operators" if scope.on_cpu else "work of the device") if what == WORK else cause_name(what)
+    reason = "work of the device" if what == WORK else cause_name(what)
     return Evidence(
         title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {reason}",
         text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
@@ -166,6 +171,7 @@ STEP_VARIABILITY = Rule(
             "other processes on the machine and inputs of changing size."
         ),
     ),
+    explains=frozenset({"code_outside_operators"}),
 )
 
 

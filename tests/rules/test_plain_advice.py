@@ -19,6 +19,7 @@ ONLY_ON_PYTORCH = {
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
     "value_reads": "looks for operators of PyTorch",
+    "double_precision": "looks at the types of PyTorch's operators",
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }
