@@ -17,7 +17,7 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
-from tracekit.analyses.processors import recording_overhead
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import count_of
@@ -84,8 +84,8 @@ class ProcessorParts:
     """The rest, at most as long as it takes without recording."""
     recording: int
     """What the recording adds to that at least; 0 where it was not measured."""
-    overhead: float | None
-    """How many times as long a recorded step takes; None where that was not measured."""
+    slowed: float
+    """How many times as long a recorded step takes; 1 where that was not measured."""
 
     @property
     def idle(self) -> int:
@@ -181,9 +181,9 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
     causes = idle(scope).by_cause
     loading = int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
     loading = min(loading, not_running)
-    overhead = recording_overhead(scope.trace)
-    # Recording slows the code between operators more than the operators, so without it this takes that part at most.
-    outside = round((not_running - loading) / max(overhead or 1.0, 1.0))
+    slowed = slowed_by_recording(scope.trace)
+    # Recording slows the code between operators more than the operators, so without it this code takes that part at most.
+    outside = round((not_running - loading) / slowed)
     return ProcessorParts(
         basis=scope.duration,
         operators=selected,
@@ -191,7 +191,7 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
         loading=loading,
         outside=outside,
         recording=not_running - loading - outside,
-        overhead=overhead,
+        slowed=slowed,
     )
 
 

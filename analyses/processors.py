@@ -11,10 +11,13 @@ from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.spans import NameTable, kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
-__all__ = ["CPU_DEVICE", "cpu_activities", "recording_overhead"]
+__all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]
 
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""
+
+FELT = 1.2
+"""Steps on a quiet machine differ by less than a fifth."""
 
 
 def cpu_activities(trace: Trace) -> pl.DataFrame:
@@ -58,9 +61,10 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     )
 
 
-def recording_overhead(trace: Trace) -> float | None:
-    """How many times as long a recorded step takes; None where that was not measured."""
-    return None if trace.manifest is None else trace.manifest.overhead()
+def slowed_by_recording(trace: Trace) -> float:
+    """How many times as long a recorded step takes; 1 where that was not measured, or is so little that it may be chance."""
+    overhead = None if trace.manifest is None else trace.manifest.overhead()
+    return overhead if overhead is not None and overhead >= FELT else 1.0
 
 
 def _compiling(host: pl.DataFrame) -> pl.Series:

@@ -12,7 +12,7 @@ from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
-from tracekit.analyses.processors import recording_overhead
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
@@ -209,7 +209,7 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
     between = caused_idle(scope, "python", wanted=near)
     # Recording lengthens tiny operators, and the code between them, as much as anything.
-    at_stake = bounded(round((inside + between.ns) / max(recording_overhead(scope.trace) or 1.0, 1.0)), scope)
+    at_stake = bounded(round((inside + between.ns) / slowed_by_recording(scope.trace)), scope)
     if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")

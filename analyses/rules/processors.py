@@ -88,7 +88,7 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps that are alike in half of the steps or more; without several steps, those that are long.
 
-    Alike are gaps in one line of the user's code, before the same operator; without stacks, before the same call of it.
+    Alike are gaps in one line of the user's code, before the same call of an operator.
     """
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
     if steps.height < 2:
@@ -102,9 +102,8 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         pl.col("activity_id").alias("ended_by"), pl.int_range(pl.len()).over("step", "name").alias("call")
     )
     gaps = gaps.join(calls, on="ended_by", how="left", maintain_order="left")
-    which = pl.when(pl.col("frame").is_null()).then(pl.col("call"))
     gaps = gaps.with_columns(
-        which, pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
+        pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
     )
     alike = pl.col("step").n_unique().over("frame", "next", "call")
     least = max(2, -(-steps.height // 2))
@@ -185,8 +184,8 @@ SWITCHED_NS: Final = round(5.9 * NS_PER_MS)
 """The thread also has to wake up."""
 LEAST_WAITS: Final = 20
 """Fewer gaps of this length are chance."""
-LOCK_PART: Final = 0.5
-"""Half of the long gaps take about one switch interval if another thread holds the lock,"""
+LOCK_PART: Final = 0.25
+"""Many of the long gaps take about one switch interval if another thread holds the lock,"""
 SHORTER_PART: Final = 0.1
 """and hardly any is shorter."""
 
@@ -197,8 +196,8 @@ def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
     Python hands the lock over every `SWITCH_NS`, so that each wait takes that long, or a multiple. At stake is the time
     of the cause python in gaps of `SWITCH_NS` or more.
 
-    Fires when `LEAST_WAITS` gaps or more, and half of all gaps of 1 ms or more, take about one interval, and
-    at most `SHORTER_PART` of them less.
+    Fires when `LEAST_WAITS` gaps or more take `SWITCH_NS` or more, `LOCK_PART` of all gaps of 1 ms or more about one interval, and
+    at most `SHORTER_PART` less.
     """
     if not scope.duration or not _waits_for_lock(scope):
         return None
@@ -219,7 +218,9 @@ def _waits_for_lock(scope: Scope) -> bool:
     ns = _gaps(scope)["ns"].to_numpy()
     once = int(((ns >= 0.98 * SWITCH_NS) & (ns <= SWITCHED_NS)).sum())
     shorter = int((ns < 0.98 * SWITCH_NS).sum())
-    return once >= LEAST_WAITS and once >= LOCK_PART * ns.size and shorter <= SHORTER_PART * ns.size
+    return (
+        ns.size - shorter >= LEAST_WAITS and once >= LOCK_PART * ns.size and shorter <= SHORTER_PART * ns.size
+    )
 
 
 INTERPRETER_LOCK = Rule(

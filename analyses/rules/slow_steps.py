@@ -23,6 +23,8 @@ __all__ = ["slow_steps"]
 
 MAIN_PART: Final = 0.5
 """One thing must take half of the difference."""
+CHANCE: Final = 2
+"""Code whose lines are unknown must take longer than this many times the difference that other programs make."""
 _LONGEST: Final = 72
 _WORK: Final = "work"
 
@@ -55,7 +57,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
         mine = there
         at_stake = round(float(reasons[reason][mine].sum()))
     whole = int(excess[mine].sum())
-    if reason != _WORK and not place and at_stake < noise * len(mine):
+    if reason != _WORK and not place and at_stake < CHANCE * noise * len(mine):
         return None
     work = "inputs of other shapes" if shapes else "operators that the others do not run"
     what = work if reason == _WORK else cause_name(reason)
@@ -152,13 +154,14 @@ def _added_idle(scope: Scope, table: pl.DataFrame) -> dict[str, Times]:
 
 
 def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int) -> tuple[str, list[int]]:
-    """The outermost frame or range that only these steps have, and that takes half of the difference; and the steps that have it.
+    """The frame or range that only these steps have, and that takes half of the difference; and the steps that have it.
 
-    Empty if there is none.
+    That is the innermost line of the user's code, and what it calls; else the outermost range. Empty if there is none.
     """
     stack = host_stack(scope.trace)
     spans = stack.frame.select("span_id", "start", "duration", "name", "kind", "depth")
-    spans = _in_steps(spans.filter(one_of("kind", "python", "annotation")), table)
+    users = pl.Series("user", user_frames(stack))
+    spans = _in_steps(spans.with_columns(users).filter(one_of("kind", "python", "annotation")), table)
     spans = spans.with_columns(pl.col("row").is_in(rows).alias("slow"))
     own = spans.group_by("name").agg(
         pl.col("slow").all(), pl.col("duration").filter("slow").sum().alias("ns")
@@ -166,12 +169,18 @@ def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int)
     own = own.filter(pl.col("slow") & (pl.col("ns") >= MAIN_PART * excess))
     if not own.height:
         return "", []
-    first = spans.join(own.select("name"), on="name", how="semi").sort("depth", "start").row(0, named=True)
-    name = str(first["name"])
+    # Of a name that occurs more than once, the longest.
+    found = spans.join(own.select("name"), on="name", how="semi").sort("duration", descending=True)
+    found = found.unique("name", keep="first").sort("depth").with_columns(pl.col("name").cast(pl.String))
+    user = found.filter("user").tail(1)
+    inner = found.filter(pl.col("depth") > int(user["depth"][0])) if user.height else found
+    first = (inner.filter(pl.col("kind") == "python") if user.height else inner).head(1)
+    first = first if first.height else user
+    name = str(first["name"][0])
     there = spans.filter(pl.col("name").cast(pl.String) == name)["row"].unique().sort().to_list()
-    if first["kind"] == "annotation":
+    if first["kind"][0] == "annotation":
         return f"range {shorten_name(name, _LONGEST)}", there
-    frame = int(stack.nesting.nearest_ancestor(user_frames(stack))[first["span_id"]])
+    frame = int(stack.nesting.nearest_ancestor(users.to_numpy())[int(first["span_id"][0])])
     caller = "" if frame < 0 else str(stack.frame["name"][frame])
     shown = short_frame(name)
     called = "" if caller in ("", name) else f", called from {short_frame(caller)}"

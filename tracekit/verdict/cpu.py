@@ -25,8 +25,6 @@ OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
 RECORDING: Final = "the recording, outside any operator"
-FELT: Final = 1.2
-"""A note says so if recording makes a step longer by a fifth."""
 BESIDE: Final = 0.05
 """From this share on, the headline names data loading beside the largest cost."""
 
@@ -148,9 +146,9 @@ def _clause(cost: Cost, label: str, results: Mapping[str, Result], *, recorded: 
 
 def _recording(parts: ProcessorParts) -> Iterator[str]:
     """A note on the profiler's own time, which lies between the operators."""
-    if parts.overhead is not None and parts.overhead >= FELT and parts.idle:
+    if parts.recording:
         yield (
-            f"Recording makes a step {parts.overhead:.2f} times as long. Of the time outside operators, the verdict counts only "
+            f"Recording makes a step {parts.slowed:.2f} times as long. Of the time outside operators, the verdict counts only "
             "what a step can take without recording; the time of operators includes some of the recording."
         )
 
