@@ -64,12 +64,13 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 
     Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`.
     """
-    gaps = _repeated(scope, _gaps(scope))
+    # The code of an optimizer is the matter of `optimizer_not_fused`.
+    wanted = ~one_of("phase", "optimizer")
+    gaps = _repeated(scope, _gaps(scope, wanted))
     total = int(gaps["ns"].sum())
     if not scope.duration or total < WARNING_SHARE * scope.duration or _waits_for_lock(scope):
         return None
-    mine = pl.col("gap_id").is_in(gaps["gap_id"].implode()) & ~one_of("phase", "optimizer")
-    idle = caused_idle(scope, *_CODE, wanted=mine)
+    idle = caused_idle(scope, *_CODE, wanted=pl.col("gap_id").is_in(gaps["gap_id"].implode()) & wanted)
     at_stake = bounded(total, scope)
     place = f", mostly in {short_frame(idle.frame)}" if idle.frame else _between(scope, gaps)
     what = "Python" if gaps["cause"][0] == "python" else "Host"
@@ -113,12 +114,12 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & pl.col("frame_is")))
 
 
-def _gaps(scope: Scope) -> pl.DataFrame:
+def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
     """The gaps with code of `LONG_NS` or more: `gap_id`, `start`, `end`, `cause`, `frame`, `ended_by`, `next` (the operator that
-    ends it) and `ns`, the time of that code. The code of optimizers is the matter of `optimizer_not_fused`.
+    ends it) and `ns`, the time of that code; of the pieces of idle time for which `wanted` is true.
     """
     pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == CPU_DEVICE)
-    code = pieces.filter(one_of("cause", *_CODE) & ~one_of("phase", "optimizer"))
+    code = pieces.filter(one_of("cause", *_CODE), *([] if wanted is None else [wanted]))
     names = scope.activities.select(pl.col("activity_id").alias("ended_by"), pl.col("name").alias("next"))
     longest = pl.col("duration_ns").arg_max()
     return (
