@@ -185,8 +185,8 @@ SWITCHED_NS: Final = round(5.9 * NS_PER_MS)
 """The thread also has to wake up."""
 LEAST_WAITS: Final = 20
 """Fewer gaps of this length are chance."""
-LOCK_PART: Final = 0.25
-"""Many of the long gaps take about one switch interval if another thread holds the lock,"""
+LOCK_PART: Final = 0.15
+"""Some of the long gaps take about one switch interval if another thread holds the lock,"""
 SHORTER_PART: Final = 0.1
 """and hardly any is shorter."""
 

@@ -55,10 +55,11 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
     place, there = _only_there(scope, table, mine, int(excess[mine].sum()))
     if place:
         mine = there
-        at_stake = round(float(reasons[reason][mine].sum()))
-    whole = int(excess[mine].sum())
-    if reason != _WORK and not place and at_stake < CHANCE * noise * len(mine):
+    elif reason != _WORK:
+        mine = [row for row in mine if reasons[reason][row] >= CHANCE * noise]
+    if not mine:
         return None
+    at_stake, whole = round(float(reasons[reason][mine].sum())), int(excess[mine].sum())
     work = "inputs of other shapes" if shapes else "operators that the others do not run"
     what = work if reason == _WORK else cause_name(reason)
     slowest = table[mine].sort("span_ns", descending=True).head(3)
