@@ -18,6 +18,7 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import count_of
@@ -72,7 +73,7 @@ class NothingRan:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorParts:
-    """Times in ns of a run without a device. `operators + other_operators + loading + outside = basis`."""
+    """Times in ns of a run without a device. `operators + other_operators + loading + outside + recording = basis`."""
 
     basis: int
     """The window."""
@@ -83,16 +84,18 @@ class ProcessorParts:
     loading: int
     """Data was loaded, and no operator ran."""
     outside: int
-    """The rest."""
-    overhead: float | None
-    """How many times as long a recorded step takes; None where that was not measured."""
+    """The rest, at most as long as it takes without recording."""
+    recording: int
+    """What the recording adds to that at least; 0 where it was not measured."""
+    slowed: float
+    """How many times as long a recorded step takes; 1 where that was not measured."""
     calls: int
     """Calls of operators in the selected steps."""
 
     @property
     def idle(self) -> int:
         """The time in which no operator ran."""
-        return self.loading + self.outside
+        return self.loading + self.outside + self.recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def run_parts(of: Scope | Trace) -> RunParts:
 
     >>> import tracekit
     >>> parts = run_parts(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> parts.operators + parts.other_operators + parts.loading + parts.outside == parts.basis
+    >>> parts.operators + parts.other_operators + parts.loading + parts.outside + parts.recording == parts.basis
     True
     """
     return once(of, _run_parts)
@@ -187,14 +190,17 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
     causes = idle(scope).by_cause
     loading = int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
     loading = min(loading, not_running)
-    manifest = scope.trace.manifest
+    slowed = slowed_by_recording(scope.trace)
+    # Recording slows the code between operators more than the operators, so without it this code takes that part at most.
+    outside = round((not_running - loading) / slowed)
     return ProcessorParts(
         basis=scope.duration,
         operators=selected,
         other_operators=busy - selected,
         loading=loading,
-        outside=not_running - loading,
-        overhead=None if manifest is None else manifest.overhead(),
+        outside=outside,
+        recording=not_running - loading - outside,
+        slowed=slowed,
         calls=rows["launch_id"].n_unique(),
     )
 

@@ -6,25 +6,31 @@ import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
+from tracekit.facts.idle_names import COMPILING_SPAN, NOT_AN_OPERATOR
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.spans import nesting_of
+from tracekit.spans import NameTable, kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
-__all__ = ["CPU_DEVICE", "cpu_activities"]
+__all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]
 
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""
+
+FELT = 1.2
+"""Steps on a quiet machine differ by less than a fifth."""
 
 
 def cpu_activities(trace: Trace) -> pl.DataFrame:
     """Rows like those of `trace.device`: each is a stretch of one thread in which one operator was the innermost.
 
     `stream_id` is the thread, `launch_id` the operator's own span; an operator that calls others has several
-    rows, and their durations sum to its self time. Collectives of the CPU backend (`gloo:…`) are included.
+    rows, and their durations sum to its self time. Collectives of the CPU backend (`gloo:…`) are included. What runs while
+    code is compiled is not: such operators only trace, on tensors without data.
     """
     host = trace.host
     name = pl.col("name").cast(pl.String)
-    is_work = (pl.col("kind") == "op") | ((pl.col("kind") == "annotation") & name.str.starts_with("gloo:"))
+    is_operator = (pl.col("kind") == "op") & ~name.str.contains(NOT_AN_OPERATOR) & ~_compiling(host)
+    is_work = is_operator | ((pl.col("kind") == "annotation") & name.str.starts_with("gloo:"))
     work = host.filter(is_work & (pl.col("duration") > 0))
     if not work.height:
         return pl.DataFrame(schema=DEVICE_SCHEMA)
@@ -53,6 +59,22 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
         (pl.col(key) if key in made.columns else pl.lit(None)).cast(dtype).alias(key)
         for key, dtype in DEVICE_SCHEMA.items()
     )
+
+
+def slowed_by_recording(trace: Trace) -> float:
+    """How many times as long a recorded step takes; 1 where that was not measured, or is so little that it may be chance."""
+    overhead = None if trace.manifest is None else trace.manifest.overhead()
+    return overhead if overhead is not None and overhead >= FELT else 1.0
+
+
+def _compiling(host: pl.DataFrame) -> pl.Series:
+    """Which spans trace or compile code, or lie in one that does."""
+    stack = kept_nesting(host)
+    names = NameTable(host["name"])
+    marks = names.matching(COMPILING_SPAN) & host["kind"].is_in(["op", "annotation"]).to_numpy()
+    if not marks.any():
+        return pl.Series(np.zeros(host.height, dtype=bool))
+    return pl.Series(stack.nearest_ancestor(marks) >= 0)
 
 
 def _self_pieces(work: pl.DataFrame) -> pl.DataFrame:

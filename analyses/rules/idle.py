@@ -184,6 +184,8 @@ COMPILATION_IN_STEPS = Rule(
             "loop."
         ),
     ),
+    explains=frozenset({"step_variability"}),
+    pattern="tracing and compilation",
 )
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
 from tracekit.trace import Trace
 
@@ -27,10 +30,14 @@ SHORT_NS: Final = 20 * NS_PER_US
 """To dispatch an operator takes some µs, twice as much while a profiler records it."""
 NEAR_NS: Final = 100 * NS_PER_US
 """Python that only calls the next operator takes some µs, a few tens with stacks recorded; more is work of its own."""
-LEAST_PART: Final = 0.5
-"""Short operators are the pattern when half of the operators' time goes to them."""
-SHORT_OPERATORS_LEAST_SHARE: Final = 0.4
-"""Below two fifths of the window, other things matter more."""
+SHORT_OPERATORS_LEAST_SHARE: Final = 0.3
+"""Of the window; healthy steps spend less on the tiny operators that surround the large ones."""
+_PART_OF_STEP: Final = {
+    "backward": ", mostly in the backward pass",
+    "optimizer": ", mostly in the optimizer",
+}
+OF_OPTIMIZER: Final = 0.25
+"""From this part of the tiny operators on, the advice names the optimizer."""
 LEAST_COUNT: Final = 100
 """Fewer are no pattern."""
 
@@ -49,27 +56,54 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     operators = _outermost(scope)
     # By name: one call that the system interrupts for long does not make an operator a long one.
     short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
-    inside, all_ = int(short["duration"].sum()), int(operators["duration"].sum())
-    if short.height < LEAST_COUNT or inside < LEAST_PART * all_:
+    inside = int(short["duration"].sum())
+    if short.height < LEAST_COUNT:
         return None
     near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
     between = caused_idle(scope, "python", wanted=near)
-    at_stake = bounded(inside + between.ns, scope)
+    # Recording lengthens tiny operators, and the code between them, as much as anything.
+    at_stake = bounded(round((inside + between.ns) / slowed_by_recording(scope.trace)), scope)
     if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
     name, count, _ = names.row(-1)
+    of_optimizer = int(short.filter("optimizer")["duration"].sum()) >= OF_OPTIMIZER * inside
+    place = _code_of(scope, short)
     return Evidence(
-        title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time",
+        title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time{place}",
         text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
         f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
         f"{format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
+        advice=_FOR_OPTIMIZER if of_optimizer else None,
     )
 
 
+def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
+    """`, mostly in FRAME`, or the part of a step: where half of the time of these operators lies; empty if that is nowhere."""
+    model = attribution(scope).model
+    spans = operators["span_id"].to_numpy()
+    frame, places = take(span_causes(scope.trace, model).frame, spans), model.places(spans)
+    frames = model.stack.frame["name"].gather(np.maximum(frame, 0)).cast(pl.String)
+    table = operators.select("duration").with_columns(
+        pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
+    )
+    half = 0.5 * int(operators["duration"].sum())
+    for by in ("frame", "phase"):
+        sums = table.drop_nulls(by).group_by(by).agg(pl.col("duration").sum()).sort("duration", by)
+        if sums.height and int(sums["duration"][-1]) >= half:
+            place = sums[by][-1]
+            return (
+                f", mostly in {short_frame(place)}" if by == "frame" else _PART_OF_STEP.get(PHASES[place], "")
+            )
+    return ""
+
+
 def _outermost(scope: Scope) -> pl.DataFrame:
-    """The outermost operators of the scope, without those that read a value or load data: `name`, `duration`."""
+    """The outermost operators of the scope, without those that read a value or load data.
+
+    Columns `span_id`, `name`, `duration`, and whether it is the `optimizer`'s.
+    """
     model = attribution(scope).model
     stack = model.stack
     above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
@@ -79,8 +113,16 @@ def _outermost(scope: Scope) -> pl.DataFrame:
     )
     rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
     phase = model.places(rows["span_id"].to_numpy()).phase
+    rows = rows.with_columns(pl.Series("optimizer", phase == PHASES.index("optimizer")))
     return rows.filter(pl.Series(phase != PHASES.index("data")))
 
+
+_FOR_OPTIMIZER: Final = Advice(
+    "[!fused_optimizer] Create the optimizer with fused=True.\n"
+    "Do more work in each operator: batch or vectorise the loop.\n"
+    "[!compiled] torch.compile fuses elementwise operators.",
+    flags=("--compile",),
+)
 
 SHORT_OPERATORS = Rule(
     id="short_operators",
@@ -89,7 +131,6 @@ SHORT_OPERATORS = Rule(
     runs="processor",
     advice=Advice(
         "Do more work in each operator: batch or vectorise the loop.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
         "[!compiled] torch.compile fuses elementwise operators.",
         plain=("Do more work in each call: batch or vectorise the loop, and fuse elementwise operations."),
         flags=("--compile",),

@@ -14,6 +14,7 @@ from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.steps_processors import slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
@@ -51,11 +52,13 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
 
     The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
-    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`); without a
-    device, the operators and the time outside them. At stake is what the largest of these takes more in the slow steps than
-    in a median one. If that is work of the device, the rule looks at where it was launched. Work in the optimizer and in
+    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
+    what the largest of these takes more in the slow steps than in a median one. If that is work of the device, the rule looks at where it was launched. Work in the optimizer and in
     collectives that other steps do not have (accumulated gradients), and kernels with other grids or shapes than in the other
     steps (inputs of another size), are no fault.
+
+    Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
+    operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
 
     Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
     `MOST_VARIATION`, and half of the difference or more has one cause.
@@ -67,6 +70,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
     if not slow.height or slow.height > table.height / 2:
         return None
+    if scope.on_cpu:
+        return slow_steps(scope, table, slow)
     parts = _parts_of_steps(scope, table)
     numbers = slow["step"].to_list()
     more = {
@@ -116,8 +121,6 @@ def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
 
 def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
     """Why the device works longer in these steps, by `more` ns in all; None if that is no fault."""
-    if scope.on_cpu:
-        return _Cause("operators")
     rows = _with_shapes(attributed(scope), scope).with_columns(pl.col("step").is_in(slow).alias("slow"))
     phases = _more_by_phase(rows, len(slow), scope.steps.height)
     # Collectives and updates that the other steps do not have: gradients are accumulated over several steps.
@@ -268,4 +271,5 @@ STEP_VARIABILITY = Rule(
             "other processes on the machine and inputs of changing size."
         ),
     ),
+    explains=frozenset({"code_outside_operators"}),
 )

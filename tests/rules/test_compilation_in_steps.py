@@ -58,3 +58,17 @@ def test_silent_when_hidden_short_or_loading_of_code() -> None:
     assert finding(compiling(length=10 * US).trace(), "idle", "compilation_in_steps") is None
     assert finding(compiling("cuModuleLoadData", "runtime").trace(), "idle", "compilation_in_steps") is None
     assert finding(compiling("aten::mm").trace(), "idle", "compilation_in_steps") is None
+
+
+def test_without_a_device_operators_that_a_compiler_traces_are_compilation() -> None:
+    made = Planted()
+    for number in range(2):
+        start = number * 10 * MS
+        made.step(number, start, start + 10 * MS)
+        made.span("op", "dynamo", start, start + 6 * MS)
+        made.span("op", "entire_frame_compile (dynamo_timed)", start + MS, start + 5 * MS)
+        made.span("op", "aten::convolution", start + 2 * MS, start + 4 * MS)
+        made.span("op", "aten::mm", start + 6 * MS, start + 10 * MS)
+    found = finding(made.trace(devices=()), "idle", "compilation_in_steps")
+    assert found is not None
+    assert found.ns_at_stake == 12 * MS

@@ -24,6 +24,7 @@ ONLY_ON_PYTORCH = {
     "odd_sizes": "looks for operators of PyTorch",
     "many_embeddings": "looks for operators of PyTorch",
     "recomputation": "looks for operators of PyTorch",
+    "double_precision": "looks at the types of PyTorch's operators",
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }

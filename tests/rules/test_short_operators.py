@@ -38,7 +38,8 @@ def test_one_long_call_does_not_make_an_operator_long() -> None:
 def test_silent_when_few_or_not_what_takes_the_time_or_other_rules_speak() -> None:
     assert finding(additions(90).trace(devices=()), "idle", "short_operators") is None
     with_work = additions(100)
-    with_work.span("op", "aten::mm", 500 * US, MS)
+    with_work.step(1, MS, 3 * MS)
+    with_work.span("op", "aten::mm", 500 * US, 3 * MS)
     assert finding(with_work.trace(devices=()), "idle", "short_operators") is None
     assert finding(additions(name="aten::item").trace(devices=()), "idle", "short_operators") is None
     loading = additions()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from planted import MS, Planted, finding
 
+from tracekit.findings import Finding
+
 
 def steps_of(*times: int, work: tuple[int, ...] = (), grid: str | None = "(8, 1, 1)") -> Planted:
     """Steps of these times in ms, in which the device works for as long, or for as long as `work` says."""
@@ -97,3 +99,70 @@ def test_silent_on_steady_fast_and_few_steps() -> None:
     assert finding(steps_of(10, 10, 10, 10).trace(), "steps", "step_variability") is None
     assert finding(steps_of(10, 30, 10).trace(), "steps", "step_variability") is None
     assert finding(Planted().trace(), "steps", "step_variability") is None
+
+
+# -- without a device --------------------------------------------------------------------------------
+
+
+def on_processors(*times: int, extra: dict[int, str] | None = None, same: bool = True) -> Planted:
+    """Steps of these times in ms that run one operator each, as long as the step or for 9 ms, and what one of them adds."""
+    made, start = Planted(), 0
+    for number, time in enumerate(times):
+        end = start + time * MS
+        made.step(number, start, end)
+        made.span("op", "aten::mm", start, end if same else start + 9 * MS)
+        if extra and number in extra:
+            kind, name = extra[number].split("|")
+            made.span(kind, name, start + 9 * MS, end)
+        start = end
+    return made
+
+
+def variability(made: Planted) -> Finding | None:
+    return finding(made.trace(devices=()), "steps", "step_variability")
+
+
+def test_the_same_operators_that_take_longer_are_no_finding() -> None:
+    """Another program takes the processors."""
+    assert variability(on_processors(10, 10, 40, 10, 10)) is None
+
+
+def test_operators_that_other_steps_do_not_run_are() -> None:
+    made = on_processors(10, 10, 60, 10, 10, same=False, extra={2: "op|aten::conv2d"})
+    made.span("python", "train.py(48): evaluate", 29 * MS, 80 * MS)
+    found = variability(made)
+    assert found is not None
+    assert (
+        found.title
+        == "1 of 5 steps is slow, mostly by operators that the others do not run, in train.py(48): evaluate"
+    )
+    assert found.ns_at_stake == 50 * MS
+    assert found.advice == "Run them less often, or outside the loop."
+
+
+def test_inputs_of_another_shape_are_named() -> None:
+    made = Planted()
+    for number, (start, end, shape) in enumerate(((0, 10, 8), (10, 20, 8), (20, 50, 32), (50, 60, 8))):
+        made.step(number, start * MS, end * MS)
+        made.span("op", "aten::mm", start * MS, end * MS, shapes=f"[[{shape}, 8]]")
+    found = variability(made)
+    assert found is not None
+    assert found.title == "1 of 4 steps is slow, mostly by inputs of other shapes"
+    assert found.ns_at_stake == 20 * MS
+
+
+def test_a_pause_is_named_by_the_code_that_only_its_step_runs() -> None:
+    made = on_processors(10, 10, 60, 10, 10, same=False, extra={2: "python|train.py(70): save_checkpoint"})
+    found = variability(made)
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly by Python, in train.py(70): save_checkpoint"
+    assert found.ns_at_stake == 50 * MS
+    assert found.advice == "Save checkpoints less often, or write them in another thread or process."
+
+
+def test_a_pause_without_stacks_must_be_longer_than_other_programs_explain() -> None:
+    found = variability(on_processors(10, 10, 60, 10, 10, same=False))
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly by Python"
+    assert found.advice.startswith("Usual causes are checkpoints")
+    assert variability(on_processors(10, 10, 25, 10, 10, same=False)) is None

@@ -77,7 +77,7 @@ COMPILING_SPAN: Final = (
     r"|OutputGraph\.|PyCodeCache|CachingAutotuner\.(benchmark|precompile)|async_compile\.|triton_compile|TorchScript compil"
     r"|Fusion(KernelRuntime::(compile|FusionKernelRuntime)|ExecutorCache::getKernelRuntimeFor)|SegmentCandidateFinder|GpuLower"
     r"|(executor_utils::)?(NVRTC|Nvrtc|nvrtc)|(CompiledKernel|KernelExecutor|ExecutorDispatch)::|miopenFind|MIOpen find"
-    r"|(XLA|xla)(Compile|_compile| compil)|[Jj]it_?[Cc]ompil)|::([Cc]ompile(Program|Kernel)?|buildProgram)$|^([Tt]riton|[Kk]ernel) compil"
+    r"|(XLA|xla)(Compile|_compile| compil)|[Jj]it_?[Cc]ompil|dynamo$)|\(dynamo_timed\)$|::([Cc]ompile(Program|Kernel)?|buildProgram)$|^([Tt]riton|[Kk]ernel) compil"
 )
 """Ranges of torch.compile, nvFuser, NVRTC, MIOpen, XLA and Triton that trace, search or compile."""
 

@@ -26,8 +26,9 @@ COSTS: Final = 3
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
-FELT: Final = 1.2
-"""A note says so if recording makes a step longer by a fifth."""
+RECORDING: Final = "the recording, outside any operator"
+BESIDE: Final = 0.05
+"""From this share on, the headline names data loading beside the largest cost."""
 
 LEAST_OPERATORS: Final = 10
 """Fewer operators say little about a program."""
@@ -40,6 +41,8 @@ PATTERN_PART: Final = 0.9
 
 _CODE: Final = {"python": "Python", "host_code": "host code"}
 """The code that ran outside operators, by the cause of that time in `idle`."""
+_CAUSES: Final = {"data_loading": "data_loading", "compilation_in_steps": "compilation"}
+"""Findings about one cause, which has a place."""
 
 
 def on_processors(
@@ -57,26 +60,34 @@ def on_processors(
         Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    ran = "" if complete.lost_host else _ran_outside(results, parts.outside)
+    ran = "" if complete.lost_host else _ran_outside(results, parts.outside + parts.recording)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
-    rest = {label: parts.outside, LOADING: parts.loading, OTHERS: parts.other_operators}
+    rest = {
+        label: parts.outside,
+        LOADING: parts.loading,
+        OTHERS: parts.other_operators,
+        RECORDING: parts.recording,
+    }
     costs += [Cost(name, ns, ns / basis) for name, ns in rest.items()]
     costs.sort(key=lambda cost: -cost.ns)
-    python = ran == _CODE["python"] and costs[0].label == label
+    outside = python_advice(parts.outside, scope) if ran == _CODE["python"] else None
+    largest = next(cost for cost in costs if cost.label != RECORDING)
+    words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, basis)
     few = parts.calls < LEAST_OPERATORS
-    words = _pattern(findings, results, costs[0].ns, basis) or _headline(costs, label, basis)
-    first = [] if complete.sure else [record_again(complete)]
+    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    # On processors, a finding without a time costs nothing that the trace shows.
+    timed = [owned for owned in findings if owned.finding.ns_at_stake is not None]
     return Verdict(
         bound="incomplete" if lost_device(complete) else "cpu",
         headline=f"{no_device(complete)} {words}",
         costs=tuple(cost for cost in costs[:COSTS] if cost.ns > 0),
         advice=choose(
-            standing(findings, complete, device=False),
+            standing(timed, complete, device=False),
             "cpu",
             basis,
-            loss=None if few else general("cpu", 0, scope),
+            loss=None if few else loss,
             last=few_advice() if few and complete.sure else None,
-            first=[*first, *([python_advice(parts.outside, scope)] if python else [])],
+            first=[] if complete.sure else [record_again(complete)],
         ),
         notes=(*lacks(complete, device=False), *_notes(total, parts)),
         basis_ns=basis,
@@ -99,7 +110,8 @@ def _pattern(
     worst = max(explaining, key=lambda finding: finding.ns_at_stake or 0, default=None)
     if worst is None or (worst.ns_at_stake or 0) < max(PATTERN_SHARE * basis, PATTERN_PART * largest):
         return None
-    place = where(results, "data_loading", CPU_DEVICE) if worst.id == "data_loading" else ""
+    cause = _CAUSES.get(worst.id)
+    place = where(results, cause, CPU_DEVICE) if cause else ""
     return (
         f"In the window of {format_ns(basis)}, the processors spent "
         f"{format_share((worst.ns_at_stake or 0) / basis)} of the time on {patterns[worst.id]}{place}."
@@ -110,28 +122,51 @@ def _name(category: str) -> str:
     return category_name(category).replace("kernels", "operators")
 
 
-def _headline(costs: list[Cost], label: str, basis: int) -> str:
-    """`label` is the cost of the time outside operators."""
-    outside = next(cost for cost in costs if cost.label == label)
-    largest = next((cost for cost in costs if cost.label not in (label, LOADING, OTHERS)), None)
+def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], basis: int) -> str:
+    """The largest cost and the next that is no category; `label` is the cost of the time outside operators."""
+    by_label = {cost.label: cost for cost in costs}
+    rest = (label, LOADING, OTHERS, RECORDING)
+    largest = next((cost for cost in costs if cost.label not in rest), None)
+    outside, loading = by_label[label], by_label[LOADING]
     start = f"In the window of {format_ns(basis)}, the processors spent"
-    place = f"{format_share(outside.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
-    if costs[0] is outside:
-        text = f"{start} {place}."
+    recorded = by_label[RECORDING].ns > 0
+    beside = [_clause(cost, label, results, recorded=recorded) for cost in (outside, loading) if cost.ns]
+    if loading.ns < BESIDE * basis:
+        beside = beside[:1] if outside.ns else []
+    elif loading.ns > outside.ns:
+        beside.reverse()
+    if largest is None or max(outside.ns, loading.ns) >= largest.ns:
+        text = f"{start} {' and '.join(beside)}."
         if largest:
             text += (
                 f" The largest category of operators is {largest.label}, with {format_share(largest.share)}."
             )
         return text
-    text = f"{start} the most time on {costs[0].label} ({format_share(costs[0].share)})"
-    return f"{text}, and {place}." if outside.ns else f"{text}."
+    listed = [f"the most time on {largest.label} ({format_share(largest.share)})", *beside]
+    *most, last = listed
+    return f"{start} {', '.join(most)}, and {last}." if most else f"{start} {last}."
+
+
+def _clause(cost: Cost, label: str, results: Mapping[str, Result], *, recorded: bool) -> str:
+    """`12.0 % of the time in Python outside any operator`; for data loading, also where most of it lies.
+
+    `recorded`: a part of the time outside operators is the recording's.
+    """
+    if cost.label == LOADING:
+        place = where(results, "data_loading", CPU_DEVICE)
+        return f"{format_share(cost.share)} of the time loading data{place}"
+    most = "at most " if recorded else ""
+    return f"{most}{format_share(cost.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
 
 
 def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if parts.calls < LEAST_OPERATORS:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to say what bounds the program."
-    if parts.overhead is not None and parts.overhead >= FELT and parts.idle:
-        yield f"Recording makes a step {parts.overhead:.2f} times as long, mostly outside operators."
+    if parts.recording:
+        yield (
+            f"Recording makes a step {parts.slowed:.2f} times as long. Of the time outside operators, the verdict counts only "
+            "what a step can take without recording; the time of operators includes some of the recording."
+        )
     if total > parts.operators:
         yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."
     if parts.other_operators:

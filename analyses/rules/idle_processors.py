@@ -1,0 +1,290 @@
+"""Rules for runs without a device: code that holds the processors up, the interpreter's lock, double precision."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.idle import Idle
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
+from tracekit.intervals import IntervalSet
+from tracekit.names import short_frame
+from tracekit.spans import nesting_of
+from tracekit.trace import one_of
+
+__all__ = ["CODE_OUTSIDE_OPERATORS", "DOUBLE_PRECISION", "INTERPRETER_LOCK", "PREEMPTION_NS", "remedy_of"]
+
+_CODE: Final = ("python", "host_code")
+
+# -- code_outside_operators -------------------------------------------------------------------------
+
+LONG_NS: Final = NS_PER_MS
+"""Python that only calls the next operator takes some µs; 1 ms is work of its own."""
+PREEMPTION_NS: Final = 20 * NS_PER_MS
+"""Another program takes the processor for some ms at a time; a longer stretch is the program's own."""
+MOSTLY: Final = 0.5
+"""A place is named if half of the time lies there."""
+
+_REMEDIES: Final = {
+    r"torch/serialization|checkpoint|(?i:save)": (
+        "Save checkpoints less often, or write them in another thread or process."
+    ),
+    r"<built-in (function|method) collect|(^|/)gc\.py": (
+        "Collect garbage less often: call gc.freeze() before the loop and gc.collect() only every N steps."
+    ),
+    r"(?i)(\b|_)log(s|g\w*|_\w*)?\b|print|progress|wandb|tensorboard|mlflow|metric": "Log less often, every N steps, or from another thread.",
+}
+"""What the names of frames show, and the advice about it."""
+
+
+def remedy_of(place: str) -> str:
+    """What to do about the code in this place, if its names show what it is; else what holds for all code."""
+    found = next((advice for pattern, advice in _REMEDIES.items() if re.search(pattern, place)), "")
+    return found or "Do this work less often, ahead of time, or in another thread or process."
+
+
+def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
+    """Without a device: code between two operators takes so long that it does more than to call the next one.
+
+    At stake is the time of the cause python, or host code, of `analyses.idle.causes` in gaps in which it takes `LONG_NS` or
+    more. A gap counts if there is one like it, in the same line and before the same operator, in half of the steps; without
+    several steps, if it takes `PREEMPTION_NS`. What only a few steps do is the matter of `step_variability`, what happens
+    anywhere that of other programs on the machine, and the optimizer's code that of `optimizer_not_fused`. The place is
+    the line of the user's code with half of the time; without recorded stacks it is the range or the layer, or the ranges and
+    operators between which the time lies.
+
+    Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`.
+    """
+    # The code of an optimizer is the matter of `optimizer_not_fused`.
+    wanted = ~one_of("phase", "optimizer")
+    gaps = _repeated(scope, _gaps(scope, wanted))
+    total = int(gaps["ns"].sum())
+    if not scope.duration or total < WARNING_SHARE * scope.duration or _waits_for_lock(scope):
+        return None
+    idle = caused_idle(scope, *_CODE, wanted=pl.col("gap_id").is_in(gaps["gap_id"].implode()) & wanted)
+    at_stake = bounded(total, scope)
+    place = f", mostly in {short_frame(idle.frame)}" if idle.frame else _between(scope, gaps)
+    what = "Python" if gaps["cause"][0] == "python" else "Host"
+    return Evidence(
+        title=f"{what} code outside operators takes {format_share(at_stake / scope.duration)} of the time{place}",
+        text=f"No operator ran for {format_ns(at_stake)} in {count_of(gaps.height, 'stretch', 'stretches')} of "
+        f"{format_ns(LONG_NS)} or more{idle.where}.",
+        ns_at_stake=at_stake,
+        advice=Advice(
+            f"{remedy_of(idle.frame or '')}\n[!stacks] Record {{names}} to see which code it is.",
+            flags=("--stack",),
+        ),
+    )
+
+
+def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The gaps that are alike in half of the steps or more; without several steps, those that are long.
+
+    Alike are gaps in one line of the user's code, before the same call of an operator.
+    """
+    steps = scope.steps if scope.window == "steps" else scope.steps.clear()
+    if steps.height < 2:
+        return gaps.filter(pl.col("ns") >= PREEMPTION_NS)
+    starts = steps["start"].to_numpy()
+    rows = scope.activities.select("activity_id", "name", "start").sort("start")
+    rows = rows.with_columns(
+        pl.Series("step", np.searchsorted(starts, rows["start"].to_numpy(), side="right"))
+    )
+    calls = rows.select(
+        pl.col("activity_id").alias("ended_by"), pl.int_range(pl.len()).over("step", "name").alias("call")
+    )
+    gaps = gaps.join(calls, on="ended_by", how="left", maintain_order="left")
+    gaps = gaps.with_columns(
+        pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
+    )
+    alike = pl.col("step").n_unique().over("frame", "next", "call")
+    least = max(2, -(-steps.height // 2))
+    gaps = gaps.with_columns((alike >= least).alias("repeated"))
+    gaps = gaps.with_columns(pl.col("repeated").any().over("frame").alias("frame_is"))
+    # No operator ends the gap at the end of the last step.
+    return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & pl.col("frame_is")))
+
+
+def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
+    """The gaps with code of `LONG_NS` or more: `gap_id`, `start`, `end`, `cause`, `frame`, `ended_by`, `next` (the operator that
+    ends it) and `ns`, the time of that code; of the pieces of idle time for which `wanted` is true.
+    """
+    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == CPU_DEVICE)
+    code = pieces.filter(one_of("cause", *_CODE), *([] if wanted is None else [wanted]))
+    names = scope.activities.select(pl.col("activity_id").alias("ended_by"), pl.col("name").alias("next"))
+    longest = pl.col("duration_ns").arg_max()
+    return (
+        code.group_by("gap_id")
+        .agg(
+            pl.col("start").min(),
+            (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
+            pl.col("cause").cast(pl.String).get(longest),
+            pl.col("frame").get(longest),
+            pl.col("ended_by").first(),
+            pl.col("duration_ns").sum().alias("ns"),
+        )
+        .filter(pl.col("ns") >= LONG_NS)
+        .join(names, on="ended_by", how="left")
+        .sort("start")
+    )
+
+
+def _between(scope: Scope, gaps: pl.DataFrame) -> str:
+    """`, mostly between A and B`: the outermost ranges or operators around half of the time; `, mostly in A`: that in which it lies.
+
+    Empty if there are none.
+    """
+    host = scope.trace.host.filter(one_of("kind", "op", "annotation"))
+    if not host.height:
+        return ""
+    host = host.filter(pl.col("thread_id") == host["thread_id"].mode().sort()[0]).sort("start")
+    outer = host.filter(pl.Series(nesting_of(host).depth() == 0))
+    start = outer["start"].to_numpy()
+    middle = (gaps["start"].to_numpy() + gaps["end"].to_numpy()) // 2
+    before = np.searchsorted(start, middle, side="right") - 1
+    inside = (start + outer["duration"].to_numpy())[np.maximum(before, 0)] > middle
+    known = (before >= 0) & (inside | (before + 1 < start.size))
+    names = outer["name"].cast(pl.String)
+    places = pl.DataFrame(
+        {
+            "a": names.gather(np.maximum(before, 0)),
+            "b": names.gather(np.minimum(before + 1, start.size - 1)),
+            "inside": inside,
+            "ns": gaps["ns"].to_numpy() * known,
+        }
+    ).with_columns(pl.when("inside").then(None).otherwise("b").alias("b"))
+    a, b, ns = places.group_by("a", "b").agg(pl.col("ns").sum()).sort("ns", "a", "b").row(-1)
+    if ns < MOSTLY * int(gaps["ns"].sum()):
+        return ""
+    return f", mostly in {a}" if b is None else f", mostly between {a} and {b}"
+
+
+CODE_OUTSIDE_OPERATORS = Rule(
+    id="code_outside_operators",
+    analysis="idle",
+    evidence=code_outside_operators,
+    runs="processor",
+    advice=Advice("Do this work less often, ahead of time, or in another thread or process."),
+)
+
+
+# -- interpreter_lock -------------------------------------------------------------------------------
+
+SWITCH_NS: Final = 5 * NS_PER_MS
+"""Python lets another thread run after this time (sys.getswitchinterval)."""
+SWITCHED_NS: Final = round(5.9 * NS_PER_MS)
+"""The thread also has to wake up."""
+LEAST_WAITS: Final = 20
+"""Fewer gaps of this length are chance."""
+LOCK_PART: Final = 0.15
+"""Some of the long gaps take about one switch interval if another thread holds the lock,"""
+SHORTER_PART: Final = 0.1
+"""and hardly any is shorter."""
+
+
+def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
+    """Without a device: another Python thread holds the interpreter's lock (GIL), so that the program waits between operators.
+
+    Python hands the lock over every `SWITCH_NS`, so that each wait takes that long, or a multiple. At stake is the time
+    of the cause python in gaps of `SWITCH_NS` or more.
+
+    Fires when `LEAST_WAITS` gaps or more take `SWITCH_NS` or more, `LOCK_PART` of all gaps of 1 ms or more about one interval, and
+    at most `SHORTER_PART` less.
+    """
+    if not scope.duration or not _waits_for_lock(scope):
+        return None
+    ns = _gaps(scope)["ns"]
+    waits = ns.filter(ns >= SWITCH_NS)
+    at_stake = bounded(int(waits.sum()), scope)
+    return Evidence(
+        title=f"Another Python thread holds the interpreter's lock (GIL) for {format_share(at_stake / scope.duration)} of the time",
+        text=f"Between operators the program waited {format_count(waits.len())} times, {format_ns(at_stake)} in all. The "
+        f"typical wait takes {format_ns(float(str(waits.median())))}, and Python hands the lock to another thread every "
+        f"{format_ns(SWITCH_NS)}.",
+        ns_at_stake=at_stake,
+    )
+
+
+def _waits_for_lock(scope: Scope) -> bool:
+    """Whether most long gaps take as long as Python lets another thread run."""
+    ns = _gaps(scope)["ns"].to_numpy()
+    once = int(((ns >= 0.98 * SWITCH_NS) & (ns <= SWITCHED_NS)).sum())
+    shorter = int((ns < 0.98 * SWITCH_NS).sum())
+    return (
+        ns.size - shorter >= LEAST_WAITS and once >= LOCK_PART * ns.size and shorter <= SHORTER_PART * ns.size
+    )
+
+
+INTERPRETER_LOCK = Rule(
+    id="interpreter_lock",
+    analysis="idle",
+    evidence=interpreter_lock,
+    runs="processor",
+    advice=Advice(
+        "Run the work of the other thread in another process (multiprocessing, DataLoader workers), or in code that releases "
+        "the lock.",
+        plain="Run the work of the other thread in another process, or in code that releases the lock.",
+    ),
+    explains=frozenset({"step_variability", "code_outside_operators", "short_operators"}),
+    pattern="waits for the interpreter's lock (GIL), which another Python thread holds",
+)
+
+
+# -- double_precision -------------------------------------------------------------------------------
+
+DOUBLE_LEAST_SHARE: Final = 0.1
+"""Below a tenth of the window, faster products change little."""
+SAVED: Final = 0.5
+"""A float32 product moves half of the bytes and does twice as many operations at a time."""
+_MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
+
+
+def double_precision(scope: Scope, _result: Kernels) -> Evidence | None:
+    """Without a device: matrix products and convolutions compute in float64, which is seldom intended.
+
+    The types of inputs are those that record_shapes=True records. At stake is half of the time of these operators.
+
+    Fires when operators of the matrix categories with an input of type double take `DOUBLE_LEAST_SHARE` of the window.
+    """
+    double = scope.trace.host.filter(
+        pl.col("dtypes").cast(pl.String).str.contains(r"(?i)^\W*double", strict=True)
+    )["span_id"]
+    rows = scope.activities.filter(one_of("category", *_MATRIX))
+    mine = rows.filter(pl.col("launch_id").is_in(double.implode()))
+    if not mine.height:
+        return None
+    taken = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy()).measure
+    if taken < DOUBLE_LEAST_SHARE * scope.duration:
+        return None
+    name = _largest(mine)
+    return Evidence(
+        title=f"Matrix products and convolutions in float64 take {format_share(taken / scope.duration)} of the time",
+        text=f"Operators with inputs of type double take {format_ns(taken)}. {name} takes the most.",
+        ns_at_stake=bounded(round(SAVED * taken), scope),
+    )
+
+
+def _largest(rows: pl.DataFrame) -> str:
+    sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("duration").sum())
+    return str(sums.sort("duration", "name")["name"][-1])
+
+
+DOUBLE_PRECISION = Rule(
+    id="double_precision",
+    analysis="kernels",
+    evidence=double_precision,
+    runs="processor",
+    advice=Advice(
+        "Use float32. NumPy arrays are float64: convert the data once, with .float() or astype(numpy.float32), and remove "
+        ".double() and torch.set_default_dtype(torch.float64)."
+    ),
+)

@@ -1,0 +1,188 @@
+"""Without a device: what some steps do that the others do not. A machine that is busy with other programs is no finding."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.analyses.attribution.host_stack import host_stack
+from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.span_causes import user_frames
+from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_ns
+from tracekit.names import short_frame, shorten_name
+from tracekit.spans import nesting_of
+from tracekit.trace import one_of
+
+__all__ = ["slow_steps"]
+
+MAIN_PART: Final = 0.5
+"""One thing must take half of the difference."""
+CHANCE: Final = 2
+"""Code whose lines are unknown must take longer than this many times the difference that other programs make."""
+_LONGEST: Final = 72
+_WORK: Final = "work"
+
+Times = npt.NDArray[np.float64]
+
+
+def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidence | None:
+    """What the `slow` steps of the `table` do more than the others, if that is half or more of the difference.
+
+    That is, they run operators that the others do not run, or more often, or on inputs of another shape; or one cause of time outside
+    operators takes longer, in a stretch that no other program on the machine explains: it holds code that no other step runs,
+    or is longer than the times of the same operators differ. Steps in which the same operators take longer are no finding.
+    """
+    median = float(str(table["span_ns"].median()))
+    excess = table["span_ns"].to_numpy() - median
+    rows = _rows_of(table, slow)
+    added, shapes = _added_work(scope, table, rows)
+    reasons = {_WORK: np.minimum(added, excess), **_added_idle(scope, table)}
+    noise = _noise(scope, table, added)
+    best: tuple[int, str, list[int]] = (0, "", [])
+    for reason, ns in reasons.items():
+        # Steps that something else slows down are not of this kind.
+        mine = [row for row in rows if ns[row] >= MAIN_PART * excess[row]]
+        best = max(best, (round(float(ns[mine].sum())), reason, mine))
+    at_stake, reason, mine = best
+    if at_stake < WARNING_SHARE * max(median, scope.duration / 10):
+        return None
+    place, there = _only_there(scope, table, mine, int(excess[mine].sum()))
+    if place:
+        mine = there
+    elif reason != _WORK:
+        mine = [row for row in mine if reasons[reason][row] >= CHANCE * noise]
+    if not mine:
+        return None
+    at_stake, whole = round(float(reasons[reason][mine].sum())), int(excess[mine].sum())
+    work = "inputs of other shapes" if shapes else "operators that the others do not run"
+    what = work if reason == _WORK else cause_name(reason)
+    slowest = table[mine].sort("span_ns", descending=True).head(3)
+    listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest.select("name", "span_ns").rows())
+    where = f", in {place}" if place else ""
+    is_slow = "is slow" if len(mine) == 1 else "are slow"
+    return Evidence(
+        title=f"{len(mine)} of {table.height} steps {is_slow}, mostly by {what}{where}",
+        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(whole)} more in all; "
+        f"{format_ns(at_stake)} of that is {what}. The slowest: {listed}.",
+        ns_at_stake=bounded(at_stake, scope),
+        advice=_advice(place, by_work=reason == _WORK, shapes=shapes),
+    )
+
+
+def _advice(place: str, *, by_work: bool, shapes: bool) -> Advice:
+    if by_work and shapes:
+        return Advice(
+            "Pad or sort the inputs so that steps have similar sizes, or compare steps of one size (--step)."
+        )
+    if by_work:
+        return Advice(
+            "Run them less often, or outside the loop.\n"
+            "[training] If this is an evaluation, take fewer samples, and run it under torch.inference_mode().\n"
+            "[!stacks] Record {names} to see which code it is."
+        )
+    if place:
+        return Advice(remedy_of(place))
+    return Advice(
+        "Usual causes are checkpoints, evaluation, logging and garbage collection. Do them less often, or in another thread "
+        "or process.\n[!stacks] Record {names} to see which code it is.",
+        flags=("--stack",),
+    )
+
+
+def _in_steps(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """The rows (`start`) that begin in a step, with the row of this step in the `table`."""
+    start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
+    at = rows["start"].to_numpy()
+    row = np.searchsorted(start, at, side="right") - 1
+    inside = (row >= 0) & (at < (start + length)[np.maximum(row, 0)])
+    return rows.with_columns(pl.Series("row", row)).filter(pl.Series(inside))
+
+
+def _noise(scope: Scope, table: pl.DataFrame, added: Times) -> float:
+    """By how much the time of the same operators differs between steps, in ns: what other programs on the machine do to a step."""
+    start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
+    work = scope.intervals().coverage(start, start + length)
+    return float(np.ptp(work[added < MAIN_PART * work])) if (added < MAIN_PART * work).any() else 0.0
+
+
+def _rows_of(table: pl.DataFrame, slow: pl.DataFrame) -> list[int]:
+    return np.flatnonzero(table["span_start"].is_in(slow["span_start"].implode()).to_numpy()).tolist()
+
+
+def _added_work(scope: Scope, table: pl.DataFrame, rows: list[int]) -> tuple[Times, bool]:
+    """For each step the time of operators that a median step does not run, in ns; whether only the shapes of inputs differ."""
+    ops = scope.host("op", columns=["process_id", "thread_id", "name", "start", "duration", "shapes"])
+    ops = ops.filter(pl.Series(nesting_of(ops).depth() == 0))
+    ops = _in_steps(ops, table).with_columns(pl.col("name").cast(pl.String), pl.col("shapes").cast(pl.String))
+    by_name, by_shape = (_more(ops, table, rows, keys) for keys in (["name"], ["name", "shapes"]))
+    return np.maximum(by_name, by_shape), bool(2 * by_name.sum() < by_shape.sum())
+
+
+def _more(ops: pl.DataFrame, table: pl.DataFrame, rows: list[int], keys: list[str]) -> Times:
+    counts = ops.group_by(*keys, "row").agg(pl.len().alias("count"), pl.col("duration").sum())
+    others = counts.filter(~pl.col("row").is_in(rows))
+    steps = max(table.height - len(rows), 1)
+    # Where fewer than half of the other steps run it, a median step does not.
+    usual = others.group_by(keys).agg(
+        pl.when(2 * pl.len() > steps).then(pl.col("count").median()).otherwise(0).alias("usual")
+    )
+    mine = counts.filter(pl.col("row").is_in(rows)).join(usual, on=keys, how="left", nulls_equal=True)
+    more = (1 - pl.col("usual").fill_null(0) / pl.col("count")).clip(lower_bound=0)
+    mine = mine.with_columns((pl.col("duration") * more).alias("more"))
+    return np.bincount(mine["row"].to_numpy(), mine["more"].to_numpy(), table.height).astype(np.float64)
+
+
+def _added_idle(scope: Scope, table: pl.DataFrame) -> dict[str, Times]:
+    """What each cause of time outside operators takes more in a step than in the median one, in ns.
+
+    Only in the steps where one stretch is longer than another program would make it.
+    """
+    pieces = idle_causes(scope).pieces.with_columns(pl.col("cause").cast(pl.String))
+    stretch = pl.col("duration_ns").sum().over("gap_id", "cause").alias("stretch")
+    pieces = _in_steps(pieces.with_columns(stretch), table)
+    more = {}
+    for (cause,), mine in pieces.group_by("cause"):
+        sums = np.bincount(mine["row"].to_numpy(), mine["duration_ns"].to_numpy(), table.height)
+        own = mine.filter(pl.col("stretch") >= PREEMPTION_NS)["row"].unique().to_numpy()
+        more[str(cause)] = np.where(np.isin(np.arange(table.height), own), sums - np.median(sums), 0.0)
+    return more
+
+
+def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int) -> tuple[str, list[int]]:
+    """The frame or range that only these steps have, and that takes half of the difference; and the steps that have it.
+
+    That is the innermost line of the user's code, and what it calls; else the outermost range. Empty if there is none.
+    """
+    stack = host_stack(scope.trace)
+    spans = stack.frame.select("span_id", "start", "duration", "name", "kind", "depth")
+    users = pl.Series("user", user_frames(stack))
+    spans = _in_steps(spans.with_columns(users).filter(one_of("kind", "python", "annotation")), table)
+    spans = spans.with_columns(pl.col("row").is_in(rows).alias("slow"))
+    own = spans.group_by("name").agg(
+        pl.col("slow").all(), pl.col("duration").filter("slow").sum().alias("ns")
+    )
+    own = own.filter(pl.col("slow") & (pl.col("ns") >= MAIN_PART * excess))
+    if not own.height:
+        return "", []
+    # Of a name that occurs more than once, the longest.
+    found = spans.join(own.select("name"), on="name", how="semi").sort("duration", descending=True)
+    found = found.unique("name", keep="first").sort("depth").with_columns(pl.col("name").cast(pl.String))
+    user = found.filter("user").tail(1)
+    inner = found.filter(pl.col("depth") > int(user["depth"][0])) if user.height else found
+    first = (inner.filter(pl.col("kind") == "python") if user.height else inner).head(1)
+    first = first if first.height else user
+    name = str(first["name"][0])
+    there = spans.filter(pl.col("name").cast(pl.String) == name)["row"].unique().sort().to_list()
+    if first["kind"][0] == "annotation":
+        return f"range {shorten_name(name, _LONGEST)}", there
+    frame = int(stack.nesting.nearest_ancestor(users.to_numpy())[int(first["span_id"][0])])
+    caller = "" if frame < 0 else str(stack.frame["name"][frame])
+    shown = short_frame(name)
+    called = "" if caller in ("", name) else f", called from {short_frame(caller)}"
+    return f"{shown}{called}", there

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from planted import MS, US, Planted, finding
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def logging_steps(pauses: tuple[int, ...] = (4, 4, 4, 4), *, stacks: bool = True) -> Planted:
+    """Steps of 10 ms without the pause at their end, in ms."""
+    made, clock = Planted(), 0
+    for number, pause in enumerate(pauses):
+        end = clock + (10 + pause) * MS
+        made.step(number, clock, end)
+        made.span("annotation", LOADER, clock, clock + 10 * US)
+        made.span("op", "aten::mm", clock + 20 * US, clock + 10 * MS)
+        if stacks and pause:
+            made.span("python", "/home/me/train.py(40): log_metrics", clock + 10 * MS, end)
+        clock = end
+    return made
+
+
+def test_names_the_line_and_what_to_do() -> None:
+    found = finding(logging_steps().trace(devices=()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.ns_at_stake == pytest.approx(16 * MS, rel=0.01)
+    assert found.severity == "critical"
+    assert (
+        found.title
+        == "Python code outside operators takes 28.6 % of the time, mostly in me/train.py(40): log_metrics"
+    )
+    assert found.advice.startswith("Log less often")
+
+
+def test_without_stacks_it_says_between_which_operators() -> None:
+    found = finding(logging_steps(stacks=False).trace(devices=()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.title.endswith(f", mostly between aten::mm and {LOADER}")
+    assert found.advice.startswith("Do this work less often")
+
+
+def test_silent_on_what_one_step_does_on_short_code_and_on_devices() -> None:
+    one = logging_steps((0, 0, 12, 0, 0), stacks=False)
+    assert finding(one.trace(devices=()), "idle", "code_outside_operators") is None
+    assert finding(logging_steps((0, 0, 0)).trace(devices=()), "idle", "code_outside_operators") is None
+    on_device = logging_steps()
+    on_device.activity("k", 0, MS, launch=0)
+    assert finding(on_device.trace(), "idle", "code_outside_operators") is None
+
+
+def test_the_code_of_an_optimizer_is_not_meant() -> None:
+    made = Planted()
+    for number in range(4):
+        start = number * 10 * MS
+        made.step(number, start, start + 10 * MS)
+        made.span("op", "aten::mm", start, start + 5 * MS)
+        made.span("annotation", "Optimizer.step#SGD.step", start + 5 * MS, start + 10 * MS)
+    assert finding(made.trace(devices=()), "idle", "code_outside_operators") is None
