@@ -261,7 +261,8 @@ def test_without_a_device_operator_self_time_takes_its_place(
     truth = generate(3, **config)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))
     result = kernels(select(trace, window="trace"))
-    ops = [s for s in truth.spans if s.kind == "op"]
+    # The check of compiled code's conditions computes nothing.
+    ops = [s for s in truth.spans if s.kind == "op" and s.name != "TorchDynamo Cache Lookup"]
     by_thread: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for op in ops:
         by_thread.setdefault((op.process, op.thread), []).append((op.start_ns, op.end_ns))
