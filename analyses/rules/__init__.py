@@ -31,6 +31,7 @@ from tracekit.analyses.rules import (
     ops,
     steps,
     steps_slow,
+    steps_stalls,
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope, once
@@ -46,6 +47,7 @@ _MODULES: Final = (
     breakdown_communication,
     steps,
     steps_slow,
+    steps_stalls,
     idle,
     idle_operators,
     idle_processors,

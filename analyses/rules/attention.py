@@ -10,10 +10,10 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
@@ -78,10 +78,6 @@ def _attention(scope: Scope) -> _Attention:
     )
 
 
-def _what(scope: Scope) -> str:
-    return "operator" if scope.on_cpu else "device"
-
-
 # -- unfused_attention ------------------------------------------------------------------------------
 
 UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
@@ -108,7 +104,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     ):
         return None
     return Evidence(
-        title=f"Attention is not fused: its softmax takes {format_share(share)} of the {_what(scope)} time",
+        title=f"Attention is not fused: its softmax takes {of_time(found.softmax_ns, scope)}",
         text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
         f"addition to {format_count(found.products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=bounded(found.softmax_ns, scope),
@@ -169,7 +165,7 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
     why, remedies = _reasons(scope, found)
     return Evidence(
         title="scaled_dot_product_attention is not fused and takes "
-        f"{format_share(share)} of the {_what(scope)} time without its products",
+        f"{of_time(total, scope)}, not counting its products",
         text=f"{count_of(found.math_calls, 'call runs', 'calls run')} as separate matrix products and a softmax. Without the "
         f"products, this takes {format_ns(total)}. {why}",
         ns_at_stake=bounded(total, scope),

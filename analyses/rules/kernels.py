@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
@@ -85,7 +85,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     at_stake = bounded(int(total * SAVED_SHARE), scope)
     gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
     return Evidence(
-        title=f"{format_share(total / result.total_ns)} of the device time is matrix work without tensor cores",
+        title=f"Matrix work without tensor cores takes {of_time(total, scope)}",
         text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
         f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {shorten_name(rows['name'][0], LONGEST_NAME)}, "
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
@@ -145,7 +145,7 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     at_stake = bounded(total, scope)
     return Evidence(
-        title=f"Layout conversions take {format_share(total / result.total_ns)} of the device time",
+        title=f"Layout conversions take {of_time(total, scope)}",
         text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {count_of(int(rows['count'].sum()), 'launch', 'launches')}.",
         ns_at_stake=at_stake,
     )
@@ -196,7 +196,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     what = "operator calls" if scope.on_cpu else "kernels"
     return Evidence(
         title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
-        f"({format_share(total / result.total_ns)} of the {'operator' if scope.on_cpu else 'device'} time)",
+        f"({of_time(total, scope)})",
         text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
         f"{_costliest(rows)} takes the most.",
         ns_at_stake=at_stake,
@@ -274,8 +274,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     names = result.by_name.filter(pl.col("category") == "random")
     largest = f" {_costliest(names)} takes the most." if names.height else ""
     return Evidence(
-        title=f"{'Dropout takes' if mostly else 'Random numbers take'} {format_share(share)} of the "
-        f"{'operator' if scope.on_cpu else 'device'} time",
+        title=f"{'Dropout takes' if mostly else 'Random numbers take'} {of_time(total, scope)}",
         text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",
         ns_at_stake=bounded(total, scope),
         advice=_OF_DROPOUT if mostly else None,
@@ -360,7 +359,7 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
     if not result.total_ns or total / result.total_ns <= MOST_IN_GRAPHS:
         return None
     return Evidence(
-        title=f"{format_share(total / result.total_ns)} of the device time is in CUDA graphs recorded as a whole",
+        title=f"CUDA graphs that were recorded as a whole take {of_time(total, scope)}",
         text=f"{count_of(rows.height, 'replay of a graph takes', 'replays of graphs take')} {format_ns(total)} of "
         f"{format_ns(result.total_ns)}, and the trace does not hold {'its' if rows.height == 1 else 'their'} kernels.",
         severity="warning",

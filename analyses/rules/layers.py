@@ -10,9 +10,9 @@ from tracekit.analyses.attribution import UNATTRIBUTED, attributed
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.layers import Layers
 from tracekit.analyses.memory import memory
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import format_bytes, format_ns, format_share
+from tracekit.facts.units import format_bytes, format_ns
 from tracekit.findings import Severity
 from tracekit.names import shorten_name
 
@@ -60,9 +60,8 @@ def recomputation(scope: Scope, result: Layers) -> Evidence | None:
         severity = "warning"
     elif full is not None and full >= ROOM:
         severity = "info"
-    what = "operator" if scope.on_cpu else "device"
     return Evidence(
-        title=f"Recomputation takes {format_share(ns / total)} of the {what} time",
+        title=f"Recomputation takes {of_time(ns, scope)}",
         text=f"Activation checkpointing runs forward operators again inside the backward pass, for {format_ns(ns)} of "
         f"{format_ns(total)}{_layer(result, ns)}.{words}",
         ns_at_stake=at_stake,

@@ -14,10 +14,10 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.names import shorten_name
 from tracekit.spans import Int64Array, take
 
@@ -137,7 +137,7 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     rate = f"{worst.product.tflops:.3g} TFLOP/s"
     better = "others of similar sizes" if worst.compared else "the device allows"
     return Evidence(
-        title=f"Matrix products with odd sizes ({named}) are slow and take {format_share(ns / total)} of the device time",
+        title=f"Matrix products with odd sizes ({named}) are slow and take {of_time(ns, scope)}",
         text=f"{worst.product.operator} of {worst.product.shapes} reaches {rate}{_in_layer(scope, worst.product)}; "
         f"{better} {'reach' if worst.compared else 'up to'} {worst.could:.3g} TFLOP/s. Such products take {format_ns(ns)}, "
         f"{format_ns(lost)} more than at that rate.",
@@ -307,10 +307,9 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
     share = (ns + waited) / max(basis, 1)
     if share < MANY_EMBEDDINGS_LEAST_SHARE or not _small(scope, rows, _work(scope, inside >= 0)):
         return None
-    of = "operator time" if scope.on_cpu else "time"
     idle = f" The device waits {format_ns(waited)} for them." if waited else ""
     return Evidence(
-        title=f"{tables} embedding lookups in a row take {format_share(share)} of the {of}",
+        title=f"{tables} embedding lookups in a row take {of_time(ns + waited, scope)}",
         text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
         f"backward pass.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),

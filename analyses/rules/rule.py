@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
@@ -21,6 +22,7 @@ __all__ = [
     "all_idle",
     "bounded",
     "by_share",
+    "of_time",
     "with_flags",
 ]
 
@@ -107,6 +109,12 @@ def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
 def bounded(at_stake_ns: int, scope: Scope) -> int:
     """The time at stake in ns, at most the window: a sum of durations on several streams can exceed it."""
     return max(0, min(at_stake_ns, scope.duration))
+
+
+def of_time(ns: int, scope: Scope) -> str:
+    """`23.1 % of the time`: the part of the window that this time takes, on all devices that worked; at most all of it."""
+    whole = scope.duration * max(len(scope.device_ids), 1)
+    return f"{format_share(min(ns / max(whole, 1), 1.0))} of the time"
 
 
 def all_idle(scope: Scope) -> IntervalSet:

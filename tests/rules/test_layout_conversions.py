@@ -17,7 +17,7 @@ def test_fires_on_conversion_kernels() -> None:
     assert found is not None
     assert found.ns_at_stake == 600 * US
     assert found.severity == "warning"
-    assert found.title == "Layout conversions take 6.0 % of the device time"
+    assert found.title == "Layout conversions take 6.0 % of the time"
     assert found.evidence == "Kernels that convert NCHW to NHWC or back take 600 µs in 1 launch."
     assert "channels_last" in found.advice
 

@@ -47,7 +47,7 @@ def test_fires_on_many_lookups_in_a_row() -> None:
     one = found(on_processors(TABLES))
     assert one is not None
     assert one.ns_at_stake == 50 * US * (TABLES - 1)
-    assert one.title == "26 embedding lookups in a row take 56.5 % of the operator time"
+    assert one.title == "26 embedding lookups in a row take 56.5 % of the time"
     assert "26 calls of aten::embedding_bag, up to 26 in a row, take 1.30 ms" in one.evidence
     assert "one EmbeddingBag" in one.advice
     assert "fbgemm" not in one.advice

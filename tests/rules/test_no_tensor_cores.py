@@ -50,7 +50,7 @@ def test_fires_with_half_of_the_time_at_stake(
     assert found is not None
     assert found.ns_at_stake == 2 * MS
     assert found.severity == "critical"
-    assert found.title == "40.0 % of the device time is matrix work without tensor cores"
+    assert found.title == "Matrix work without tensor cores takes 40.0 % of the time"
     assert name in found.evidence
     assert advice in found.advice
 

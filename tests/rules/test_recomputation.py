@@ -67,7 +67,7 @@ def test_fires_on_forward_operators_in_a_backward_node(node: str) -> None:
     assert one is not None
     assert one.ns_at_stake == 8 * MS
     assert one.severity == "warning"
-    assert one.title == "Recomputation takes 33.3 % of the device time"
+    assert one.title == "Recomputation takes 33.3 % of the time"
     assert "8.00 ms of 24.0 ms" in one.evidence
     assert "If memory allows, checkpoint fewer layers" in one.advice
     assert "profile_memory=True" in one.advice
@@ -95,7 +95,7 @@ def test_without_a_device_operators_count() -> None:
     one = finding(replace(made.trace(devices=()), memory=None), "layers", "recomputation")
     assert one is not None
     assert one.ns_at_stake == 20 * US
-    assert "operator time" in one.title
+    assert one.title == "Recomputation takes 25.0 % of the time"
     assert "profile_memory" not in one.advice
 
 

@@ -64,7 +64,7 @@ def test_fires_with_the_time_of_all_but_the_products() -> None:
     assert one is not None
     assert one.ns_at_stake == 5 * MS
     assert one.title == (
-        "scaled_dot_product_attention is not fused and takes 62.5 % of the device time without its products"
+        "scaled_dot_product_attention is not fused and takes 8.2 % of the time, not counting its products"
     )
     assert "1 call runs as separate matrix products and a softmax" in one.evidence
     assert one.evidence.endswith(

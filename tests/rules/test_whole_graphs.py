@@ -9,7 +9,7 @@ def test_fires_and_is_no_unknown_category() -> None:
     made.activity("CUDA graph 3", 9 * MS, MS, kind="graph")
     found = finding(made.trace(), "kernels", "whole_graphs")
     assert found is not None
-    assert found.title == "10.0 % of the device time is in CUDA graphs recorded as a whole"
+    assert found.title == "CUDA graphs that were recorded as a whole take 10.0 % of the time"
     assert (
         found.evidence
         == "1 replay of a graph takes 1.00 ms of 10.0 ms, and the trace does not hold its kernels."

