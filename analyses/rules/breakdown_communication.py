@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Final
 
 import polars as pl
@@ -11,6 +12,7 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import (
+    NS_PER_S,
     NS_PER_US,
     format_bytes,
     format_count,
@@ -47,6 +49,13 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
         "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
 )
+SLOWEST_BYTES_PER_S: Final = 25_000_000
+"""A fifth of what a network of 1 Gbit/s carries. Collectives that send less a second mostly wait for other ranks."""
+
+_SHAPE: Final = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
+_ITEM: Final = 4
+"""Bytes of an element whose type is not recorded."""
+
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
 
@@ -54,7 +63,8 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     r"""Collectives run while no computation does (DEFINITIONS §3: |X \ C|).
 
     What equal collectives of a device take longer than the shortest of them is not at stake here, but in
-    `unequal_collectives`.
+    `unequal_collectives`. If the sizes are recorded and collectives send less than `SLOWEST_BYTES_PER_S`, the finding says that
+    they wait, and its advice is about the ranks.
 
     Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
     """
@@ -77,6 +87,9 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     )
     name, _, count, least, most = collectives.row(0) if collectives.height else ("", 0, 0, 0, 0)
     each = f", {times(count)}" + (f" for {format_ns(least)} to {format_ns(most)} each" if count > 1 else "")
+    sent = _bytes_sent(scope, device)
+    waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
+    slow = f" They send only {format_bytes(sent)}, so they mostly wait for other ranks." if waiting else ""
     remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
@@ -85,11 +98,38 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         title=f"Exposed communication takes {format_share(exposed / window)} of the time",
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
         "communication ran while no computation ran. The collective with the most time is "
-        f"{name.partition('(')[0]}{each}.",
+        f"{name.partition('(')[0]}{each}.{slow}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
-        advice=None if remedy is None else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
+        advice=_WAITS_FOR_RANKS
+        if waiting
+        else None
+        if remedy is None
+        else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
     )
+
+
+_WAITS_FOR_RANKS: Final = Advice(
+    "Compare the ranks: record all of them at the same steps, and see which one comes last. Give it less work, or the same as "
+    "the others.\n[processor] Ranks on one machine need cores of their own (taskset, torch.set_num_threads)."
+)
+
+
+def _bytes_sent(scope: Scope, device: int) -> int | None:
+    """What the collectives of a device send, in bytes; without a device about that. None if not all sizes are recorded."""
+    if not scope.on_cpu:
+        rows = _collectives(scope, device)
+        return int(rows["sent"].sum()) if rows.height and rows["sent"].is_not_null().all() else None
+    rows = scope.activities.filter(pl.col("class") == "communication")
+    of_backend = rows.filter(~pl.col("name").cast(pl.String).str.starts_with("c10d::"))
+    # The same collective is an operator, and a range of the backend on another thread.
+    spans = (of_backend if of_backend.height else rows)["launch_id"].unique()
+    shapes = scope.trace.host["shapes"].gather(spans.drop_nulls()).cast(pl.String)
+    sizes = [
+        max((prod(map(int, each.split(","))) for each in _SHAPE.findall(text)), default=0)
+        for text in shapes.drop_nulls()
+    ]
+    return _ITEM * sum(sizes) if sizes and all(sizes) and len(sizes) == spans.len() else None
 
 
 def _worst(result: Breakdown) -> tuple[int, int, int, int] | None:

@@ -123,6 +123,7 @@ def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
             "sdpa_fallback",
             "many_embeddings",
             "value_reads",
+            "stalled_calls",
         }
 
 

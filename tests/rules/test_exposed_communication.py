@@ -42,3 +42,15 @@ def test_silent_when_computation_hides_it() -> None:
     planted.activity("compute", 0, 10 * MS)
     planted.activity("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5 * MS, 5_400_000, stream=20)
     assert finding(planted.trace(), "breakdown", "exposed_communication") is None
+
+
+@pytest.mark.parametrize(("elements", "waits"), [(1_000, True), (1_000_000, False)])
+def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits: bool) -> None:
+    planted = Planted()
+    planted.span("op", "aten::mm", 0, 10 * MS)
+    planted.span("op", "c10d::allreduce_", 10 * MS, 15 * MS, shapes=f"[[[{elements}]], [], []]")
+    planted.span("annotation", "gloo:all_reduce", 10 * MS, 15 * MS, 2, shapes=f"[[{elements}]]")
+    found = finding(planted.trace(devices=()), "breakdown", "exposed_communication")
+    assert found is not None
+    assert ("They send only 4.00 kB, so they mostly wait for other ranks." in found.evidence) == waits
+    assert ("cores of their own" in found.advice) == waits

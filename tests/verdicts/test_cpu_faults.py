@@ -351,7 +351,12 @@ def healthy(report: Report) -> None:
         if f.severity != "info" and f.id != "stalled_calls"
     ] == []
     advice = [each.title for each in report.verdict.advice if each.finding != "stalled_calls"]
-    assert advice in ([], ["See the top operators"])
+    assert advice in (
+        [],
+        ["See the top operators"],
+        ["Make convolution cheaper"],
+        ["Make matrix multiplication cheaper"],
+    )
 
 
 def test_the_recording_is_no_cost_of_the_program() -> None:

@@ -17,12 +17,13 @@ from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
-from tracekit.names import shorten_name
+from tracekit.names import category_name, shorten_name
 from tracekit.verdict.model import Advice
 
 __all__ = [
     "GENERAL",
     "Owned",
+    "category_advice",
     "choose",
     "few_advice",
     "general",
@@ -216,6 +217,25 @@ def unseen_advice(ns: int, scope: Scope) -> Advice:
         flags=("--stack",),
     )
     return Advice("Record what the host does while the device waits", words_for(words, scope), ns)
+
+
+def category_advice(category: str, scope: Scope) -> Advice | None:
+    """What makes the operators of this category cheaper on processors; None if nothing does in general."""
+    lines = {
+        "convolution": "[!compiled] The memory format torch.channels_last is often faster.\n",
+        "gemm": "",
+        "attention": "",
+        "rnn": "",
+    }
+    if category not in lines:
+        return None
+    words = Words(
+        f"{lines[category]}Use more threads (torch.set_num_threads) if the machine has idle cores.\n"
+        '[!low_precision] Use torch.autocast("cpu", dtype=torch.bfloat16) if the processor computes in bfloat16.',
+        plain="Use more threads if the machine has idle cores, and 16-bit types if the processor computes in them.",
+        flags=("--threads", "--precision"),
+    )
+    return Advice(f"Make {category_name(category)} cheaper", words_for(words, scope))
 
 
 def python_advice(ns: int, scope: Scope) -> Advice:

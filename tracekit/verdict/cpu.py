@@ -15,7 +15,7 @@ from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name
-from tracekit.verdict.advice import Owned, choose, few_advice, general, python_advice
+from tracekit.verdict.advice import Owned, category_advice, choose, few_advice, general, python_advice
 from tracekit.verdict.evidence import lacks, lost_device, no_device, record_again, standing
 from tracekit.verdict.idle_words import MOSTLY, where
 from tracekit.verdict.model import Cost, Verdict
@@ -23,6 +23,8 @@ from tracekit.verdict.model import Cost, Verdict
 __all__ = ["on_processors"]
 
 COSTS: Final = 3
+MAIN_CATEGORY: Final = 0.5
+"""A category with half of the operators' time has advice of its own."""
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 OTHERS: Final = "operators of other steps"
@@ -74,7 +76,10 @@ def on_processors(
     largest = next(cost for cost in costs if cost.label != RECORDING)
     words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, basis)
     few = parts.calls < LEAST_OPERATORS
-    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
+    cheaper = category_advice(str(main[0]), scope) if main.len() and largest.label != label else None
+    loss = outside if outside and largest.label == label else None if cheaper else general("cpu", 0, scope)
+    last = few_advice() if few and complete.sure else None if few else cheaper
     # On processors, a finding without a time costs nothing that the trace shows.
     timed = [owned for owned in findings if owned.finding.ns_at_stake is not None]
     return Verdict(
@@ -86,7 +91,7 @@ def on_processors(
             "cpu",
             basis,
             loss=None if few else loss,
-            last=few_advice() if few and complete.sure else None,
+            last=last,
             first=[] if complete.sure else [record_again(complete)],
         ),
         notes=(*lacks(complete, device=False), *_notes(total, parts)),
