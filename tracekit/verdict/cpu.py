@@ -169,8 +169,8 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to say what bounds the program."
     if parts.recording:
         yield (
-            f"Recording makes a step {parts.slowed:.2f} times as long. Of the time outside operators, the verdict counts only "
-            "what a step can take without recording; the time of operators includes some of the recording."
+            f"Recording makes a step {parts.slowed:.2f} times as long. Of the time outside operators, only what a step can take "
+            "without recording counts here; the operators' time includes some of the recording."
         )
     if total > parts.operators:
         yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."
