@@ -22,6 +22,7 @@ Bound = Literal[
     "launch/short-kernel-bound",
     "idle",
     "incomplete",
+    "too little",
     "cpu",
     "counters",
     "ranges only",
@@ -29,8 +30,8 @@ Bound = Literal[
 ]
 BOUNDS: Final[tuple[Bound, ...]] = get_args(Bound)
 """What may bound a run. `idle`: the device mostly idles and the trace cannot tell why, or for more than one reason;
-`incomplete`: records are missing that could show what bounds it; `cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean
-nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
+`incomplete`: records are missing that could show what bounds it; `too little`: a few activities and hardly any idle time;
+`cpu`: no device was captured; `counters`: hardware counters were measured by replaying kernels, so times mean nothing; `ranges only`: nothing but named ranges was recorded. `compute-bound` is shown as device-bound."""
 
 
 @dataclass(frozen=True, slots=True)

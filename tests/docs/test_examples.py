@@ -109,7 +109,7 @@ def test_reader(package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         trace = tracekit.read(path)
         (row,) = breakdown(trace).devices.to_dicts()
         assert (row["window_ns"], row["compute_ns"], row["exposed_communication_ns"]) == (70, 50, 20)
-        assert build_report(trace).verdict.bound == "launch/short-kernel-bound"
+        assert build_report(trace).verdict.bound == "too little"
         assert run("launches", path) == 0
         assert "record with --with-calls" in capsys.readouterr().out
     finally:

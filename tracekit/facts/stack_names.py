@@ -148,7 +148,7 @@ LIBRARY_DOMAINS: Final = (
 NOT_A_LAYER: Final = (
     rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"
     r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
-    r"|^DistributedDataParallel\.forward$|^torch\.distributed\.ddp\.reducer::|^Iteration Start|"
-    + "|".join(pattern for pattern, _, _ in _PEOPLE)
+    r"|^DistributedDataParallel\.forward$|^torch\.distributed\.ddp\.reducer::|^Iteration Start|^execute_(\d+_)?(context|model|new)_"
+    r"|" + "|".join(pattern for pattern, _, _ in _PEOPLE)
 )
 """Annotations that tools write about themselves, and phases; every other one is taken for a range of the user's."""

@@ -122,6 +122,10 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
         "Record again",
         Words("Record again with fewer steps, so that the profiler's buffers hold all of them."),
     ),
+    "too little": (
+        "Record more of the program",
+        Words("Record more steps, or for longer; a few activities may not be typical of it."),
+    ),
     "cpu": (
         "See the top operators",
         Words(
@@ -191,20 +195,18 @@ def general(bound: Bound, stake: int, scope: Scope) -> Advice:
 
 def few_advice() -> Advice:
     """What to do if there is hardly anything to judge."""
-    return Advice(
-        "Record more of the program",
-        "Record more steps, or for longer; a few activities may not be typical of it.",
-    )
+    title, words = GENERAL["too little"]
+    return Advice(title, words.text)
 
 
 def host_code_advice(ns: int, place: str, basis: int, scope: Scope) -> Advice:
     """What to do about code of the host for which the device waits; `place` says where it is, as ` in FRAME`."""
     words = Words(
-        f"For {format_ns(ns)} the device waits while the host is{place}. Do this work less often, ahead of time, or in "
-        "another thread or process.\n"
+        "Do this work less often, ahead of time, or in another thread or process.\n"
         "[!processor !serving] Work on tensors may also move to the device."
     )
-    title = f"Code of the host keeps the device waiting for {format_share(ns / basis)} of the time"
+    end = "," if ", called from" in place else ""
+    title = f"Code{place}{end} keeps the device waiting for {format_share(ns / basis)} of the time"
     return Advice(title, words_for(words, scope), ns)
 
 

@@ -81,6 +81,8 @@ SURE_SHARE: Final = 0.5
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
+TOO_LITTLE: Final = 3
+"""Between fewer activities there is hardly any time that could show what bounds the run."""
 LEAST_ACTIVITIES: Final = 10
 """Fewer activities of a device say little about a program."""
 
@@ -182,9 +184,8 @@ def _on_device(
     losses = sorted(_losses(parts, scope, results), key=lambda loss: -loss.ns)
     worst = losses[0]
     bound: Bound = worst.bound if _bounds(worst, parts) else "compute-bound"
-    thin = parts.activities < LEAST_ACTIVITIES
-    if thin and bound == "compute-bound" and _short(results):
-        bound = "launch/short-kernel-bound"
+    if parts.activities < TOO_LITTLE and bound == "compute-bound":
+        bound = "too little"
     computing = _compute_costs(parts, results)
     costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), _set_up(parts)], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, parts.basis)
@@ -336,7 +337,7 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     share = format_share(worst.ns / parts.basis)
     clause = None if worst.clause is None else worst.clause.replace("{share}", share)
-    if bound == "compute-bound":
+    if bound in ("compute-bound", "too little"):
         text = start
         if computing:
             text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
@@ -390,7 +391,7 @@ def _notes(
             f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
             "before these steps. This work is left out."
         )
-    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= 0.6 * losses[0].ns:
+    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= max(0.6 * losses[0].ns, 1):
         second = losses[1]
         share = format_share(second.ns / parts.basis)
         yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."

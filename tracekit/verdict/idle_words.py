@@ -175,7 +175,7 @@ def _listed(parts: list[tuple[str, float]]) -> str:
 
 def _part(results: Mapping[str, Result], cause: str) -> str:
     """` in the optimizer (40.0 % of that) and layer X (30.0 %)`: the few parts of a step or layers that have most of a cause's time together,
-    else `, 21.0 % of that in aten::empty`: the operator with the most of it; empty if it has little.
+    else ` (21.0 % of that in aten::empty)`: the operator with the most of it; empty if it has little.
     """
     parts = _parts_of_step(results, cause)
     if parts:
@@ -188,7 +188,7 @@ def _part(results: Mapping[str, Result], cause: str) -> str:
     share = top["total_ns"][0] / rows["total_ns"].sum()
     if share < PART or top["operator"][0] is None:
         return ""
-    return f", {format_share(share)} of that in {shorten_name(top['operator'][0], LONGEST)}"
+    return f" ({format_share(share)} of that in {shorten_name(top['operator'][0], LONGEST)})"
 
 
 def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str, float]]:
