@@ -9,8 +9,7 @@ profile did not capture.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 import polars as pl
@@ -20,11 +19,9 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
-from tracekit.readers import flag_for
 from tracekit.verdict.advice import (
     Owned,
     choose,
@@ -45,35 +42,26 @@ from tracekit.verdict.evidence import (
     record_again,
     standing,
 )
-from tracekit.verdict.idle_words import host_code, in_long_gaps, main_cause, where
+from tracekit.verdict.idle_words import host_code
+from tracekit.verdict.losses import BESIDE_SHARE, Loss, beside, bounds, frames, losses_of, losses_of_work
 from tracekit.verdict.model import Advice, Cost, Verdict
+from tracekit.verdict.notes import LEAST_ACTIVITIES, notes_on
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
 VERDICT_NEEDS: Final = frozenset(
-    {"breakdown", "idle", "steps", "layers", "kernels", "launches", "memory", "counters"}
+    {"breakdown", "idle", "steps", "layers", "kernels", "ops", "launches", "memory", "counters"}
 )
 """The analyses that a verdict needs for its figures or its advice."""
 
-LOSS_SHARE: Final = 0.3
-"""A loss from this share on bounds the run, even if computation takes more."""
-
-SHORT_SHARE: Final = 0.5
-"""From this share of short kernels, or of kernels shorter than their launch, launches are the problem."""
 
 LEAST_CODE_SHARE: Final = 0.05
 """From this share on, the advice names the code for which the device waits."""
 
-LEAD_IN_PART: Final = 0.5
-"""If this part of the wait for the host lies before the first activity, short kernels are not the reason for it."""
-LEAD_IN_SHARE: Final = 0.05
-"""A shorter time before the first activity is not worth a note."""
 
 WARM_UP_SHARE: Final = 0.3
 """From this share of the basis on, first-time work makes the figures those of a warm-up."""
 
-BESIDE_SHARE: Final = 0.1
-"""From this share on, the largest loss of a busy device has a clause in the headline, and advice."""
 
 SURE_SHARE: Final = 0.5
 """If computation takes this share of the basis, it bounds the run, whatever records are missing."""
@@ -83,15 +71,11 @@ SPLIT_SHARE: Final = 0.05
 
 TOO_LITTLE: Final = 3
 """Between fewer activities there is hardly any time that could show what bounds the run."""
-LEAST_ACTIVITIES: Final = 10
-"""Fewer activities of a device say little about a program."""
 
 COSTS: Final = 3
 SHOWN_SHARE: Final = 0.0005
 """A lower cost would be listed with 0.0 %."""
 
-_WAITS: Final[tuple[Bound, ...]] = ("input-bound", "host-bound", "launch/short-kernel-bound", "idle")
-"""Losses that are idle time."""
 
 Tables = Mapping[str, Result]
 
@@ -159,31 +143,14 @@ def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verd
 # -- a device --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """A loss of time in ns: its label among the costs, and its clause in the headline.
-
-    The clause has `{share}` where the share of the basis stands. None: the headline names the loss already.
-    """
-
-    bound: Bound
-    label: str
-    ns: int
-    clause: str | None = None
-
-    def cost(self, basis: int) -> Cost:
-        """The loss as a cost; `basis` in ns."""
-        return Cost(self.label, self.ns, self.ns / basis)
-
-
 def _on_device(
     parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
 ) -> Verdict:
     if not complete.sure:
         return _on_device_in_part(parts, scope, results, findings, complete)
-    losses = sorted(_losses(parts, scope, results), key=lambda loss: -loss.ns)
+    losses = sorted(losses_of(parts, scope, results), key=lambda loss: -loss.ns)
     worst = losses[0]
-    bound: Bound = worst.bound if _bounds(worst, parts) else "compute-bound"
+    bound: Bound = worst.bound if bounds(worst, parts) else "compute-bound"
     if parts.activities < TOO_LITTLE and bound == "compute-bound":
         bound = "too little"
     computing = _compute_costs(parts, results)
@@ -194,31 +161,26 @@ def _on_device(
         headline=_headline(bound, parts, worst, computing),
         costs=_worth(costs, parts.basis),
         advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=(*lacks(complete, device=True), *_notes(parts, scope, losses, bound, warm_up)),
+        notes=(*lacks(complete, device=True), *notes_on(parts, scope, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
-
-
-def _frames(scope: Scope) -> bool:
-    """Whether the trace has frames of Python code."""
-    return "stacks" in traits(scope)
 
 
 def _on_device_in_part(
     parts: DeviceParts, scope: Scope, results: Tables, findings: list[Owned], complete: Completeness
 ) -> Verdict:
     """The verdict if records are missing: nothing is said of the causes of idle time, since they could be the cause."""
-    losses = sorted(_losses_of_work(parts), key=lambda loss: -loss.ns)
+    losses = sorted(losses_of_work(parts), key=lambda loss: -loss.ns)
     worst = losses[0]
     bound: Bound = "incomplete"
-    if not complete.broken and _bounds(worst, parts):
+    if not complete.broken and bounds(worst, parts):
         bound = worst.bound
     elif parts.compute >= SURE_SHARE * parts.basis:
         bound = "compute-bound"
     computing = _compute_costs(parts, results)
     records = complete.broken or complete.operators.thin
-    idle = _Loss("idle", "idle, or work that the file lacks" if records else "idle", parts.idle)
+    idle = Loss("idle", "idle, or work that the file lacks" if records else "idle", parts.idle)
     costs = sorted(
         [*computing, *(x.cost(parts.basis) for x in (*losses, idle)), _set_up(parts)], key=lambda c: -c.ns
     )
@@ -239,15 +201,10 @@ def _on_device_in_part(
             first=[again, *first] if bound == "incomplete" else first,
             last=None if bound == "incomplete" else again,
         ),
-        notes=(*lacks(complete, device=True), *_notes(parts, scope, [], bound, warm_up)),
+        notes=(*lacks(complete, device=True), *notes_on(parts, scope, [], bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
-
-
-def _bounds(worst: _Loss, parts: DeviceParts) -> bool:
-    """Whether the largest loss bounds the run."""
-    return worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
 
 
 def _set_up(parts: DeviceParts) -> Cost:
@@ -257,53 +214,6 @@ def _set_up(parts: DeviceParts) -> Cost:
 def _worth(costs: list[Cost], basis: int) -> tuple[Cost, ...]:
     """The first costs that are worth a line."""
     return tuple(cost for cost in costs[:COSTS] if cost.ns >= SHOWN_SHARE * basis and cost.ns)
-
-
-def _losses_of_work(parts: DeviceParts) -> Iterable[_Loss]:
-    """The losses that rest on records of a device."""
-    yield _Loss("communication-bound", "exposed communication", parts.communication)
-    yield _Loss("memory-copy-bound", "exposed copies", parts.memory - parts.set_up)
-
-
-def _losses(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[_Loss]:
-    yield from _losses_of_work(parts)
-    loading = "waiting for the data loader"
-    waited = "it waited {share} of the time for the "
-    place = where(results, "data_loading", parts.device_id)
-    yield _Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{place}")
-    # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
-    launch_bound = (
-        _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
-    )
-    host = "host between short kernels" if launch_bound else "host"
-    bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    cause = main_cause(results, parts.device_id, parts.basis, frames=_frames(scope))
-    yield _Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
-    several = parts.streams > 1
-    queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
-    idle = "it was idle {share} of the time"
-    clause = f"{idle} with queued work, for an unknown cause" if several else f"{idle} between queued kernels"
-    short = not several and _short(results)
-    yield _Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, clause)
-    unknown = f"{idle}, and the profile does not show the cause"
-    yield _Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
-
-
-def _leads_in(parts: DeviceParts) -> bool:
-    """Whether the host was late mostly before the device did anything."""
-    return parts.lead_in >= max(LEAD_IN_PART * parts.host_wait, LEAD_IN_SHARE * parts.basis)
-
-
-def _launch_bound(results: Tables) -> bool:
-    return _at_least(results["launches"].scalars().get("launch_bound_share"), SHORT_SHARE) and _short(results)
-
-
-def _short(results: Tables) -> bool:
-    return _at_least(results["launches"].scalars().get("short_share"), SHORT_SHARE)
-
-
-def _at_least(value: float | str | None, limit: float) -> bool:
-    return isinstance(value, int | float) and value >= limit
 
 
 def _computing(results: Tables, table: str) -> pl.DataFrame:
@@ -331,7 +241,7 @@ def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
 # -- in words --------------------------------------------------------------------------------------
 
 
-def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Cost]) -> str:
+def _headline(bound: Bound, parts: DeviceParts, worst: Loss, computing: list[Cost]) -> str:
     """One sentence; every share in it is of the basis."""
     busy = format_share(parts.busy / parts.basis)
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
@@ -341,16 +251,10 @@ def _headline(bound: Bound, parts: DeviceParts, worst: _Loss, computing: list[Co
         text = start
         if computing:
             text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
-        if _beside(parts, worst):
+        if beside(parts, worst):
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."
     return f"{start}; {clause}." if clause else f"{start}."
-
-
-def _beside(parts: DeviceParts, worst: _Loss) -> bool:
-    """Whether the largest loss beside computation is worth words: by itself, or as the main part of the idle time."""
-    idle = parts.idle if 2 * worst.ns >= parts.idle and worst.bound in _WAITS else 0
-    return max(worst.ns, idle) >= BESIDE_SHARE * parts.basis
 
 
 def _split(parts: DeviceParts) -> str:
@@ -363,58 +267,6 @@ def _split(parts: DeviceParts) -> str:
     ]
     computing = f"{format_share(parts.compute / parts.basis)} computing"
     return f": {', '.join([computing, *named])}" if named else ""
-
-
-def _notes(
-    parts: DeviceParts, scope: Scope, losses: list[_Loss], bound: Bound, warm_up: Owned | None
-) -> Iterable[str]:
-    if parts.activities < LEAST_ACTIVITIES:
-        count = count_of(parts.activities, "activity", "activities")
-        yield f"The window holds only {count} of a device, too few to say what bounds the program."
-    if warm_up:
-        share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
-        yield (
-            f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
-            "say little about the steady state."
-        )
-    if parts.set_up >= LEAD_IN_SHARE * parts.basis:
-        share = format_share(parts.set_up / parts.basis)
-        yield (
-            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
-            "program up, so they are no loss of its steps."
-        )
-    if losses and parts.lead_in >= LEAD_IN_SHARE * parts.basis:
-        share = format_share(parts.lead_in / parts.basis)
-        yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
-    if parts.before:
-        yield (
-            f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
-            "before these steps. This work is left out."
-        )
-    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= max(0.6 * losses[0].ns, 1):
-        second = losses[1]
-        share = format_share(second.ns / parts.basis)
-        yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
-    if parts.idle and not parts.causes_known:
-        what = (
-            "No activity could be linked to its launch call"
-            if parts.launch_calls
-            else "No launch calls were captured"
-        )
-        yield f"{what}, so the trace does not show what the device waited for."
-    if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
-        yield from _unseen_waits(parts, scope)
-    if parts.devices > 1:
-        yield f"The verdict is about the busiest of {parts.devices} devices."
-
-
-def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
-    """Why idle time with queued work has no cause, if the trace shows that."""
-    if "sync" not in scope.trace.meta.captured:
-        yield (
-            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work has "
-            f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
-        )
 
 
 # -- what to try -----------------------------------------------------------------------------------
@@ -438,7 +290,7 @@ def _advice(
     results: Tables,
     findings: list[Owned],
     bound: Bound,
-    worst: _Loss,
+    worst: Loss,
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
     first = [of_finding(warm_up)] if warm_up else []
@@ -446,7 +298,7 @@ def _advice(
     answers = []
     if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
-    unseen = code is not None and not (code.place or _frames(scope)) and 2 * code.ns >= worst.ns
+    unseen = code is not None and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     few = few_advice() if parts.activities < LEAST_ACTIVITIES else None

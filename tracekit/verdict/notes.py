@@ -1,0 +1,72 @@
+"""Notes on a device's verdict: sentences about the limits of what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracekit.analyses.parts import DeviceParts
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.findings import Bound
+from tracekit.readers import flag_for
+from tracekit.verdict.advice import Owned
+from tracekit.verdict.losses import BESIDE_SHARE, LEAD_IN_SHARE, Loss
+
+__all__ = ["LEAST_ACTIVITIES", "notes_on"]
+
+LEAST_ACTIVITIES: Final = 10
+"""Fewer activities of a device say little about a program."""
+
+
+def notes_on(
+    parts: DeviceParts, scope: Scope, losses: Sequence[Loss], bound: Bound, warm_up: Owned | None
+) -> Iterable[str]:
+    """The sentences; `losses` are the largest first, none if records are missing."""
+    if parts.activities < LEAST_ACTIVITIES:
+        count = count_of(parts.activities, "activity", "activities")
+        yield f"The window holds only {count} of a device, too few to say what bounds the program."
+    if warm_up:
+        share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
+        yield (
+            f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
+            "say little about the steady state."
+        )
+    if parts.set_up >= LEAD_IN_SHARE * parts.basis:
+        share = format_share(parts.set_up / parts.basis)
+        yield (
+            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
+            "program up, so they are no loss of its steps."
+        )
+    if losses and parts.lead_in >= LEAD_IN_SHARE * parts.basis:
+        share = format_share(parts.lead_in / parts.basis)
+        yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
+    if parts.before:
+        yield (
+            f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
+            "before these steps. This work is left out."
+        )
+    if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= max(0.6 * losses[0].ns, 1):
+        second = losses[1]
+        share = format_share(second.ns / parts.basis)
+        yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
+    if parts.idle and not parts.causes_known:
+        what = (
+            "No activity could be linked to its launch call"
+            if parts.launch_calls
+            else "No launch calls were captured"
+        )
+        yield f"{what}, so the trace does not show what the device waited for."
+    if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
+        yield from _unseen_waits(parts, scope)
+    if parts.devices > 1:
+        yield f"The verdict is about the busiest of {parts.devices} devices."
+
+
+def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
+    """Why idle time with queued work has no cause, if the trace shows that."""
+    if "sync" not in scope.trace.meta.captured:
+        yield (
+            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work has "
+            f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
+        )
