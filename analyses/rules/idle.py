@@ -11,14 +11,28 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import (
+    HOST_CODE_ADVICE,
+    WARNING_SHARE,
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
-from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
+from tracekit.facts.stack_names import BUFFER_LAYER, CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share, times
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
-__all__ = ["COMPILATION_IN_STEPS", "GRAPH_BREAKS", "HOST_BOUND_LAUNCHES", "LONG_GAPS"]
+__all__ = [
+    "BUFFER_SYNCHRONISATION",
+    "COMPILATION_IN_STEPS",
+    "GRAPH_BREAKS",
+    "HOST_BOUND_LAUNCHES",
+    "LONG_GAPS",
+]
 
 # -- host_bound_launches ----------------------------------------------------------------------------
 
@@ -176,7 +190,7 @@ COMPILATION_IN_STEPS = Rule(
     analysis="idle",
     evidence=compilation_in_steps,
     advice=Advice(
-        "Run some steps before you record. If compilation remains, something is compiled again in each step.\n"
+        "Run some steps before you record. If compilation remains, something is compiled again and again.\n"
         "[compiled] TORCH_LOGS=recompiles says why; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
         "values out of the model's inputs.",
         plain=(
@@ -344,4 +358,39 @@ LONG_GAPS = Rule(
         "host's code, and tracekit view --html shows what runs around them."
     ),
     restates=True,
+)
+
+
+# -- buffer_synchronisation -------------------------------------------------------------------------
+
+
+def buffer_synchronisation(scope: Scope, _result: Idle) -> Evidence | None:
+    """The device waits while DistributedDataParallel sends the buffers of the model to all ranks before a forward pass.
+
+    At stake is the idle time that this causes (`analyses.idle.causes`).
+
+    Fires when that is `WARNING_SHARE` of the window.
+    """
+    rows = idle_causes(scope).by_layer.filter(pl.col("layer") == BUFFER_LAYER)
+    ns = bounded(int(rows["total_ns"].sum()), scope)
+    if not ns or ns < WARNING_SHARE * scope.duration:
+        return None
+    return Evidence(
+        title=f"DistributedDataParallel's synchronisation of buffers keeps the device waiting for {of_time(ns, scope)}",
+        text=f"The device was idle for {format_ns(ns)} while the host started to send the model's buffers to all ranks, before each "
+        "forward pass.",
+        ns_at_stake=ns,
+    )
+
+
+BUFFER_SYNCHRONISATION = Rule(
+    id="buffer_synchronisation",
+    analysis="idle",
+    evidence=buffer_synchronisation,
+    runs="device",
+    advice=Advice(
+        "Pass broadcast_buffers=False to DistributedDataParallel, if the ranks need not share buffers such as the statistics of "
+        "batch normalisation."
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )

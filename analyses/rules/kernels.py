@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
@@ -15,7 +16,7 @@ from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.names import shorten_name
 from tracekit.spans import take
-from tracekit.trace import Trace
+from tracekit.trace import Trace, one_of
 
 __all__ = [
     "LAYOUT_CONVERSIONS",
@@ -158,7 +159,8 @@ LAYOUT_CONVERSIONS = Rule(
     runs="device",
     advice=Advice(
         "Use channels last everywhere: call model.to(memory_format=torch.channels_last), do the same for the input "
-        "batch, and avoid .contiguous() and view() in between.",
+        "batch, and avoid .contiguous() and view() in between.\n"
+        "[amd] For convolutions on AMD, set PYTORCH_MIOPEN_SUGGEST_NHWC=1 as well.",
         plain=("Keep the data in the layout in which the library computes (NHWC for tensor cores)."),
         flags=("--channels-last",),
     ),
@@ -172,13 +174,15 @@ LEAST_KERNELS_PER_STEP: Final = 50
 OPTIMIZER_NOT_FUSED_LEAST_SHARE: Final = 0.01
 """Of the summed device time; the launches of so many small kernels cost the host several times that."""
 
+_OF_LAUNCHES: Final = ("operator_dispatch", "python", "launch_api", "launch_latency")
 _FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
 
 
 def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     """The optimizer updates parameter by parameter, with several kernels for each.
 
-    At stake is the time of those kernels: a fused optimizer reads and writes the same data in one pass.
+    At stake is the time of those kernels, and the idle time of the device while the host starts them: a fused optimizer reads
+    and writes the same data in one pass.
 
     Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused.
     """
@@ -192,13 +196,15 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         or each < LEAST_KERNELS_PER_STEP
     ):
         return None
-    at_stake = bounded(total, scope)
+    waited = 0 if scope.on_cpu else caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns
+    at_stake = bounded(total + waited, scope)
+    idle = f" The device is idle for {format_ns(waited)} between them." if waited else ""
     what = "operator calls" if scope.on_cpu else "kernels"
     return Evidence(
         title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
-        f"({of_time(total, scope)})",
+        f"({of_time(total + waited, scope)}{' with the waits for them' if waited else ''})",
         text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
-        f"{_costliest(rows)} takes the most.",
+        f"{_costliest(rows)} takes the most.{idle}",
         ns_at_stake=at_stake,
     )
 

@@ -177,8 +177,9 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
-        title=f"The host waits {times(waits.height)} for the device {where}, for {format_share(waited / scope.duration)} of the time",
-        text=f"It waited for {format_ns(waited)}. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
+        title=f"The host waits {times(waits.height)} for the device {where}, and the device then idles for "
+        f"{format_share(at_stake / scope.duration)} of the time",
+        text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_remedy(worst["operator"]),

@@ -68,10 +68,11 @@ STALLED_CALLS = Rule(
     evidence=stalled_calls,
     runs="processor",
     advice=Advice(
-        "Something else had the cores meanwhile: other programs, or more threads and ranks than there are cores. Record again "
+        "Something else probably had the cores meanwhile: other programs, or more threads and ranks than there are cores. Record again "
         "on a quiet machine, or give each rank cores of its own (taskset, torch.set_num_threads). Times of single operators "
         "and layers in this trace say little.",
-        plain="Something else had the cores meanwhile. Record again on a quiet machine, or give the program cores of its own "
+        plain="Something else probably had the cores meanwhile. Record again on a quiet machine, or give the program cores of its own "
         "(taskset).",
     ),
+    pattern="single calls that stall",
 )

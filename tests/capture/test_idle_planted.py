@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import tracekit
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.rules import run as run_rules
 from tracekit.report.build import build_report
 from tracekit.report.model import Verdict
 
@@ -126,6 +127,12 @@ def test_the_verdict_names_the_planted_cause(fault: str, tmp_path: Path, stacks:
     def check() -> None:
         trace = tracekit.read(run(tmp_path, *PLANTED[fault], stacks=stacks))
         verdict = build_report(trace).verdict
+        if fault == "item":
+            # It costs nothing on processors, so the section of idle time says it.
+            assert [f.severity for f in run_rules("idle", trace).findings if f.id == "value_reads"] == [
+                "info"
+            ]
+            return
         assert FAULTS[fault] in said(verdict)
         if fault not in LINES:
             return

@@ -25,7 +25,7 @@ from tracekit.report import build
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import BOUNDS, UNITS
 from tracekit.trace import Trace
-from tracekit.verdict.advice import Owned, top_kernels_advice
+from tracekit.verdict.advice import fusible_advice, top_kernels_advice
 
 
 @pytest.mark.quick(2)
@@ -232,15 +232,23 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
             "total_ns": [1_000 - elementwise, elementwise],
         }
     )
-    advice = top_kernels_advice(kernels, 2_000_000, select(trace))
-    if fused:
+    scope = select(trace)
+    advice = fusible_advice(kernels, 1_000_000, scope)
+    assert (advice is not None) == fused
+    if advice:
+        share = 300_000 / scope.duration
         assert (
             advice.title
-            == "Elementwise kernels, casts and layout changes take 30.0 % of 2.00 ms of computation"
+            == f"Elementwise kernels, casts and layout changes take {share:.1%} of the time".replace(
+                "%", " %"
+            )
         )
         assert "torch.compile" in advice.advice
+        assert advice.ns_at_stake == 300_000
     else:
-        assert advice.title.startswith("Most of the computation already uses fused")
+        assert top_kernels_advice(kernels, 2_000_000, scope).title.startswith(
+            "Most of the computation already uses fused"
+        )
 
 
 def test_a_loss_that_no_finding_explains_gets_general_advice(

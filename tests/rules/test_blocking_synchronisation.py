@@ -23,7 +23,10 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     # The wait ends at 410 µs, exactly when the device falls idle until 510 µs. The window is the step, 0 to 1 ms.
     assert found.ns_at_stake == 100 * US
     assert found.severity == "warning"
-    assert found.title == "The host waits once for the device in the middle of a step, for 36.0 % of the time"
+    assert (
+        found.title
+        == "The host waits once for the device in the middle of a step, and the device then idles for 10.0 % of the time"
+    )
     assert "aten::item waits longest (cudaStreamSynchronize): once, 360 µs." in found.evidence
     assert ".item()" in found.advice
 

@@ -20,10 +20,10 @@ def planted(kernels: int, name: str = ADD) -> Planted:
 def test_fires_from_fifty_kernels_a_step() -> None:
     found = finding(planted(60).trace(), "kernels", "optimizer_not_fused")
     assert found is not None
-    assert found.ns_at_stake == 300 * US
-    assert found.severity == "info"
-    assert found.title == "The optimizer runs 60 kernels a step (3.0 % of the time)"
+    assert found.ns_at_stake == 4 * MS
+    assert found.title == "The optimizer runs 60 kernels a step (40.0 % of the time with the waits for them)"
     assert "60 unfused kernels of the optimizer take 300 µs" in found.evidence
+    assert "The device is idle for 3.70 ms between them." in found.evidence
     assert "fused=True" in found.advice
 
 

@@ -76,7 +76,7 @@ def report(variant: Variant, *, marked: bool = True) -> tuple[Report, Run]:
     return build_report(run.recorded(stacks=variant.stacks)), run
 
 
-@pytest.mark.quick(len(FAULTS))
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("variant", variants())
 def test_the_planted_fault_is_first(variant: Variant) -> None:
     made, run = report(variant)
@@ -113,7 +113,7 @@ HEALTHY = [
 ]
 
 
-@pytest.mark.quick(len(HEALTHY))
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("stacks", [True, False])
 @pytest.mark.parametrize("seed", [7, None, 11])
 @pytest.mark.parametrize(("base", "fields"), HEALTHY)

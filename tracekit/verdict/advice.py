@@ -9,12 +9,12 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.program import program
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.traits import traits
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
 from tracekit.names import category_name, shorten_name
@@ -26,6 +26,7 @@ __all__ = [
     "category_advice",
     "choose",
     "few_advice",
+    "fusible_advice",
     "general",
     "host_code_advice",
     "of_finding",
@@ -200,13 +201,12 @@ def few_advice() -> Advice:
 
 
 def host_code_advice(ns: int, place: str, basis: int, scope: Scope) -> Advice:
-    """What to do about code of the host for which the device waits; `place` says where it is, as ` in FRAME`."""
+    """What to do about code of the host for which the device waits; `place` says where it is, as `, mostly in FRAME`."""
     words = Words(
         "Do this work less often, ahead of time, or in another thread or process.\n"
         "[!processor !serving] Work on tensors may also move to the device."
     )
-    end = "," if ", called from" in place else ""
-    title = f"Code{place}{end} keeps the device waiting for {format_share(ns / basis)} of the time"
+    title = f"The device waits {format_share(ns / basis)} of the time for code{place}"
     return Advice(title, words_for(words, scope), ns)
 
 
@@ -250,6 +250,24 @@ def python_advice(ns: int, scope: Scope) -> Advice:
     return Advice("Look at the Python code between the operators", words_for(words, scope), ns)
 
 
+def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice | None:
+    """What to do if elementwise kernels and casts take much of the computation; None if not, or if the program is compiled.
+
+    `kernels` are the computing rows of the table by name; `compute` is their total time in ns, each moment once.
+    """
+    total = max(int(kernels["total_ns"].sum()), 1)
+    fusible = int(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].sum())
+    if fusible < FUSIBLE_SHARE * total or "pytorch" not in traits(scope) or "compiled" in traits(scope):
+        return None
+    words = Words(
+        "torch.compile fuses chains of them into one kernel. Use one data type and one memory layout throughout.",
+        flags=("--compile",),
+    )
+    ns = round(compute * fusible / total)
+    title = f"Elementwise kernels, casts and layout changes take {of_time(ns, scope)}"
+    return Advice(title, words_for(words, scope), ns)
+
+
 def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice:
     """What to do about a busy device, without advice that the program already follows according to its kernel names.
 
@@ -260,16 +278,6 @@ def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Adv
     already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
     if already < total / 2:
         return general("compute-bound", 0, scope)
-    fusible = sum(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].to_list())
-    if fusible >= FUSIBLE_SHARE * total and program(scope.trace).pytorch:
-        words = Words(
-            "torch.compile fuses chains of them into one kernel. Use one data type and one memory layout throughout.",
-            flags=("--compile",),
-        )
-        return Advice(
-            f"Elementwise kernels, casts and layout changes take {format_share(fusible / total)} of {format_ns(compute)} of computation",
-            words_for(words, scope),
-        )
     top = ", ".join(
         f"{shorten_name(name, 36)} ({format_share(ns / total)})"
         for name, ns in zip(names[:2], times[:2], strict=True)

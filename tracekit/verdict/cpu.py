@@ -159,7 +159,7 @@ def _clause(cost: Cost, label: str, results: Mapping[str, Result], *, recorded: 
     """
     if cost.label == LOADING:
         place = where(results, "data_loading", CPU_DEVICE)
-        return f"{format_share(cost.share)} of the time loading data{place}"
+        return f"{format_share(cost.share)} of the time loading data outside operators{place}"
     most = "at most " if recorded else ""
     return f"{most}{format_share(cost.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
 
@@ -169,8 +169,8 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to say what bounds the program."
     if parts.recording:
         yield (
-            f"Recording makes a step {parts.slowed:.2f} times as long. Of the time outside operators, only what a step can take "
-            "without recording counts here; the operators' time includes some of the recording."
+            f"Recording makes a step {parts.slowed:.2f} times as long. The time outside operators is corrected for this here; "
+            "that of operators is not."
         )
     if total > parts.operators:
         yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."

@@ -26,6 +26,7 @@ from tracekit.verdict.advice import (
     Owned,
     choose,
     few_advice,
+    fusible_advice,
     general,
     host_code_advice,
     of_finding,
@@ -301,13 +302,18 @@ def _advice(
     unseen = code is not None and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
-    few = few_advice() if parts.activities < LEAST_ACTIVITIES else None
-    if bound != "compute-bound":
+    if parts.activities < LEAST_ACTIVITIES:
         return choose(
-            findings, bound, parts.basis, answers=answers, loss=None if few else loss, last=few, first=first
+            findings, bound, parts.basis, answers=answers, loss=None, last=few_advice(), first=first
         )
+    if bound != "compute-bound":
+        return choose(findings, bound, parts.basis, answers=answers, loss=loss, first=first)
+    kernels = _computing(results, "by_name")
+    fusible = fusible_advice(kernels, parts.compute, scope)
+    if fusible is not None:
+        answers.append(fusible)
     # The part of a computation that could be saved is unknown.
-    computing = few or top_kernels_advice(_computing(results, "by_name"), parts.compute, scope)
+    computing = None if fusible else top_kernels_advice(kernels, parts.compute, scope)
     beside = loss if worst.ns >= BESIDE_SHARE * parts.basis else None
     return choose(
         findings, worst.bound, parts.basis, answers=answers, loss=beside, last=computing, first=first

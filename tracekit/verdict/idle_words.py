@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.idle_names import PYTHON_FILE
-from tracekit.facts.units import NS_PER_US, format_share
+from tracekit.facts.units import NS_PER_US, format_ns, format_share
 from tracekit.names import short_frame, shorten_name
 
 __all__ = ["MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
@@ -65,7 +65,7 @@ _PHRASES: Final = {
 
 
 def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool) -> str:
-    """`, including 31.0 % for Python code in train.py(42): step`; empty if no cause on the host is known.
+    """`, including 31.0 % for Python code, mostly in train.py(42): step`; empty if no cause on the host is known.
 
     The share is that of the basis (ns). `frames`: the trace has frames of Python code.
     """
@@ -114,7 +114,7 @@ def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[st
 
 
 def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
-    """` in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
+    """`, mostly in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
 
     The place is the innermost call of Python code, and the line of the user's code that led to it; else the few calls that
     have most of the time together; else the range, else the layer. What encloses nearly the whole window is no place. The
@@ -140,9 +140,10 @@ def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
     place = several or frame or in_range or in_layer
     sampled = _sampled(results) if cause in HOST_CODE and not (several or frame) else None
     inner = ", ".join(part for part in (_short(operator or api), sampled) if part)
+    how = "" if several else ", mostly"
     if place and inner:
-        return f" in {place} ({inner})"
-    return f" in {place or inner}" if place or inner else _part(results, cause)
+        return f"{how} in {place} ({inner})"
+    return f"{how} in {place or inner}" if place or inner else _part(results, cause)
 
 
 def _encloses(results: Mapping[str, Result], by: str, name: str) -> bool:
@@ -152,30 +153,27 @@ def _encloses(results: Mapping[str, Result], by: str, name: str) -> bool:
 
 
 def _several_calls(results: Mapping[str, Result], cause: str, device_id: int) -> str:
-    """`A (40.0 % of that) and B (30.0 %)`: the few calls that have most of a cause's time together; empty if there are none."""
+    """`A (10.1 ms) and B (9.04 ms)`: the few calls that have most of a cause's time together; empty if there are none."""
     rows = results["idle"].tables().get("by_call")
     if rows is None:
         return ""
     mine = rows.filter((pl.col("device_id") == device_id) & (pl.col("cause") == cause))
-    return _listed([(_name_of_call(call), share) for call, share in mine["call", "share"].rows()])
+    return _listed([(_name_of_call(call), ns) for call, ns in mine["call", "total_ns"].rows()])
 
 
 def _name_of_call(call: str) -> str:
     return short_frame(call) if re.match(PYTHON_FILE, call) else shorten_name(call, LONGEST)
 
 
-def _listed(parts: list[tuple[str, float]]) -> str:
-    """`A (40.0 % of that), B (30.0 %) and C (20.0 %)`; empty for no parts."""
-    texts = [
-        f"{name} ({format_share(share)}{'' if number else ' of that'})"
-        for number, (name, share) in enumerate(parts)
-    ]
+def _listed(parts: list[tuple[str, int]]) -> str:
+    """`A (10.1 ms), B (9.04 ms) and C (7.02 ms)`; empty for no parts."""
+    texts = [f"{name} ({format_ns(ns)})" for name, ns in parts]
     return " and ".join(part for part in (", ".join(texts[:-1]), *texts[-1:]) if part)
 
 
 def _part(results: Mapping[str, Result], cause: str) -> str:
-    """` in the optimizer (40.0 % of that) and layer X (30.0 %)`: the few parts of a step or layers that have most of a cause's time together,
-    else ` (21.0 % of that in aten::empty)`: the operator with the most of it; empty if it has little.
+    """` in the optimizer (40.0 ms) and layer X (30.0 ms)`: the few parts of a step or layers that have most of a cause's time together,
+    else ` (21.0 ms of that in aten::empty)`: the operator with the most of it; empty if it has little.
     """
     parts = _parts_of_step(results, cause)
     if parts:
@@ -188,21 +186,21 @@ def _part(results: Mapping[str, Result], cause: str) -> str:
     share = top["total_ns"][0] / rows["total_ns"].sum()
     if share < PART or top["operator"][0] is None:
         return ""
-    return f" ({format_share(share)} of that in {shorten_name(top['operator'][0], LONGEST)})"
+    return f" ({format_ns(top['total_ns'][0])} of that in {shorten_name(top['operator'][0], LONGEST)})"
 
 
-def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str, float]]:
-    """The parts of a step and layers that have much of a cause's time each and most of it together, with their shares."""
+def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str, int]]:
+    """The parts of a step and layers that have much of a cause's time each and most of it together, with their times in ns."""
     rows = results["idle"].tables()["by_layer"].filter(pl.col("cause") == cause)
     total = int(rows["total_ns"].sum())
     large = rows.filter((pl.col("total_ns") >= PART * total) & pl.col("layer").is_not_null())
     large = large.sort("total_ns", descending=True, maintain_order=True)
     parts = [
-        (words, ns / total)
+        (words, ns)
         for layer, ns in large["layer", "total_ns"].rows()
         if (words := _in_layer(layer)) is not None
     ]
-    return parts if len(parts) > 1 and sum(share for _, share in parts) >= MOSTLY else []
+    return parts if len(parts) > 1 and sum(ns for _, ns in parts) >= MOSTLY * total else []
 
 
 def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:

@@ -15,6 +15,7 @@ from tracekit.verdict.losses import BESIDE_SHARE, LEAD_IN_SHARE, Loss
 
 __all__ = ["LEAST_ACTIVITIES", "notes_on"]
 
+_OF_THE_HOST: Final[tuple[Bound, ...]] = ("host-bound", "launch/short-kernel-bound")
 LEAST_ACTIVITIES: Final = 10
 """Fewer activities of a device say little about a program."""
 
@@ -59,6 +60,8 @@ def notes_on(
         yield f"{what}, so the trace does not show what the device waited for."
     if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
         yield from _unseen_waits(parts, scope)
+    if bound in _OF_THE_HOST and "stacks" in scope.trace.meta.captured:
+        yield "Python stacks were recorded, which slows the host. Without them, the device waits less for Python code."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
 
