@@ -25,7 +25,7 @@ from tracekit.report import build
 from tracekit.report.build import build_report, build_section
 from tracekit.report.model import BOUNDS, UNITS
 from tracekit.trace import Trace
-from tracekit.verdict.advice import fusible_advice, top_kernels_advice
+from tracekit.verdict.advice import Owned, fusible_advice, top_kernels_advice
 
 
 @pytest.mark.quick(2)
