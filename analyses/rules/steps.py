@@ -25,9 +25,14 @@ LEAST_SHARE: Final = 0.05
 _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 _PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=True."
 _ELSEWHERE: Final = " and move decoding and augmentation out of the loop (cached, batched or on the device)."
+_WORKERS: Final = (
+    "The loader runs in the main process.\n"
+    "[training] Set num_workers > 0 and persistent_workers=True.\n"
+    "[!training] Set num_workers > 0 to prepare the next input meanwhile, and prepare equal inputs only once."
+)
 _IN_PROCESS: Final = Advice(
-    f"The loader runs in the main process. Set num_workers > 0 and persistent_workers=True.{_PINNED}",
-    processor="The loader runs in the main process. Set num_workers > 0 and persistent_workers=True.",
+    f"{_WORKERS}{_PINNED}",
+    processor=_WORKERS,
     flags=("--workers", "--pin-memory"),
 )
 
