@@ -55,6 +55,7 @@ def variants() -> list[Any]:
                 for share in fault.shares
                 for base in fault.bases
                 for stacks in fault.stacks
+                if stacks == fault.stacks[0] or base is fault.bases[0]
             )
         )
     ]
@@ -115,7 +116,7 @@ HEALTHY = [
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("stacks", [True, False])
-@pytest.mark.parametrize("seed", [7, None, 11])
+@pytest.mark.parametrize("seed", [7, None])
 @pytest.mark.parametrize(("base", "fields"), HEALTHY)
 def test_a_healthy_run_gets_no_warning(
     base: type, fields: dict[str, Any], seed: int | None, stacks: bool
