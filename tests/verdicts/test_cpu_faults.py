@@ -324,7 +324,7 @@ HEALTHY: Final = {
             loop,
             way,
             id=f"{name}-{way}",
-            marks=[] if (name, way) == ("training", "plain") else [pytest.mark.slow],
+            marks=[pytest.mark.slow],
         )
         for name, loop in HEALTHY.items()
         for way in WAYS

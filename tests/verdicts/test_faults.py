@@ -77,7 +77,7 @@ def report(variant: Variant, *, marked: bool = True) -> tuple[Report, Run]:
     return build_report(run.recorded(stacks=variant.stacks)), run
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("variant", variants())
 def test_the_planted_fault_is_first(variant: Variant) -> None:
     made, run = report(variant)
