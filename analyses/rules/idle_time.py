@@ -13,6 +13,7 @@ from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.facts.units import NS_PER_MS
 from tracekit.intervals import IntervalSet
+from tracekit.missing import endless_calls
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
@@ -125,8 +126,14 @@ CONTEXT_CREATION_NS: Final = 100 * NS_PER_MS
 
 
 def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
-    """One row per API call of the scope: `span_id`, `name`, `role`, `start`, `duration`, `end` in ns."""
+    """One row per API call of the scope: `span_id`, `name`, `role`, `start`, `duration`, `end` in ns.
+
+    Calls that last longer than all the rest of the trace are left out, since their times are wrong.
+    """
     rows = scope.host("runtime", columns=["span_id", "name", "start", "duration"])
+    if (scope.trace.health["kind"] == "endless_call").any():
+        endless = endless_calls(scope.trace.host, scope.trace.device)
+        rows = rows.join(endless, on=["name", "start", "duration"], how="anti", maintain_order="left")
     return rows.select(
         "span_id",
         texts(rows["name"]).alias("name"),

@@ -294,7 +294,20 @@ def test_names_that_are_missing(tmp_path: Path) -> None:
     assert (row["count"], row["example"]) == (80, "host: 40 of 40 rows, device: 40 of 40 rows")
     verdict = build_report(trace).verdict
     assert verdict.headline.endswith("of the time, and names that could say why are missing.")
-    assert verdict.advice[0].title == "Names are missing from the file"
+    assert [advice.title for advice in verdict.advice] == ["Names are missing from the file"]
+
+
+def test_kernels_without_names_are_not_looked_up(tmp_path: Path) -> None:
+    """`No category: look these names up` was the first advice about a busy device."""
+    program = Program()
+    for at in range(20):
+        program.call("cudaLaunchKernel", 1000 * at, 1000 * at + 50, correlation=at + 1, tid=7)
+        program.kernel("gemm", 1000 * at + 100, 1000 * at + 1000, correlation=at + 1)
+    path = write_sqlite(program, tmp_path / "t.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE StringIds")
+    connection.close()
+    assert build_report(tracekit.read(path)).verdict.advice[0].title == "Names are missing from the file"
 
 
 def test_a_call_that_never_ends(tmp_path: Path) -> None:
@@ -303,6 +316,13 @@ def test_a_call_that_never_ends(tmp_path: Path) -> None:
     trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
     (row,) = trace.health.filter(kind="endless_call").rows(named=True)
     assert (row["count"], row["example"]) == (1, "cudaStreamSynchronize for 900 s")
+
+
+def test_a_launch_that_never_ends_is_no_first_time_work(tmp_path: Path) -> None:
+    program = loop()
+    program.call("cudaLaunchKernel", 5000, 900_000_000_000, correlation=99, tid=8)
+    report = build_report(tracekit.read(write_sqlite(program, tmp_path / "t.sqlite")))
+    assert "cold_start" not in {finding.id for section in report.sections for finding in section.findings}
 
 
 def test_sample_traces_are_complete() -> None:

@@ -27,6 +27,9 @@ _STANDS_IF_THIN: Final = _STANDS | {"breakdown"}
 _RESTS_ON_IDLE: Final = frozenset({"low_utilisation", "damaged_capture"})
 """Findings of the breakdown that call missing work idle time, or repeat the advice about the damage."""
 
+_RESTS_ON_NAMES: Final = frozenset({"other_too_large"})
+"""Findings that ask to look at names."""
+
 _ENDS: Final = {
     "truncated_file": "The file is truncated",
     "damaged_gzip": "The gzip data of the file are damaged",
@@ -145,9 +148,8 @@ def standing(findings: Sequence[Owned], complete: Completeness, *, device: bool)
     if not device:
         return [owned for owned in findings if owned.finding.id not in _RESTS_ON_IDLE]
     sections = _STANDS if complete.broken else _STANDS_IF_THIN
-    return [
-        owned for owned in findings if owned.section in sections and owned.finding.id not in _RESTS_ON_IDLE
-    ]
+    silent = _RESTS_ON_IDLE | (_RESTS_ON_NAMES if complete.nameless else frozenset())
+    return [owned for owned in findings if owned.section in sections and owned.finding.id not in silent]
 
 
 def record_again(complete: Completeness) -> Advice:
