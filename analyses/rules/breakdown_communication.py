@@ -90,7 +90,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     sent = _bytes_sent(scope, device)
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
     slow = f" They send only {format_bytes(sent)}, so they mostly wait for other ranks." if waiting else ""
-    remedy = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
+    remedy = _WAITS_FOR_RANKS if waiting else _remedy(name)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
@@ -101,11 +101,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         f"{name.partition('(')[0]}{each}.{slow}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
-        advice=_WAITS_FOR_RANKS
-        if waiting
-        else None
-        if remedy is None
-        else Advice(f"{remedy.removesuffix('.')}.\n{_RANKS}"),
+        advice=remedy,
     )
 
 
@@ -113,6 +109,12 @@ _WAITS_FOR_RANKS: Final = Advice(
     "Compare the ranks: record all of them at the same steps, and see which one comes last. Give it less work, or the same as "
     "the others.\n[processor] Ranks on one machine need cores of their own (taskset, torch.set_num_threads)."
 )
+
+
+def _remedy(name: str) -> Advice | None:
+    """The advice about the collective of this name; None if there is none of its own."""
+    text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
+    return None if text is None else Advice(f"{text.removesuffix('.')}.\n{_RANKS}")
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:

@@ -78,8 +78,10 @@ def on_processors(
     few = parts.calls < LEAST_OPERATORS
     main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
     cheaper = category_advice(str(main[0]), scope) if main.len() and largest.label != label else None
-    loss = outside if outside and largest.label == label else None if cheaper else general("cpu", 0, scope)
-    last = few_advice() if few and complete.sure else None if few else cheaper
+    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    last = None if few else cheaper
+    if few and complete.sure:
+        last = few_advice()
     # On processors, a finding without a time costs nothing that the trace shows.
     timed = [owned for owned in findings if owned.finding.ns_at_stake is not None]
     return Verdict(
@@ -90,7 +92,7 @@ def on_processors(
             standing(timed, complete, device=False),
             "cpu",
             basis,
-            loss=None if few else loss,
+            loss=None if few or cheaper else loss,
             last=last,
             first=[] if complete.sure else [record_again(complete)],
         ),
