@@ -130,6 +130,7 @@ def test_the_report_shows_the_tree_and_the_verdict_its_costs() -> None:
     ]
     text = terminal.render(report, Page(80))
     assert "layers  of 99.0 µs: 2 × net.large.* 80.0 µs (80.8 %)" in text
+    assert 'By layer <span class="muted">of 99.0 µs; own time' in html.render(report, planted())
     assert re.search(r"^  net +████████████ +90.0 µs +94.7 %", text, re.MULTILINE)
     assert "net.large.1" in markdown.render(report)
     assert build_report(small_traces_without_layers()).verdict.layers == ()
