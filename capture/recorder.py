@@ -56,7 +56,9 @@ def record(
     device = resolve_device(_own_device(settings, rank))
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    with tensor_cores(device, settings.precision), own_errors(plan):
+    # The outer one is for an error that a signal brings while the inner one is at work: torch reports so that a loader
+    # process has ended.
+    with own_errors(plan), tensor_cores(device, settings.precision), own_errors(plan):
         progress(f"building {plan.workload}")
         torch.manual_seed(settings.seed)
         workload = _build(plan, device)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracekit.capture import output
+from tracekit.capture import output, step_errors
 from tracekit.capture.plan import Plan
 from tracekit.capture.run import run
 from tracekit.capture.sessions import Recorded
@@ -150,6 +150,24 @@ def test_a_loader_that_is_gone_before_torch_hears_of_it(
         connection.Client(gone, family="AF_UNIX")
     with pytest.raises(FileNotFoundError), own_errors(Plan(workload="cnn")):  # no loader is there to be lost
         connection.Client(gone, family="AF_UNIX")
+
+
+def test_a_loader_of_which_torch_hears_while_an_error_is_looked_at(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, heard = step_errors._of_machine, []
+
+    def hear(error: BaseException, plan: Plan) -> TracekitError | None:
+        if not heard:
+            heard.append(error)
+            raise RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed. ")
+        return real(error, plan)
+
+    monkeypatch.setattr(step_errors, "_of_machine", hear)
+    code, lines = capture(capfd, f"{OURS}:finds_the_disk_full", tmp_path)
+    assert heard
+    assert code == 2
+    assert ["killed a loader" in line for line in lines] == [True]
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
