@@ -64,7 +64,7 @@ def convolved(
     return work
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 3])

@@ -115,7 +115,7 @@ def bare(format_: str) -> list[Trace]:
     return [of_format(one, format_) for one in (*made, on_cpu.trace(captured=frozenset(), devices=()))]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("format_", "foreign"), [("nsys", TORCH_ALONE), ("kineto", NSYS_ALONE)])
 def test_no_text_of_a_report_names_the_flag_of_another_profiler(
     format_: str, foreign: tuple[str, ...]

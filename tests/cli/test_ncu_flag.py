@@ -86,7 +86,7 @@ def test_xsp_takes_it(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(plain)["xsp"]["A9"]["rows"] == []
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [*COMMANDS, ["xsp"]], ids=" ".join)
 def test_a_table_of_which_nothing_fits_is_told_every_time(
     words: list[str], trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -45,7 +45,7 @@ def test_what_is_in_the_file(export: Path, capsys: pytest.CaptureFixture[str]) -
     assert "unknown_rank" in ok(capsys, "doctor", export)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 @pytest.mark.parametrize("parquet", [False, True])
 def test_reports_of_every_form(
@@ -176,6 +176,7 @@ def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.Cap
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sample,) = (path for path in SAMPLES if path.parent.name == "cnn_cpu")
     paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(MOST_IN_FULL + 1)]

@@ -53,7 +53,7 @@ def paths(made: Any) -> set[str]:
     return {row["path"] for row in tree if row["source"] == "range"}
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_domains_are_chosen_by_name(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     everything = paths(answer(capsys, "layers", export))
     # Steps and what libraries name are no layers.

@@ -17,7 +17,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "steps"])
 def test_each_report_begins_with_its_rank(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -33,7 +33,7 @@ def test_each_report_begins_with_its_rank(
     assert one.rstrip() in "\n".join(lines)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "steps"])
 def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, command, str(FOLDER), "-f", "md")

@@ -239,7 +239,7 @@ def test_random_secrets_in_random_cells_are_not_in_the_copy(
 # -- what is kept ------------------------------------------------------------------------------------
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_frames_and_sums_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> None:
     after = tmp_path / "out.sqlite"

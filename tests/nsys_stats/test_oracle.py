@@ -38,8 +38,8 @@ def test_random_traces(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_many_random_traces(name: str) -> None:
-    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 14)]
-    assert sum(compared) > 5
+    compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 9)]
+    assert sum(compared) > 2
 
 
 @pytest.mark.quick(5)

@@ -140,6 +140,7 @@ def _hostile(folder: Path) -> Trace:
     return script.read(folder)
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_in_their_frame(tmp_path: Path) -> None:
     trace = _hostile(tmp_path)
     rows = layer_stacks(trace)

@@ -39,6 +39,7 @@ def test_without_stacks_it_says_between_which_operators() -> None:
     assert found.advice.startswith("Do this work less often")
 
 
+@pytest.mark.slow
 def test_silent_on_what_one_step_does_on_short_code_and_on_devices() -> None:
     one = logging_steps((0, 0, 12, 0, 0), stacks=False)
     assert finding(one.trace(devices=()), "idle", "code_outside_operators") is None

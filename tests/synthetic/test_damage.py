@@ -77,7 +77,7 @@ def test_malformed_events(small: Planted, kind: str) -> None:
         assert len(json.loads(broken)["traceEvents"]) == len(small.events) + 1
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("valid", [True, False])
 def test_a_gzip_bomb_is_small_on_disk(tmp_path: Path, valid: bool) -> None:
     path = damage.gzip_bomb(tmp_path / "bomb.json.gz", 1 << 25, valid=valid)

@@ -38,7 +38,7 @@ class Variant:
 
 
 def variants() -> list[Any]:
-    """All variants of all faults; the first of each fault come first."""
+    """Of each fault its usual form, and those that differ from it in one respect; the usual ones come first."""
     rows = [
         (
             number,
@@ -55,7 +55,7 @@ def variants() -> list[Any]:
                 for share in fault.shares
                 for base in fault.bases
                 for stacks in fault.stacks
-                if stacks == fault.stacks[0] or base is fault.bases[0]
+                if (share != fault.shares[0]) + (base is not fault.bases[0]) + (stacks != fault.stacks[0]) < 2
             )
         )
     ]

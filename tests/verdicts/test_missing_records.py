@@ -325,6 +325,7 @@ def test_a_launch_that_never_ends_is_no_first_time_work(tmp_path: Path) -> None:
     assert "cold_start" not in {finding.id for section in report.sections for finding in section.findings}
 
 
+@pytest.mark.slow
 def test_sample_traces_are_complete() -> None:
     for path in ROOT.glob("sample_traces/*/trace*.json.gz"):
         assert completeness(tracekit.read(path)).sure, path

@@ -13,7 +13,7 @@ from tracekit.analyses.result import StatedTable
 from tracekit.analyses.xsp.runs import run_of
 from tracekit.analyses.xsp.views import tables_of
 
-BLOCKS, MODELS = 2, 20
+BLOCKS, MODELS = 2, 12
 
 
 def agrees(table: StatedTable, expected: list[dict[str, Any]]) -> None:

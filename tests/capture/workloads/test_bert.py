@@ -28,6 +28,7 @@ def original(sample: dict[str, torch.Tensor]) -> list[int]:
     return tokens[sample["attention_mask"].bool()].tolist()
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_one_transformers_computes() -> None:
     recipe = build(batch=4)
     batch = default_collate([recipe.dataset[index] for index in range(4)])

@@ -133,6 +133,7 @@ class Wrapper(nn.Module):
         return self.module(images)
 
 
+@pytest.mark.slow
 def test_the_average_looks_through_wrappers() -> None:
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
     inner = torch.compile(nn.Sequential(nn.Conv2d(1, 1, 1)), backend="eager")
