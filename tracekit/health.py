@@ -15,7 +15,7 @@ _TEXTS: Final = """
 error truncated_file: the file is truncated; everything before its end was read
 error malformed_event: events that could not be repaired were left out
 error oversized_event: an event is longer than 64 MB, which no real event is; reading stopped there
-error damaged_gzip: the gzip data are damaged or their checksum is wrong; what could be unpacked was read
+error damaged_gzip: the compressed data are damaged or their checksum is wrong; what could be unpacked was read
 warning dropped_records: the profiler says that it dropped records of device activities and calls
 warning stopped_early: the profiler says that it stopped early, because its buffers were full
 warning fewer_events: the export holds fewer events than nsys says that it collected

@@ -175,7 +175,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["frobnicate"], 2, "No such command"),
         (["report", "--frob", "x"], 2, "No such option"),
         (["report", "missing.json"], 3, "missing.json: no such file"),
-        (["report", str(ROOT)], 3, "directory"),
+        (["report", str(ROOT / "tests/data")], 3, "holds no trace"),
         (["report", str(SAMPLE), "-o", "x.docx"], 2, "no format has the suffix"),
         (["report", str(SAMPLE), "--only", "nope"], 2, "nope"),
         (["report", str(SAMPLE), "-f", "csv"], 2, "-o FOLDER"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
+import zstandard
 from paths import PUBLIC, PUBLIC_NSYS, SAMPLES
 
+import tracekit
+from tracekit.errors import UnreadableTraceError
+from tracekit.limits import Limits
 from tracekit.readers import FORMATS, KINETO, NSYS, format_named, format_of, installed_formats
 
 
@@ -72,3 +79,54 @@ def test_a_package_that_cannot_be_imported_is_named(entry_points: list[object], 
     entry_points.append(Point(ImportError("no such thing")))
     with pytest.warns(UserWarning, match=r"theirs cannot be imported \(no such thing\)"):
         assert format_of(tmp_path / "t.json") is KINETO
+
+
+CNN = next(path for path in SAMPLES if path.parent.name == "cnn_cpu")
+
+
+def zipped(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("inner", [gzip.decompress, bytes], ids=["json", "json.gz"])
+@pytest.mark.parametrize("outer", ["zst", "zip"])
+def test_packed_traces_are_read_as_they_are(outer: str, inner: type[bytes], tmp_path: Path) -> None:
+    data = inner(CNN.read_bytes())
+    path = tmp_path / f"t.{outer}"
+    if outer == "zst":
+        half = len(data) // 2  # two frames are one stream
+        path.write_bytes(zstandard.compress(data[:half]) + zstandard.compress(data[half:]))
+    else:
+        zipped(path, **{"__MACOSX/._t": b"?", "t": data})
+    trace = tracekit.read(path)
+    assert trace.host.equals(tracekit.read(CNN).host)
+    assert not trace.health.filter(pl.col("severity") == "error").height
+
+
+@pytest.mark.parametrize("outer", ["zst", "zip"])
+def test_a_packed_trace_that_is_damaged_keeps_what_was_whole(outer: str, tmp_path: Path) -> None:
+    data = gzip.decompress(CNN.read_bytes())
+    path = tmp_path / f"t.{outer}"
+    if outer == "zst":
+        path.write_bytes(zstandard.compress(data))
+    else:
+        zipped(path, t=data)
+    packed = path.read_bytes()
+    path.write_bytes(packed[: len(packed) // 2] + bytes(64) + packed[len(packed) // 2 + 64 :])
+    trace = tracekit.read(path)
+    assert 0 < trace.host.height < tracekit.read(CNN).host.height
+    assert "error" in trace.health["severity"].to_list()
+
+
+def test_archives_that_hold_no_one_trace(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTraceError, match="a zip archive of 2 files; unpack it first"):
+        tracekit.read(zipped(tmp_path / "two.zip", a=b"{}", b=b"{}"))
+    with pytest.raises(UnreadableTraceError, match="PNG"):
+        tracekit.read(zipped(tmp_path / "picture.zip", a=b"\x89PNG"))
+    bomb = tmp_path / "bomb.zst"
+    bomb.write_bytes(zstandard.compress(b"{" + b" " * 10_000_000))
+    with pytest.raises(UnreadableTraceError, match="times when decompressed"):
+        tracekit.read(bomb, limits=Limits(free_bytes=1 << 20))

@@ -121,16 +121,18 @@ def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFil
 
 
 def expanded(paths: Sequence[Path]) -> list[Path]:
-    """The same paths, with the folder of a capture replaced by its traces, one a rank.
+    """The same paths, with `-` as standard input, and a folder replaced by the traces in it: of a capture one a rank.
 
-    Raises UnreadableTraceError for a folder with a damaged manifest.
+    Raises UnreadableTraceError for a folder with a damaged manifest or without traces.
     """
     files: list[Path] = []
     for path in paths:
-        if _is_file(path / MANIFEST_FILE):
-            from tracekit.manifest import traces_in
+        if str(path) == "-":
+            files.append(Path("/dev/stdin"))
+        elif _is_folder(path):
+            from tracekit.readers.folder import traces_below
 
-            files += traces_in(path)
+            files += traces_below(path)
         else:
             files.append(path)
     return files
@@ -160,6 +162,13 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
             f"{match.unmatched:,}, the number of launches for {match.ambiguous:,})\n"
         )
     return match.trace, match.linked > 0
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_file(path: Path) -> bool:

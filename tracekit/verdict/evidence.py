@@ -32,7 +32,7 @@ _RESTS_ON_NAMES: Final = frozenset({"other_too_large"})
 
 _ENDS: Final = {
     "truncated_file": "The file is truncated",
-    "damaged_gzip": "The gzip data of the file are damaged",
+    "damaged_gzip": "The compressed data of the file are damaged",
     "oversized_event": "Reading stopped at an event of more than 64 MB",
 }
 

@@ -1,13 +1,16 @@
-"""Opening a trace file as a stream of plain bytes: plain or gzip, with bounded growth and one-line errors."""
+"""Opening a trace file as a stream of plain bytes: plain, gzip, zstd or a zip archive, with bounded growth and one-line errors."""
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, cast
+from typing import IO, Final, cast
+from zipfile import BadZipFile, ZipFile
 
+import zstandard
 from isal import igzip_lib, isal_zlib
 
 from tracekit.errors import UnreadableTraceError
@@ -18,11 +21,24 @@ __all__ = ["BLOCK_BYTES", "Source"]
 BLOCK_BYTES: Final = 8 << 20
 """How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the processor's cache."""
 
+_PIECE_BYTES: Final = 64 << 10
+"""So much of a packed file is unpacked at once, since of what holds damage nothing comes out."""
+
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_PACKED_ERRORS: Final = (
+    BadZipFile,
+    zstandard.ZstdError,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""A RuntimeError of zipfile is a member that needs a password."""
+
 _FOREIGN: Final = (
     (b"\x89PNG", "it is a PNG image"),
-    (b"PK\x03\x04", "it is a zip archive; unpack it first"),
-    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd; decompress it first (zstd -d)"),
     (b"\xfd7zXZ", "it is compressed with xz; decompress it first (xz -d)"),
     (b"SQLite format 3", "it is an SQLite database"),
     (b"%PDF", "it is a PDF document"),
@@ -36,8 +52,8 @@ _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
 class Source:
     """One input file, open from the beginning; iterate over `blocks()` once.
 
-    `size` is the size of the file in bytes, `plain_bytes` the number of bytes unpacked so far. `compressed` is true for gzip
-    data; `truncated` and `damaged` say how these data ended, once they have ended.
+    `size` is the size of the file in bytes, `plain_bytes` the number of bytes unpacked so far. `compressed` is true for
+    compressed data; `truncated` and `damaged` say how these data ended, once they have ended.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
@@ -45,15 +61,15 @@ class Source:
         self.path = Path(path)
         self.limits = limits or Limits()
         self.plain_bytes = 0
-        self.truncated = self.damaged = False
+        self.truncated = self.damaged = self._packed = False
         try:
             if self.path.is_dir():
                 raise UnreadableTraceError(
                     "it is a directory", path=self.path, remedy="give one trace file, or several"
                 )
-            self._file = self.path.open("rb")
+            self._file = self._outer = self.path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size
-            magic = self._file.peek(16)[:16]  # a pipe can be read only once
+            magic = self._unpack(self._file.peek(16)[:16])  # a pipe can be read only once
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=self.path, remedy="check the path") from error
         except PermissionError as error:
@@ -62,7 +78,8 @@ class Source:
             ) from error
         except (OSError, ValueError) as error:
             raise UnreadableTraceError(f"it cannot be opened ({error})", path=self.path) from error
-        self.compressed = magic.startswith(_GZIP_MAGIC)
+        self._gzipped = magic.startswith(_GZIP_MAGIC)
+        self.compressed = self._gzipped or self._packed
         try:
             self._refuse_foreign(magic)
         except UnreadableTraceError:
@@ -72,10 +89,40 @@ class Source:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        self._outer.close()
+
+    def _unpack(self, magic: bytes) -> bytes:
+        """Put what the file contains in its place if it is packed, and return the first bytes of that."""
+        self._packed = magic.startswith((_ZSTD_MAGIC, _ZIP_MAGIC))
+        if not self._packed:
+            return magic
+        packed = self._outer
+        try:
+            if magic.startswith(_ZSTD_MAGIC):
+                plain: object = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+            else:
+                plain = self._only_member(ZipFile(packed))
+            self._file = io.BufferedReader(cast("io.RawIOBase", plain))
+            return self._file.peek(16)[:16]
+        except _PACKED_ERRORS as error:
+            packed.close()
+            fault = f"the archive is damaged or cut short ({error})"
+            raise UnreadableTraceError(fault, path=self.path, remedy="copy it again, or unpack it") from error
+
+    def _only_member(self, archive: ZipFile) -> IO[bytes]:
+        members = [
+            one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")
+        ]
+        if len(members) != 1:
+            self._outer.close()
+            fault = f"it is a zip archive of {len(members)} files"
+            raise UnreadableTraceError(fault, path=self.path, remedy="unpack it first")
+        return archive.open(members[0])
 
     def _refuse_foreign(self, magic: bytes) -> None:
         if not magic:
-            raise UnreadableTraceError("the file is empty", path=self.path, remedy="capture it again")
+            fault = "the archive holds no data" if self._packed else "the file is empty"
+            raise UnreadableTraceError(fault, path=self.path, remedy="copy or capture it again")
         for signature, fault in _FOREIGN:
             if magic.startswith(signature):
                 raise UnreadableTraceError(fault, path=self.path, remedy=_REMEDY)
@@ -87,11 +134,15 @@ class Source:
         """
         crumbs: list[bytes] = []
         size = 0
-        for block in self._inflate() if self.compressed else self._read(BLOCK_BYTES):
+        for block in (
+            self._inflate() if self._gzipped else self._read(_PIECE_BYTES if self._packed else BLOCK_BYTES)
+        ):
             crumbs.append(block)
             size += len(block)
-            if not self.compressed:
+            if not self._gzipped:
                 self.plain_bytes += len(block)
+            if self._packed:
+                self._guard(self.size)
             if size >= BLOCK_BYTES // 4:
                 yield b"".join(crumbs) if len(crumbs) > 1 else block
                 crumbs, size = [], 0
@@ -104,6 +155,12 @@ class Source:
                 block = self._file.read(size)
             except OSError as error:
                 raise UnreadableTraceError(f"reading failed ({error})", path=self.path) from error
+            except _PACKED_ERRORS as error:
+                self.damaged = True
+                if self.plain_bytes == 0:
+                    fault = f"the compressed data are damaged ({error})"
+                    raise UnreadableTraceError(fault, path=self.path, remedy="copy it again") from error
+                return
             if not block:
                 return
             yield block

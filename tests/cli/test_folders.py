@@ -1,0 +1,67 @@
+"""Commands take a folder of traces, and standard input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import ok, run
+from paths import ROOT
+from synthetic import generate, write
+from synthetic.nsys_export import write_parquetdir, write_sqlite
+from synthetic.nsys_odd import small
+
+CNN = ROOT / "sample_traces/cnn_cpu"
+
+
+def paths_of(out: str) -> list[str]:
+    document = json.loads(out)
+    return [report["trace"]["path"] for report in document.get("reports", [document])]
+
+
+def test_every_trace_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(CNN, runs / "b_capture")
+    (runs / "a_board").mkdir()
+    write(generate(seed=1, steps=1), runs / "a_board" / "host_12.1700000000.pt.trace.json.gz")
+    write(generate(seed=2, steps=1), runs / "a_board" / "host_12.1700000001.pt.trace.json.gz")
+    write_sqlite(small(), runs / "c.sqlite")
+    (runs / "c.nsys-rep").write_bytes(b"?")  # its export lies beside it
+    write_parquetdir(small(), runs / "d_export")
+    (runs / "settings.json").write_text('{"batch": 8}')
+    (runs / "broken.json.gz").write_bytes(b"\x1f\x8b")
+    (runs / ".hidden").mkdir()
+    shutil.copy(CNN / "trace.json.gz", runs / ".hidden")
+    (runs / "self").symlink_to(runs)
+    assert paths_of(ok(capsys, "report", runs, "-f", "json")) == [
+        "c.sqlite",
+        "host_12.1700000000.pt.trace.json.gz",
+        "host_12.1700000001.pt.trace.json.gz",
+        "trace.json.gz",
+        "d_export",
+    ]
+
+
+def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.json").write_text("{}")
+    code, out, err = run(capsys, "report", tmp_path)
+    assert (code, out) == (3, "")
+    assert err == (
+        f"tracekit: error: {tmp_path}: the folder holds no trace; "
+        "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some\n"
+    )
+
+
+def test_standard_input_is_a_trace() -> None:
+    with (CNN / "trace.json.gz").open("rb") as file:
+        whole = subprocess.run(
+            [sys.executable, "-m", "tracekit", "report", "-", "-f", "json"],
+            stdin=file,
+            capture_output=True,
+            check=True,
+        )
+    assert json.loads(whole.stdout)["trace"]["event_count"] == 8163

@@ -1,0 +1,59 @@
+"""The healthy inputs that the campaign mutates: small, of every format, with what each can hold. Run once, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import planted_ncu
+from paths import ROOT
+from synthetic import Shape, dump, generate, layered
+from synthetic.nsys_export import write_parquetdir, write_sqlite
+from synthetic.nsys_odd import small
+from synthetic.nsys_schema import OLDEST
+
+MEMORY: list[dict[str, Any]] = [
+    {
+        "ph": "i",
+        "s": "t",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1_000 + 3 * number,
+        "args": {
+            "Total Reserved": 1 << 20,
+            "Total Allocated": 512 * number,
+            "Bytes": 512 if number % 3 else -512,
+            "Addr": 4096 * number,
+            "Device Id": 0,
+            "Device Type": 1,
+        },
+    }
+    for number in range(12)
+]
+
+
+def make(folder: Path) -> None:
+    """One file or folder for each base."""
+    folder.mkdir(parents=True)
+    planted = generate(seed=5, steps=3, layers=2, devices=2)
+    (folder / "planted.json").write_bytes(dump(planted, "kineto"))
+    (folder / "compact.json").write_bytes(dump(generate(seed=6, steps=2, layers=1), "compact"))
+    tree = json.loads(dump(layered(3, Shape(checkpoint="reentrant", reduction=True)).planted, "kineto"))
+    tree["traceEvents"] += MEMORY
+    (folder / "layers.json").write_text(json.dumps(tree))
+    launches = [planted_ncu.Launch(name, planted_ncu.counted(1000, 64, 64, 50.0)) for name in ("a", "b", "a")]
+    (folder / "metrics.csv").write_text(planted_ncu.raw(launches))
+    program = small(launches=12)
+    write_sqlite(program, folder / "new.sqlite")
+    write_sqlite(program, folder / "old.sqlite", OLDEST)
+    write_parquetdir(program, folder / "parquet")
+    shutil.copytree(ROOT / "sample_traces/cnn_cpu", folder / "capture")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))

@@ -1,0 +1,267 @@
+"""Mutates healthy inputs, asks every command about each, and holds the answers against laws.
+
+    python tests/fuzz/campaign.py --cases 2000 [--first 0] [--jobs 2] [--only scale] [--keep FOLDER]
+
+A case is its seed: `--first 1234 --cases 1` repeats one. Each runs in a process of its own. Exit code 1 if a law was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).resolve().parent
+SECONDS: Final = 60
+"""CPU time of one case, after which it counts as endless."""
+MEBIBYTES: Final = 1_500
+"""Memory of one case, above which it counts as too much."""
+
+
+@dataclass
+class Tally:
+    """Of one kind of mutation."""
+
+    cases: int = 0
+    readable: int = 0
+    faults: int = 0
+    seconds: float = 0.0
+    mebibytes: int = 0
+
+
+@dataclass
+class Table:
+    kinds: dict[str, Tally] = field(default_factory=dict)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        tally = self.kinds.setdefault(row["kind"], Tally())
+        tally.cases += 1
+        tally.readable += row["readable"]
+        tally.faults += bool(row["faults"])
+        tally.seconds = max(tally.seconds, row["seconds"])
+        tally.mebibytes = max(tally.mebibytes, row["mebibytes"])
+        self.faults += [(row["seed"], row["kind"], fault) for fault in row["faults"]]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'mutation':<18}{'cases':>8}{'readable':>10}{'faulty':>8}{'slowest s':>11}{'most MiB':>10}"
+        ]
+        for kind, t in sorted(self.kinds.items()):
+            lines.append(
+                f"{kind:<18}{t.cases:>8}{t.readable:>10}{t.faults:>8}{t.seconds:>11.1f}{t.mebibytes:>10}"
+            )
+        lines += [f"seed {seed} ({kind}): {fault}" for seed, kind, fault in self.faults[:200]]
+        return "\n".join(lines)
+
+
+# -- one case, in a process that a worker forks -------------------------------------------------------
+
+
+def questions(rng: random.Random, path: str, flags: tuple[str, ...], folder: Path) -> list[tuple[str, ...]]:
+    """The commands that are asked: those whose answers must agree, and one more."""
+    page = str(folder / "page.html")
+    more = [
+        ("report", path, "-o", page, *flags),
+        ("report", path, *flags),
+        ("report", path, "-f", "md"),
+        ("report", path, "--window", "trace", "-f", "json"),
+        ("report", path, "--max-events", "200", "-f", "json"),
+        ("doctor", path),
+        ("info", path),
+        ("nsys-stats", path, "-f", "csv"),
+        ("layers", path),
+        ("kernels", path, "-f", "csv"),
+        ("export", path, "-o", str(folder / "frames")),
+        ("export", path, "--to", "chrome", "-o", str(folder / "out.json")),
+        ("scrub", path, "-o", str(folder / "scrubbed.sqlite")),
+    ]
+    asked = [("report", path, "-f", "json", *flags)]
+    if rng.random() < 0.4:
+        asked += [("info", path, "-f", "json"), ("doctor", path, "-f", "json")]
+    asked.append(rng.choice(more))
+    if rng.random() < 0.2:
+        asked.append(asked[0])
+    return asked
+
+
+def run_case(seed: int, only: str, bases: Path, folder: Path) -> dict[str, Any]:
+    """The row of one case; what it wrote stays in the folder."""
+    from laws import Answer, broken_laws, disagreements
+    from mutators import MUTATORS
+
+    rng = random.Random(seed)
+    kind = only or rng.choice(sorted(MUTATORS))
+    os.environ["TRACEKIT_CACHE_DIR"] = str(folder / "cache")
+    (folder / "in").mkdir()
+    case = MUTATORS[kind](rng, bases, folder / "in")
+    begin = time.process_time()
+    answers: list[Answer] = []
+    for words in questions(rng, str(case.path), case.flags, folder):
+        code, out, err = _asked(list(words), folder)
+        answers.append(Answer(words, code, out, err, [*folder.glob("page.html")]))
+    faults = [f"{' '.join(one.words[:1])}: {fault}" for one in answers for fault in broken_laws(one)]
+    if not case.flags:
+        faults += disagreements([one for one in answers if one.words[2:] == ("-f", "json")])
+    first, last = answers[0], answers[-1]
+    if len(answers) > 1 and first.words == last.words and (first.code, first.out) != (last.code, last.out):
+        faults.append("the answer from the cache is another one")
+    return {
+        "seed": seed,
+        "kind": kind,
+        "readable": first.code not in (2, 3),
+        "faults": list(dict.fromkeys(faults)),
+        "seconds": time.process_time() - begin,
+    }
+
+
+def _asked(words: list[str], folder: Path) -> tuple[int, bytes, bytes]:
+    """The program's exit code, stdout and stderr, as if it ran alone."""
+    from tracekit.cli.main import main
+
+    out, err = (open(folder / name, "w+b") for name in ("out", "err"))  # noqa: SIM115
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
+    try:
+        main(words)
+        code = 0
+    except SystemExit as left:
+        code = int(left.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code, (folder / "out").read_bytes(), (folder / "err").read_bytes()
+
+
+# -- many cases ---------------------------------------------------------------------------------------
+
+
+def work(seeds: range, only: str, bases: Path, scratch: Path, keep: Path | None) -> None:
+    """Run the cases of these seeds, each in a fork, and print a row of JSON for each.
+
+    Polars starts its threads at the first frame that it computes, so this process must compute none.
+    """
+    import laws  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+
+    import tracekit.cli.commands
+    import tracekit.report.build  # noqa: F401
+
+    for seed in seeds:
+        folder = scratch / str(seed)
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
+            signal.alarm(3 * SECONDS)
+            code = 1
+            try:
+                (folder / "row.json").write_text(json.dumps(run_case(seed, only, bases, folder)))
+                code = 0
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the process must end here
+                (folder / "error").write_text(f"{type(error).__name__}: {error}")
+            os._exit(code)
+        _, status, usage = os.wait4(child, 0)
+        row: dict[str, Any] = {
+            "seed": seed,
+            "kind": only or "?",
+            "readable": False,
+            "seconds": usage.ru_utime,
+        }
+        if os.WIFSIGNALED(status):
+            row["faults"] = [f"ended by {signal.Signals(os.WTERMSIG(status)).name}"]
+        elif status:
+            row["faults"] = [f"the campaign itself: {(folder / 'error').read_text()}"]
+        else:
+            row = json.loads((folder / "row.json").read_text())
+        row["mebibytes"] = usage.ru_maxrss >> 10
+        if row["mebibytes"] > MEBIBYTES:
+            row["faults"].append(f"{row['mebibytes']} MiB of memory")
+        print(json.dumps(row), flush=True)
+        if keep is not None and row["faults"]:
+            shutil.copytree(folder, keep / str(seed), symlinks=True, dirs_exist_ok=True, ignore=_no_pipes)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_pipes(folder: str, names: list[str]) -> list[str]:
+    return [
+        name for name in names if not (Path(folder) / name).is_file() and not (Path(folder) / name).is_dir()
+    ]
+
+
+def campaign(cases: int, *, first: int = 0, jobs: int = 2, only: str = "", keep: Path | None = None) -> Table:
+    """Run that many cases in that many processes."""
+    table = Table()
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        here = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), *sys.path]),
+            "POLARS_MAX_THREADS": "1",
+        }
+        subprocess.run([sys.executable, HERE / "bases.py", scratch / "bases"], check=True, env=here)
+
+        def part(job: int) -> None:
+            words = [sys.executable, HERE / "campaign.py", "--work", scratch, "--first", first + job]
+            words += [
+                "--cases",
+                len(range(first + job, first + cases, jobs)),
+                "--jobs",
+                jobs,
+                "--only",
+                only,
+                *(("--keep", keep) if keep else ()),
+            ]
+            with subprocess.Popen(
+                [str(word) for word in words], stdout=subprocess.PIPE, env=here, text=True
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    table.add(json.loads(line))
+            if process.returncode:
+                table.faults.append((first + job, "?", f"the worker ended with {process.returncode}"))
+
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(part, range(jobs)))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=2_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="one kind of mutation")
+    parser.add_argument("--keep", type=Path, help="keep the inputs that broke a law here")
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work is not None:
+        seeds = range(given.first, given.first + given.cases * given.jobs, given.jobs)
+        work(seeds, given.only, given.work / "bases", given.work, given.keep)
+        return
+    begin = time.monotonic()
+    table = campaign(given.cases, first=given.first, jobs=given.jobs, only=given.only, keep=given.keep)
+    print(table)
+    print(
+        f"{sum(t.cases for t in table.kinds.values())} cases in {time.monotonic() - begin:.0f} s; broken: {Counter(k for _, k, _ in table.faults)}"
+    )
+    sys.exit(1 if table.faults else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The traces in a folder: of a capture those of its manifest, of another one the files in it and below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from tracekit.errors import UnreadableTraceError
+from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.manifest import traces_in
+from tracekit.readers import KINETO, format_of
+from tracekit.readers.kineto.source import Source
+
+__all__ = ["traces_below"]
+
+_CHROME: Final = (".json", ".json.gz", ".json.zst")
+_SNIFFED_BYTES: Final = 256 << 10
+_DEEPEST: Final = 5
+_MOST_FILES: Final = 20_000
+
+
+def traces_below(folder: Path) -> list[Path]:
+    """The traces in the folder and in folders below it, in order of their names; an export in the form of a folder is one.
+
+    Links to folders and hidden folders are left out. Raises UnreadableTraceError when there is none, when there are more
+    files than a folder of traces has, and for a damaged manifest.
+    """
+    found = list(_found(folder))
+    names = set(found)
+    # A report of Nsight Systems whose export lies beside it needs no second one.
+    traces = [
+        path for path in found if path.suffix != ".nsys-rep" or path.with_suffix(".sqlite") not in names
+    ]
+    if not traces:
+        remedy = "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some"
+        raise UnreadableTraceError("the folder holds no trace", path=folder, remedy=remedy)
+    return traces
+
+
+def _found(folder: Path) -> Iterator[Path]:
+    seen = 0
+    for name, folders, files in os.walk(folder):
+        here = Path(name)
+        if MANIFEST_FILE in files:
+            folders.clear()
+            yield from traces_in(here)
+            continue
+        if format_of(here) is not KINETO:
+            folders.clear()
+            yield here
+            continue
+        deep = len(here.relative_to(folder).parts) >= _DEEPEST
+        folders[:] = [] if deep else sorted(each for each in folders if not each.startswith("."))
+        seen += len(files)
+        if seen > _MOST_FILES:
+            fault = f"the folder holds more than {_MOST_FILES:,} files"
+            raise UnreadableTraceError(fault, path=folder, remedy="name the traces, or a folder below it")
+        yield from (here / each for each in sorted(files) if _is_trace(here / each))
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a file is a trace by its name, and if it is JSON, by its first events."""
+    if not path.is_file():
+        return False
+    if not path.name.lower().endswith(_CHROME):
+        return path.suffix.lower() in (".sqlite", ".nsys-rep", ".qdrep")
+    try:
+        with closing(Source(path)) as source:
+            head = next(source.blocks(), b"")[:_SNIFFED_BYTES]
+    except UnreadableTraceError:
+        return False  # the folder may hold other things than traces
+    return b'"traceEvents"' in head or b'"ph"' in head
