@@ -32,12 +32,16 @@ info invalid_utf8: bytes that are not UTF-8 were replaced by �
 info bare_value: there are NaN, Infinity or N/A, which JSON does not allow; they were read as missing values
 info odd_arguments: arguments of an unexpected type were read one by one
 warning event_without_time: events without a readable start time were left out
+warning absurd_time: events are 19.5 hours or more away from the others, or longer; they were left out
+warning absurd_amount: numbers of bytes or elements are larger than any machine has; they were left out
+warning no_allocator: events of an allocator name no device; they were left out
 warning missing_duration: complete events without a duration count as 0 ns
 warning negative_duration: negative durations were set to 0 ns
 warning absurd_duration: device activities are longer than 1 s, as after a known overflow in ROCm's profiler; they were kept
 warning activity_without_stream: device activities without a device or stream were assigned to 0
 info overlap_on_stream: activities on one stream overlap, as programmatic launches can; they were kept, and unions are still exact
 info overlapping_spans: host spans on one thread overlap partly; neither is the parent of the other
+info unmatched_flow: arrows between events lack one end, or have several; they were left out
 info unlinked_activity: device activities have no recorded launch call; they count as device time
 warning ambiguous_correlation: several processes use the same correlation id; operator and time decided which launch belongs to an activity
 warning activity_before_launch: the clocks of host and device disagree: activities start before their launch

@@ -12,9 +12,10 @@ import polars as pl
 
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform
+from tracekit.readers.common.gate import leave_out_absurd
 from tracekit.readers.common.missing import count_missing
 from tracekit.spans import kept_nesting
-from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, Schema, empty
+from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, MEMORY_SCHEMA, Schema, empty
 
 __all__ = ["TraceFrames", "captured_kinds", "rank_in_name", "rank_of", "side_frame", "trace_frames"]
 
@@ -41,6 +42,7 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     The origin is the earliest start of an event of the process itself. `raw` is emptied. The caller should hold no reference
     to a frame, so that each is freed when the next one is made.
     """
+    leave_out_absurd(raw, health)
     timed = ("host", "device", "syncs", "memory", "counters", "collectives", "ranges")
     starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
     origin = min((start for start in starts if isinstance(start, int)), default=0)
@@ -49,7 +51,7 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     _count_partial_overlaps(assembled.host, health)
     others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
-        others[name] = side_frame(raw.pop(name), FRAMES[name], origin)
+        others[name] = side_frame(raw.pop(name), FRAMES[name], origin, health)
     count_missing(assembled.host, assembled.device, others.get("counters"), health)
     return TraceFrames(assembled.host, assembled.device, others, origin)
 
@@ -59,10 +61,16 @@ def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.Da
     return empty(FRAMES[name]) if frame is None else _shifted(conform(frame, FRAMES[name]), origin)
 
 
-def side_frame(frame: pl.DataFrame | None, schema: Schema, origin: int) -> pl.DataFrame | None:
+def side_frame(
+    frame: pl.DataFrame | None, schema: Schema, origin: int, health: HealthLog
+) -> pl.DataFrame | None:
     """A frame other than host and device, with its schema and sorted by time; None if there is none."""
     if frame is None:
         return None
+    health.count("event_without_time", frame["start"].null_count(), "event without duration")
+    if schema is MEMORY_SCHEMA:
+        health.count("no_allocator", frame["device_id"].null_count())
+        frame = frame.filter(pl.col("device_id").is_not_null())
     rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
     return rows.sort("start", maintain_order=True)
 

@@ -83,6 +83,7 @@ def _build(
     rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
     rows["host"] = _host_kinds(raw.frame("host"))
     frames = trace_frames(rows, health)
+    flows = _flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin, health)
     rank = rank_of(source.path, _rank(stream.header), health)
     meta = _meta(source, stream.header, raw.event_count, frames)
     since = None if excerpt is None else excerpt.since(frames.origin)
@@ -92,7 +93,7 @@ def _build(
         device=frames.device,
         threads=_threads(raw),
         health=health.frame(),
-        flows=_flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin),
+        flows=flows,
         **frames.others,  # type: ignore[arg-type]  # one of the fields is not a frame
     )
 
@@ -131,12 +132,16 @@ def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:
     )
 
 
-def _flows(starts: pl.DataFrame | None, ends: pl.DataFrame | None, origin: int) -> pl.DataFrame | None:
+def _flows(
+    starts: pl.DataFrame | None, ends: pl.DataFrame | None, origin: int, health: HealthLog
+) -> pl.DataFrame | None:
     if starts is None or ends is None:
+        health.count("unmatched_flow", sum(side.height for side in (starts, ends) if side is not None))
         return None
     joined = starts.unique("flow_id", keep="first").join(
         ends.unique("flow_id", keep="first"), on="flow_id", how="inner", suffix="_end"
     )
+    health.count("unmatched_flow", starts.height + ends.height - 2 * joined.height)
     return conform(
         joined.select(
             "flow_id",
