@@ -133,7 +133,7 @@ def _asked(words: list[str], folder: Path) -> tuple[int, bytes, bytes]:
     """The program's exit code, stdout and stderr, as if it ran alone."""
     from tracekit.cli.main import main
 
-    out, err = (open(folder / name, "w+b") for name in ("out", "err"))  # noqa: SIM115
+    out, err = ((folder / name).open("w+b") for name in ("out", "err"))
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
