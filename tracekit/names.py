@@ -330,7 +330,7 @@ HOME_FOLDER: Final = r"(?:/home|/Users|[A-Za-z]:[/\\]+(?i:users))[/\\]+[^/\\\s\"
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
-_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z]))")
+_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z])|× )|(?<=\d ×) | (?=· )")
 _UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(HOME_FOLDER)
 
@@ -356,7 +356,7 @@ def clean(text: str) -> str:
 
 
 def unbroken(text: str) -> str:
-    r"""The text with a no-break space between each figure and its unit, so that no line ends there.
+    r"""The text with a no-break space between each figure and its unit or what it counts, and before each `·`.
 
     >>> unbroken("busy 5.7 % of 300 ms")
     'busy 5.7\xa0% of 300\xa0ms'

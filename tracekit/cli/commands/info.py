@@ -125,7 +125,10 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
     def listed(counts: dict[str, int]) -> str:
         return ", ".join(f"{format_count(n)} {kind}" for kind, n in counts.items()) or "none"
 
-    devices = ", ".join(f"{d['device_id']}: {d['name'] or 'unnamed'}" for d in facts["devices"]) or "none"
+    devices = (
+        ", ".join(f"{d['device_id']}: {d['name'] or 'name not in the file'}" for d in facts["devices"])
+        or "none"
+    )
     rank = "unknown" if facts["rank"] is None else str(facts["rank"])
     if facts["world_size"]:
         rank += f" of {facts['world_size']}"
@@ -199,7 +202,9 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
             else {}
         ),
         "length": format_ns(table.frame["last"].max()),  # type: ignore[arg-type]
-        "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
+        "devices": ", ".join(
+            f"{number}: {name or 'name not in the file'}" for number, name in sorted(names.items())
+        ),
         "captured": ", ".join(captured) + some or "nothing",
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]

@@ -29,7 +29,9 @@ from tracekit.report.format import (
     format_scalars,
     format_source,
     format_value,
+    format_window,
     is_silent,
+    legend,
     missing,
     shown_columns,
 )
@@ -116,6 +118,7 @@ def render(report: Report, trace: Trace) -> str:
     return page.render(
         report=report,
         source=format_source(report.trace),
+        window=format_window(report.window),
         sections=[_view(section, charts[section.name]) for section in report.sections],
         facts=_facts(report),
         style=Markup(style),  # noqa: S704 - our own file
@@ -192,6 +195,7 @@ def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
         "charts": charts,
         "grids": grids,
         "trees": [_branches(table) for table in listed if table.tree is not None],
+        "legend": legend(costliest(table, MAX_ROWS) for table in listed),
         "series": [table for table in section.tables if table.series and table.frame.height],
         "scalars": format_scalars(section),
         "empty": is_silent(section),
@@ -300,7 +304,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("captured", ", ".join(trace.captured)),
     ]
     for device in trace.devices:
-        words = [device.name or "unnamed"]
+        words = [device.name or "name not in the file"]
         if device.compute_capability:
             words.append(f"compute capability {'.'.join(map(str, device.compute_capability))}")
         if device.sm_count:
