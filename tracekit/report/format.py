@@ -165,7 +165,7 @@ def format_device(trace: TraceInfo) -> str:
         words.append(
             (name if count == 1 else f"{count} × {name}")
             if name
-            else f"{count_of(count, 'device')} whose name{'s'[: count - 1]} the file does not record"
+            else f"{count_of(count, 'device')} that the file does not name"
         )
     return ", ".join(words)
 
