@@ -111,7 +111,7 @@ PARTS_OF_STEP: Final = {
 NO_LAYERS: Final = {
     "<root>": "the model itself",
     **PARTS_OF_STEP,
-    DATA_LAYER: "the loading and copying of data",
+    DATA_LAYER: "loading and copying of data",
     "<metrics>": "the metrics",
     COMMUNICATION_LAYER: "communication outside the layers",
     SET_UP_LAYER: "copies of the set-up",

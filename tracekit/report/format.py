@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import unit_of
-from tracekit.facts.stack_names import NO_LAYERS
+from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
@@ -188,13 +188,19 @@ def legend(tables: Iterable[pl.DataFrame]) -> str:
     """What the names in these tables stand for that are no layers, in one sentence; empty if there is none.
 
     >>> legend([pl.DataFrame({"layer": ["conv1", "<loss>", "<data>"]})])
-    '<loss> stands for the loss, <data> for the loading and copying of data.'
+    'Names in <…> stand for work outside the layers, <data> for loading and copying of data.'
     """
     names = {name for table in tables for column in _OF_LAYERS & {*table.columns} for name in table[column]}
-    parts = [f"{name} for {what}" for name, what in NO_LAYERS.items() if name in names]
+    parts = [f"{name} for {what}" for name, what in _TOLD.items() if name in names]
+    if names & {*NO_LAYERS} - {"unattributed", "<root>"}:
+        return ", ".join(["Names in <…> stand for work outside the layers", *parts]) + "."
     return f"{', '.join(parts)}.".replace(" for ", " stands for ", 1) if parts else ""
 
 
+_TOLD: Final = {
+    name: what for name, what in NO_LAYERS.items() if name not in PARTS_OF_STEP and name[1:-1] not in what
+}
+"""The names that do not say themselves what they stand for."""
 _OF_LAYERS: Final = {"layer", "name", "path", "pattern", "type"}
 
 
