@@ -229,12 +229,13 @@ def _short_line(line: str, width: int) -> str:
 
 _CATEGORIES: Final = {
     "gemm": "matrix multiplication",
-    "copy": "copy, cast, layout",
+    "copy": "copies and casts",
     "sort": "sorting",
     "fused": "fused kernels",
     "random": "random numbers",
     "rnn": "recurrent layers",
-    "embedding": "embedding, gather",
+    "elementwise": "elementwise work",
+    "embedding": "embedding and gather",
 }
 
 

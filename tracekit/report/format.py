@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import unit_of
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
@@ -59,12 +60,16 @@ def format_value(value: Any, column: Column) -> str:
 
     >>> format_value("gemm", Column("category", "category", "text"))
     'matrix multiplication'
+    >>> format_value("launch_api", Column("cause", "cause", "text"))
+    'launch calls'
     >>> format_value("[[4, 32], [], []]", Column("shapes", "shapes", "text"))
     '[[4, 32]]'
     """
     if isinstance(value, str):
         if column.name in _NAMED:
             return category_name(value)
+        if column.name == "cause":
+            return cause_name(value)
         if column.name == "shapes":
             return _SCALARS.sub("]", value)
     return format_cell(value, column.unit)
@@ -198,7 +203,9 @@ def legend(tables: Iterable[pl.DataFrame]) -> str:
 
 
 _TOLD: Final = {
-    name: what for name, what in NO_LAYERS.items() if name not in PARTS_OF_STEP and name[1:-1] not in what
+    name: what
+    for name, what in NO_LAYERS.items()
+    if name not in PARTS_OF_STEP and name[1:-1] not in what.split()[:2]
 }
 """The names that do not say themselves what they stand for."""
 _OF_LAYERS: Final = {"layer", "name", "path", "pattern", "type"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -165,6 +166,7 @@ def _environment() -> Environment:
         kind=kind_class,
         bound=bound_name,
         unbroken=unbroken,
+        parts=lambda text: Markup("<wbr>").join(re.split(r"(?<=[./])", text)),
     )
     environment.globals["right_aligned"] = RIGHT_ALIGNED
     return environment
