@@ -331,7 +331,9 @@ HOME_FOLDER: Final = r"(?:/home|/Users|[A-Za-z]:[/\\]+(?i:users))[/\\]+[^/\\\s\"
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
-_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z])|× )|(?<=\d ×) | (?=· )")
+_QUANTITY: Final = re.compile(
+    r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGTP]?FLOP)(?![A-Za-z])|× )|(?<=\d ×) | (?=· )"
+)
 _UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(HOME_FOLDER)
 
