@@ -70,7 +70,7 @@ class Arithmetic:
     def sentence(self) -> str:
         """The figures in one sentence."""
         figures = self.figures
-        flag = f" ({self.flag})" if self.flag else ""
+        flag = f"; {self.flag} records them" if self.flag else ""
         return f"The run did {figures}." if figures else f"FLOPs were not captured{flag}."
 
     @property

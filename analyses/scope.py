@@ -331,9 +331,10 @@ def _label(
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
         return f"{what}, first to last activity"
     told = "" if inferred is None else f" ({inferred})"
+    first, last = (f'"{name}"' if " to " in name else name for name in steps["name"].gather([0, -1]))
     if steps.height == 1:
-        return f"{steps['name'][0]}{told}"
-    return f"{format_count(steps.height)} steps, {steps['name'][0]} to {steps['name'][-1]}{told}"
+        return f"{first}{told}"
+    return f"{format_count(steps.height)} steps, {first} to {last}{told}"
 
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:

@@ -26,21 +26,31 @@ def shorten_name(name: str, width: int) -> str:
     """A name in at most `width` characters, with its most telling parts kept.
 
     Of a C++ signature go, one after the other, the parameters, the namespaces and calls of lambdas, and the template
-    arguments from the innermost outwards, but for the one that tells what the kernel computes. What is still too long loses its middle.
+    arguments from the innermost outwards, but for the one that tells what the kernel computes. What is still too long loses words
+    of its middle; a line of Python code loses its path first.
 
     >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 50)
     'vectorized_elementwise_kernel<4, Add<float>>'
     >>> shorten_name("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int)", 36)
     'vectorized_elementwise_kernel<Add>'
     >>> shorten_name("void par_ranged2d_kernel<advec_cell(int)::{lambda(int, int)#1}>(Range2d)", 24)
-    'par_ra…ernel<advec_cell>'
+    'par_…kernel<advec_cell>'
+    >>> shorten_name("[param|pytorch.model|warmup|forward]", 24)
+    '[param|…warmup|forward]'
+    >>> shorten_name("transformers/models/owlv2/modeling_owlv2.py(40): forward", 30)
+    'modeling_owlv2.py(40): forward'
     >>> shorten_name("abcdefghijklmnop", 9)
     'abcd…mnop'
     """
     if len(name) <= width:
         return name
-    if "<" not in name and "(" not in name:
-        return _without_middle(name, width)
+    if _PYTHON_LINE.search(name):
+        return _short_line(name, width)
+    signature = ("<" in name or "(" in name) and not _IN_BRACKETS.fullmatch(name)
+    return _short_signature(name, width) if signature else _without_middle(name, width)
+
+
+def _short_signature(name: str, width: int) -> str:
     for short in _shorter_signatures(name):
         if len(short) <= width:
             return short
@@ -58,7 +68,7 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
     """The short form of each name. Those that would read alike show where they differ, as far as the width has room.
 
     >>> list(shorten_names(["Cijk_Ailk_BBS_MT64x16x32_MI16", "Cijk_Ailk_BBS_MT128x16x32_MI16"], 22).values())
-    ['Cijk_…_MI16…MT64x16x32', 'Cijk_…MI16…MT128x16x32']
+    ['Cijk_…MT64x16x32_MI16', 'Cijk_…MT128x16x32_MI16']
     """
     short = {name: shorten_name(name, width) for name in names}
     alike: dict[str, list[str]] = {}
@@ -91,6 +101,9 @@ def _differences(names: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 _WORD: Final = re.compile(r"[^\W_]+")
+_IN_BRACKETS: Final = re.compile(r"<[^<>]*>")
+"""What stands for work in no layer."""
+_PYTHON_LINE: Final = re.compile(r"\.py\(\d+\): ")
 _LEAST_OUTER: Final = 8
 """What must be seen of a template's own name beside its telling argument."""
 
@@ -113,6 +126,9 @@ _TELLS_NOTHING: Final = re.compile(
 
 
 def _shorter_signatures(name: str) -> Iterator[str]:
+    if name.startswith("Memcpy "):
+        yield from (name.replace(" -> ", "→"), name.replace(" -> Device", "").replace("Device -> ", ""))
+        name = name.partition(" (")[0]
     short = _without_parameters(_RETURN_TYPE.sub("", _UNNAMED.sub("", name)))
     yield short
     if "<" in short:
@@ -167,11 +183,44 @@ def _elide(name: str, depth: int) -> str:
 
 
 def _without_middle(text: str, width: int) -> str:
+    """The first and last words with an ellipsis between them; letters instead where words are too long."""
     if width <= 1:
         return "…"[:width]
-    head = width // 2
-    tail = width - 1 - head
+    room, least = width - 1, (width - 1) // _LEAST_PART
+    starts = [match.end() for match in _WORD_START.finditer(text)]
+    tails = [size for at in starts if least <= (size := len(text) - at) <= room - least]
+    heads = [_up_to(room - size, starts) for size in tails]
+    whole = [pair for pair in zip(heads, tails, strict=True) if pair[0] >= least]
+    # The end tells names of one beginning apart, so the first cut that fills the room has most of it.
+    full = [pair for pair in whole if sum(pair) >= _FULL * room]
+    head, tail = next(iter(full), max(whole, key=sum, default=(0, 0)))
+    if not tail:
+        tail = max(tails, default=room // 2)
+        head = room - tail
     return f"{text[:head]}…{text[len(text) - tail :] if tail else ''}"
+
+
+def _up_to(room: int, starts: list[int]) -> int:
+    """The last of the places within so many letters."""
+    return max((at for at in starts if at <= room), default=0)
+
+
+_WORD_START: Final = re.compile(r"[\W_]+(?=[^\W_])|(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z\d])(?=[A-Z][a-z])")
+"""Where a word of a name begins: after a separator, or with a capital."""
+_LEAST_PART: Final = 4
+"""The beginning and the end of a name have at least this part of the room."""
+_FULL: Final = 0.75
+
+
+def _short_line(line: str, width: int) -> str:
+    """The end of a line of Python code, `file.py(line): function`: from a folder on, from a word of the file's name, or the function."""
+    file = line.rindex(".py(")
+    for starts, lead in (("/", ""), (_WORD_START, "…")):
+        for match in re.finditer(starts, line[:file]):
+            if len(line) - match.end() + len(lead) <= width:
+                return f"{lead}{line[match.end() :]}"
+    function = line.rpartition("): ")[2]
+    return function if len(function) <= width else _without_middle(function, width)
 
 
 # -- categories -------------------------------------------------------------------------------------
@@ -180,12 +229,13 @@ def _without_middle(text: str, width: int) -> str:
 
 _CATEGORIES: Final = {
     "gemm": "matrix multiplication",
-    "copy": "copy, cast, layout",
+    "copy": "copies and casts",
     "sort": "sorting",
     "fused": "fused kernels",
     "random": "random numbers",
     "rnn": "recurrent layers",
-    "embedding": "embedding, gather",
+    "elementwise": "elementwise work",
+    "embedding": "embedding and gather",
 }
 
 
@@ -281,7 +331,9 @@ HOME_FOLDER: Final = r"(?:/home|/Users|[A-Za-z]:[/\\]+(?i:users))[/\\]+[^/\\\s\"
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
 _UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
-_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|kB|MB|GB|TB)(?![A-Za-z]))")
+_QUANTITY: Final = re.compile(
+    r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGTP]?FLOP)(?![A-Za-z])|× )|(?<=\d ×) | (?=· )"
+)
 _UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(HOME_FOLDER)
 
@@ -307,7 +359,7 @@ def clean(text: str) -> str:
 
 
 def unbroken(text: str) -> str:
-    r"""The text with a no-break space between each figure and its unit, so that no line ends there.
+    r"""The text with a no-break space between each figure and its unit or what it counts, and before each `·`.
 
     >>> unbroken("busy 5.7 % of 300 ms")
     'busy 5.7\xa0% of 300\xa0ms'

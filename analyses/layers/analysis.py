@@ -24,7 +24,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers.groups import HostTimes, by_group, host_times, pattern_of, shares
 from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
-from tracekit.facts.stack_names import PHASES
+from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -330,11 +330,11 @@ def _answer(
 def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:
     """(label, ns, share of the device time) of the layers with the most own time.
 
-    Layers that differ only in numbers count as one, and the label gives their number.
+    Layers that differ only in numbers count as one, and the label gives their number. That of work in no layer says what it is.
     """
     rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
     return [
-        ((f"{layers} × " if layers > 1 else "") + _short(path), time, share)
+        ((f"{layers} × " if layers > 1 else "") + NO_LAYERS.get(path, _short(path)), time, share)
         for path, layers, time, share in rows["pattern", "layers", "device_own_ns", "own_share"].rows()
     ]
 

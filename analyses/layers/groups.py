@@ -22,7 +22,7 @@ _NUMBERED = r"(^|[_ #:\-])\d+([./]|$)"
 
 
 def pattern_of(tree: pl.DataFrame) -> pl.Series:
-    """The path of each row, with `*` for the numbers that tell repeated layers apart.
+    """The path of each row, with `*` for the numbers that tell repeated layers apart; a layer that is alone keeps its path.
 
     In the paths of a capture, these are the parts that are numbers; in other paths also the numbers at the end of a
     part.
@@ -33,9 +33,10 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
     ended = plain.str.replace_all(_NUMBERED, "$1*$2").str.replace_all(_NUMBERED, "$1*$2")
     of_model = pl.col("source").is_in(["module", "range", "compiled", "interval"])
     captured = pl.col("source") == "capture"
-    return tree.select(
-        pl.when(of_model).then(ended).when(captured).then(plain).otherwise(path).alias("pattern")
-    )["pattern"]
+    pattern = pl.when(of_model).then(ended).when(captured).then(plain).otherwise(path)
+    return tree.select(pl.when(pl.len().over(pattern) > 1).then(pattern).otherwise(path).alias("pattern"))[
+        "pattern"
+    ]
 
 
 def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:

@@ -71,7 +71,10 @@ def test_an_unlisted_precision_has_no_peak(tmp_path: Path) -> None:
 
 def test_without_shapes_they_are_not_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = loop(tmp_path, shapes=False)
-    assert arithmetic(tracekit.read(path)).sentence == "FLOPs were not captured (record_shapes=True)."
+    assert (
+        arithmetic(tracekit.read(path)).sentence
+        == "FLOPs were not captured; record_shapes=True records them."
+    )
     assert "FLOPs        not captured\n" in ok(capsys, "info", path)
     assert json.loads(ok(capsys, "info", path, "-f", "json"))["flops"]["source"] is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,10 +229,14 @@ def test_groups_count_nested_layers_once() -> None:
     ],
 )
 def test_patterns(kind: str, name: str, pattern: str) -> None:
-    made = Planted()
-    made.span(kind, name, 0, MS)
-    made.activity("gemm", 20 * US, 5 * US, launch=10 * US)
-    assert layers(made.trace()).by_pattern["pattern"].to_list() == [pattern]
+    made, alone = Planted(), Planted()
+    for at, one in enumerate((name, re.sub(r"(?<=[_ /])\d+$", "9", name))):
+        for planted in (made, alone)[: 2 - at]:
+            planted.span(kind, one, 2 * at * MS, (2 * at + 1) * MS)
+            planted.activity("gemm", 2 * at * MS + 20 * US, 5 * US, launch=2 * at * MS + 10 * US)
+    path = name.removeprefix("nn.Module: ")
+    found = [layers(one.trace()).by_pattern["pattern"][0] for one in (made, alone)]
+    assert found == [pattern, path]
 
 
 def test_a_layer_inside_itself_is_counted_once() -> None:

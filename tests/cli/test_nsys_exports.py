@@ -65,6 +65,12 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = write_sqlite(whole.program, tmp_path / "t.sqlite")
     heads = [line for line in ok(capsys, "report", path).splitlines() if line.startswith("══")]
     assert ["process 77" in heads[0], "process 4242" in heads[1]] == [True, True]
+    flops = [
+        line.partition("  ")[2] for line in ok(capsys, "info", path).splitlines() if "FLOP a step" in line
+    ]
+    alone = ok(capsys, "info", path, "--process", "4242")
+    assert len(flops) == 2
+    assert flops[1].split("  ")[-1] in alone
     one = ok(capsys, "report", path, "--process", "77")
     assert "process 4242" not in one
     assert "A2" in ok(capsys, "xsp", path, "--process", "77", "--analysis", "A2")
@@ -91,6 +97,7 @@ def test_what_is_in_a_file_of_several_processes(tmp_path: Path, capsys: pytest.C
     assert rows[0][1:3] == ["0", str(kernels[77])]
     assert rows[1][1:4] == ["0,", "3", str(kernels[4242])]
     assert " ".join(rows[1][-2:]) == "6.00 ms"
+    assert "\nFLOPs        not captured\n" in text
     data = json.loads(ok(capsys, "info", path, "-f", "json"))
     assert [(one["process_id"], one["device_activities"]["kernel"]) for one in data["traces"]] == [
         (77, kernels[77]),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
+import polars as pl
 import pytest
 import small_traces
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tracekit.findings import Finding
 from tracekit.names import shorten_name, shorten_names
 from tracekit.report import markdown, terminal
 from tracekit.report.build import build_report, build_section
+from tracekit.report.format import format_source, format_window, legend
 from tracekit.report.formats import Page
 from tracekit.report.model import Advice, Report
 from tracekit.trace import Trace
@@ -158,14 +160,22 @@ def test_sorting_a_section(tmp_path: Path) -> None:
         ("Memcpy HtoD (Pageable -> Device)", 40, "Memcpy HtoD (Pageable -> Device)"),
         ("void cutlass::Kernel2<cutlass_80_gemm_128x64>(Params)", 24, "cutlass_80_gemm_128x64"),
         ("void at::native::(anonymous namespace)::norm_kernel<float, int>(int)", 14, "norm_kernel<…>"),
-        ("aten::convolution_backward", 20, "aten::conv…_backward"),
+        ("aten::convolution_backward", 20, "aten::…backward"),
+        ("Memcpy HtoD (Pageable -> Device)", 31, "Memcpy HtoD (Pageable→Device)"),
+        ("Memcpy DtoH (Device -> Pinned)", 24, "Memcpy DtoH (Pinned)"),
+        ("<buffer synchronisation>", 20, "<buffer sy…nisation>"),
+        ("TimesformerForVideoClassification_0", 31, "TimesformerFor…Classification_0"),
+        ("[param|pytorch.alex_net|0|warmup|forward]", 26, "[param|…0|warmup|forward]"),
+        ("models/owlv2/image_owlv2.py(620): post_process", 40, "owlv2/image_owlv2.py(620): post_process"),
+        ("models/owlv2/image_owlv2.py(620): post_process", 32, "…owlv2.py(620): post_process"),
+        ("models/owlv2/image_owlv2.py(620): post_process", 20, "post_process"),
         (
             "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float>(int)",
             20,
             "gemvx::kernel<…>",
         ),
         (SWEEP.format("accelerate_kernel"), 44, "par_ranged2d_kernel<accelerate_kernel>"),
-        (SWEEP.format("accelerate_kernel"), 30, "par_r…ernel<accelerate_kernel>"),
+        (SWEEP.format("accelerate_kernel"), 30, "par_…kernel<accelerate_kernel>"),
         (SWEEP.format("accelerate_kernel"), 20, "accelerate_kernel"),
         (f"void amrex::launch_global<{_ELASTIC}::Fapply(int)::[lambda(int)]>()", 24, "launch_global<Fapply>"),
         (
@@ -227,6 +237,43 @@ def test_the_sorted_column_is_always_shown(tmp_path: Path) -> None:
     tables = tuple(terminal.sort_table(table, "p95_ns") for table in section.tables)
     text = terminal.render_section(replace(section, tables=tables), Page(60))
     assert "p95" in text
+
+
+def test_the_window_of_steps_that_took_another_time_on_the_host(tmp_path: Path) -> None:
+    window = build_report(small_traces.host_bound(tmp_path), only=["steps"]).window
+    told = format_window(window)
+    assert "on the host" not in told
+    assert format_window(replace(window, duration_ns=window.duration_ns // 2)).endswith(
+        "; on the host the step took 1.01 ms"
+    )
+    assert format_window(replace(window, duration_ns=window.duration_ns * 95 // 100)) == told.replace(
+        "1.01 ms", "960 µs"
+    )
+
+
+def test_devices_without_a_name(tmp_path: Path) -> None:
+    info = build_report(small_traces.host_bound(tmp_path), only=["steps"]).trace
+    nameless = replace(
+        info, devices=tuple(replace(info.devices[0], device_id=number, name="") for number in (0, 1))
+    )
+    assert "2 devices that the file does not name" in format_source(nameless)
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        (["conv1", "<else>"], ""),
+        (["conv1", "<optimizer>"], "Names in <…> stand for work outside the layers."),
+        (["unattributed"], "unattributed stands for work in no known layer."),
+        (["<root>"], "<root> stands for the model itself."),
+        (
+            ["<data>", "<root>"],
+            "Names in <…> stand for work outside the layers, <root> for the model itself, <data> for loading and copying of data.",
+        ),
+    ],
+)
+def test_names_that_are_no_layers_are_explained(layers: list[str], told: str) -> None:
+    assert legend([pl.DataFrame({"path": layers}), pl.DataFrame({"cause": ["<set-up>"]})]) == told
 
 
 def test_warnings_are_never_cut(tmp_path: Path) -> None:

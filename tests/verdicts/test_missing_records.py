@@ -15,7 +15,7 @@ from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit.analyses.completeness import completeness
-from tracekit.report.build import build_report
+from tracekit.report.build import build_report, build_section
 from tracekit.report.model import Report
 
 Event = dict[str, Any]
@@ -64,6 +64,7 @@ def words(report: Report) -> str:
 def test_a_complete_file_names_the_cause(tmp_path: Path) -> None:
     report = report_of(events(), tmp_path)
     assert "waited" in report.verdict.headline
+    assert not any(" missing" in section.answer for section in report.sections)
     assert completeness(tracekit.read(tmp_path / "t.json")).sure
 
 
@@ -113,6 +114,8 @@ def test_missing_records_are_named_and_causes_are_not(
     assert any(note in text for text in report.verdict.notes), report.verdict.notes
     assert not any(word in words(report) for word in ("Python", "waited", "waiting", "launches of the host"))
     assert "ecord" in report.verdict.advice[0].advice
+    doubted = [one.name for one in report.sections if one.answer.startswith("Records are missing: ")]
+    assert doubted == ["breakdown", "steps", "idle", "layers", "launches"]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
@@ -129,6 +132,8 @@ def test_a_truncated_file_says_so_first(packed: bool, tmp_path: Path) -> None:
         "What is left of the file holds no activity of a device. In the window"
     )
     assert "Python" not in verdict.headline
+    section = build_section(tracekit.read(path), "idle")
+    assert section.answer.startswith("Records are missing: this time may be work")
     note = verdict.notes[0]
     assert note.startswith("The file is truncated: ")
     assert (
@@ -295,6 +300,9 @@ def test_names_that_are_missing(tmp_path: Path) -> None:
     verdict = build_report(trace).verdict
     assert verdict.headline.endswith("of the time, and names that could say why are missing.")
     assert [advice.title for advice in verdict.advice] == ["Names are missing from the file"]
+    assert build_section(trace, "idle").answer.startswith(
+        "Names are missing from the file, so the causes are uncertain."
+    )
 
 
 def test_kernels_without_names_are_not_looked_up(tmp_path: Path) -> None:

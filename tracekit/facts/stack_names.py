@@ -32,6 +32,8 @@ __all__ = [
     "LIBRARY_DOMAINS",
     "MODULE_PREFIX",
     "NOT_A_LAYER",
+    "NO_LAYERS",
+    "PARTS_OF_STEP",
     "PHASES",
     "PHASE_MARKERS",
     "REDUCTION",
@@ -93,6 +95,31 @@ DATA_LAYER: Final = "<data>"
 GRADIENT_REDUCTION_LAYER: Final = "<gradient reduction>"
 GRAPH_LAYER: Final = "<cuda graph>"
 SET_UP_LAYER: Final = "<set-up>"
+
+PARTS_OF_STEP: Final = {
+    "<forward>": "the forward pass",
+    "<DistributedDataParallel>": "the forward pass of DistributedDataParallel",
+    "<loss>": "the loss",
+    BACKWARD_LAYER: "the backward pass",
+    "<optimizer>": "the optimizer",
+    GRADIENT_REDUCTION_LAYER: "the reduction of gradients",
+    BUFFER_LAYER: "DistributedDataParallel's synchronisation of buffers",
+    "<FSDP>": "the hooks of FSDP",
+}
+"""The parts of a step that work in no layer belongs to, in a sentence."""
+
+NO_LAYERS: Final = {
+    "<root>": "the model itself",
+    **PARTS_OF_STEP,
+    DATA_LAYER: "loading and copying of data",
+    "<metrics>": "the metrics",
+    COMMUNICATION_LAYER: "communication outside the layers",
+    SET_UP_LAYER: "copies of the set-up",
+    GRAPH_LAYER: "replayed CUDA graphs",
+    "unattributed": "work in no known layer",
+    "<unattributed>": "work in no known layer",
+}
+"""What the names in tables of layers stand for that are no layers, in a sentence."""
 
 ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
 HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import unit_of
+from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
@@ -31,6 +33,7 @@ __all__ = [
     "format_value",
     "format_window",
     "is_silent",
+    "legend",
     "missing",
     "shown_columns",
     "sorted_tree",
@@ -57,12 +60,16 @@ def format_value(value: Any, column: Column) -> str:
 
     >>> format_value("gemm", Column("category", "category", "text"))
     'matrix multiplication'
+    >>> format_value("launch_api", Column("cause", "cause", "text"))
+    'launch calls'
     >>> format_value("[[4, 32], [], []]", Column("shapes", "shapes", "text"))
     '[[4, 32]]'
     """
     if isinstance(value, str):
         if column.name in _NAMED:
             return category_name(value)
+        if column.name == "cause":
+            return cause_name(value)
         if column.name == "shapes":
             return _SCALARS.sub("]", value)
     return format_cell(value, column.unit)
@@ -124,8 +131,15 @@ def format_scalars(section: Section) -> list[tuple[str, str]]:
 
 
 def format_window(window: Window) -> str:
-    """What was analysed, and how long it is."""
-    return f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
+    """What was analysed, how long it is, and how long the steps took on the host if that differs by more than a tenth."""
+    text = f"{window.label}, {format_ns(window.duration_ns)}" if window.duration_ns else window.label
+    host = window.steps[-1].end_ns - window.steps[0].start_ns if window.steps else window.duration_ns
+    if abs(host - window.duration_ns) <= _DIFFERS * window.duration_ns:
+        return text
+    return f"{text}; on the host the step{'s'[: len(window.steps) - 1]} took {format_ns(host)}"
+
+
+_DIFFERS: Final = 0.1
 
 
 def _scalar_name(section: str, name: str) -> str:
@@ -156,7 +170,7 @@ def format_device(trace: TraceInfo) -> str:
         words.append(
             (name if count == 1 else f"{count} × {name}")
             if name
-            else f"{count} unnamed device{'s'[: count - 1]}"
+            else f"{count_of(count, 'device')} that the file does not name"
         )
     return ", ".join(words)
 
@@ -173,6 +187,28 @@ def format_source(trace: TraceInfo) -> str:
         parts.append(device)
     parts.append(f"{count_of(trace.event_count, 'event')}")
     return " · ".join(parts)
+
+
+def legend(tables: Iterable[pl.DataFrame]) -> str:
+    """What the names in these tables stand for that are no layers, in one sentence; empty if there is none.
+
+    >>> legend([pl.DataFrame({"layer": ["conv1", "<loss>", "<data>"]})])
+    'Names in <…> stand for work outside the layers, <data> for loading and copying of data.'
+    """
+    names = {name for table in tables for column in _OF_LAYERS & {*table.columns} for name in table[column]}
+    parts = [f"{name} for {what}" for name, what in _TOLD.items() if name in names]
+    if names & {*NO_LAYERS} - {"unattributed", "<root>"}:
+        return ", ".join(["Names in <…> stand for work outside the layers", *parts]) + "."
+    return f"{', '.join(parts)}.".replace(" for ", " stands for ", 1) if parts else ""
+
+
+_TOLD: Final = {
+    name: what
+    for name, what in NO_LAYERS.items()
+    if name not in PARTS_OF_STEP and name[1:-1] not in what.split()[:2]
+}
+"""The names that do not say themselves what they stand for."""
+_OF_LAYERS: Final = {"layer", "name", "path", "pattern", "type"}
 
 
 def shown_columns(table: Table, names: Sequence[str] | None = None, *, zeros: bool = False) -> list[Column]:

@@ -19,6 +19,7 @@ from tracekit.report.format import (
     format_source,
     format_value,
     format_window,
+    legend,
     missing,
     shown_columns,
 )
@@ -110,9 +111,11 @@ def _section(section: Section, top: int) -> Iterator[str]:
         yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
     if section.findings:
         yield "\n".join(map(_finding, section.findings))
-    for table in section.tables:
-        if not table.series or len(section.tables) == 1:
-            yield from _table(table, top)
+    listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
+    for table in listed:
+        yield from _table(table, top)
+    if names := legend(costliest(table, top) for table in listed):
+        yield escape(names)
 
 
 def _finding(finding: Finding) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.completeness import completeness
 from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
@@ -51,7 +53,7 @@ def present_section(
     return Section(
         name=analysis.name,
         question=(scope.on_cpu and analysis.on_processors) or analysis.question,
-        answer=clean(outcome.answer),
+        answer=clean((_doubt(analysis.name, scope) if any(map(len, full.values())) else "") + outcome.answer),
         not_captured=None if lacks is None else clean(str(lacks)),
         findings=tuple(_clean_finding(finding) for finding in outcome.findings),
         tables=tuple(_table(analysis, name, frame, scope, top) for name, frame in full.items()),
@@ -63,6 +65,28 @@ def present_section(
         },
         figures=figures_of(analysis.name, full, on_cpu=scope.on_cpu),
     )
+
+
+_DOUBTS: Final = {
+    "breakdown": "busy times are lower limits, and idle time may be work without a record",
+    "steps": "work without a record counts as other",
+    "idle": "this time may be work without a record, so its causes are uncertain",
+    "layers": "times are lower limits, and idle time may be work without a record",
+    "launches": "only recorded launches count",
+}
+"""What missing records leave uncertain, by section."""
+
+
+def _doubt(section: str, scope: Scope) -> str:
+    """What a section's answer begins with if the file lacks records or names that it rests on, else nothing."""
+    complete = completeness(scope)
+    if section not in _DOUBTS or complete.sure:
+        return ""
+    if not complete.broken and not complete.operators.thin:
+        return "Names are missing from the file, so the causes are uncertain. " if section == "idle" else ""
+    if scope.on_cpu and not complete.lost_host:
+        return ""
+    return f"Records are missing: {_DOUBTS[section]}. "
 
 
 def _is_frame(result: Result, name: str) -> bool:

@@ -28,6 +28,7 @@ _TITLES: Final = {
     "memory_share": "only copying",
     "first": "from",
     "last": "to",
+    "arithmetic": "FLOPs",
 }
 _ROWS: Final[dict[str, pl.DataType]] = {
     "trace": pl.String(),
@@ -44,24 +45,28 @@ _SHARES: Final[dict[str, pl.DataType]] = {
     "memory_share": pl.Float64(),
 }
 _TIMES: Final[dict[str, pl.DataType]] = {"first": pl.Int64(), "last": pl.Int64()}
+_FLOPS: Final[dict[str, pl.DataType]] = {"arithmetic": pl.String()}
 
 
-def processes_table(traces: Sequence[Trace], lengths_ns: Sequence[int]) -> Table:
-    """The processes of a file, which are so long: rank, devices, kernels, and the times of the first and the last event of each.
+def processes_table(traces: Sequence[Trace], lengths_ns: Sequence[int], flops: Sequence[str | None]) -> Table:
+    """The processes of a file, which are so long and did so many FLOPs: rank, devices, kernels, FLOPs, and the times of the first
+    and the last event of each.
 
     Times are ns from the first event of all.
 
     >>> import tracekit
-    >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")], [500])
+    >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")], [500], [None])
     >>> table.frame.select("trace", "first", "last", "kernels").row(0)
     ('trace', 0, 500, 0)
     """
     origin = min(trace.meta.origin_ns for trace in traces)
     starts = [trace.meta.origin_ns - origin for trace in traces]
-    times = [
-        {"first": start, "last": start + length} for start, length in zip(starts, lengths_ns, strict=True)
+    figures = [
+        {"first": start, "last": start + length, "arithmetic": amount}
+        for start, length, amount in zip(starts, lengths_ns, flops, strict=True)
     ]
-    return _table("processes", traces, times, _TIMES, ("process_id", "rank", "devices", "kernels", *_TIMES))
+    schema = {**_TIMES, **_FLOPS}
+    return _table("processes", traces, figures, schema, ("process_id", "rank", "devices", "kernels", *schema))
 
 
 def overview_table(traces: Sequence[Trace], *, window: Window = "steps", step: str | None = None) -> Table:

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.idle_names import PYTHON_FILE
+from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
 from tracekit.names import short_frame, shorten_name
 
@@ -31,18 +32,6 @@ ENCLOSING: Final = 0.95
 
 LONGEST: Final = 72
 """Characters of a name in the headline."""
-
-_PARTS_OF_STEP: Final = {
-    "<forward>": "the forward pass",
-    "<DistributedDataParallel>": "the forward pass of DistributedDataParallel",
-    "<loss>": "the loss",
-    "<backward>": "the backward pass",
-    "<optimizer>": "the optimizer",
-    "<gradient reduction>": "the reduction of gradients",
-    "<buffer synchronisation>": "DistributedDataParallel's synchronisation of buffers",
-    "<FSDP>": "the hooks of FSDP",
-}
-"""What stands for work in no layer."""
 
 _SAMPLED: Final = " according to samples"
 
@@ -243,4 +232,4 @@ def _short(name: str | None) -> str:
 
 def _in_layer(layer: str) -> str | None:
     """The words for a layer or a part of a step; None for other rows of the tree."""
-    return f"layer {_short(layer)}" if not layer.startswith("<") else _PARTS_OF_STEP.get(layer)
+    return f"layer {_short(layer)}" if not layer.startswith("<") else PARTS_OF_STEP.get(layer)

@@ -11,7 +11,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
 from tracekit.cli.sources import Sources
-from tracekit.facts.units import count_of, format_bytes, format_count, format_ns
+from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns
 from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
 
@@ -125,7 +125,10 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
     def listed(counts: dict[str, int]) -> str:
         return ", ".join(f"{format_count(n)} {kind}" for kind, n in counts.items()) or "none"
 
-    devices = ", ".join(f"{d['device_id']}: {d['name'] or 'unnamed'}" for d in facts["devices"]) or "none"
+    devices = (
+        ", ".join(f"{d['device_id']}: {d['name'] or 'name not in the file'}" for d in facts["devices"])
+        or "none"
+    )
     rank = "unknown" if facts["rank"] is None else str(facts["rank"])
     if facts["world_size"]:
         rank += f" of {facts['world_size']}"
@@ -155,6 +158,13 @@ def _flops(trace: Trace) -> str:
     return "not captured" if work.source is None else work.figures
 
 
+def _amount(flops: dict[str, Any]) -> str | None:
+    """The FLOPs of one of several processes; None where they were not captured."""
+    if flops["per_step"] is not None:
+        return f"{format_flop(flops['per_step'])} a step"
+    return None if flops["in_window"] is None else f"{format_flop(flops['in_window'])} in the window"
+
+
 def _steps(facts: dict[str, Any]) -> str:
     """The marked steps, else the steps that the report infers."""
     steps: list[str] = facts["steps"]
@@ -182,7 +192,8 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     from tracekit.report.several import processes_table
     from tracekit.report.terminal.grid import grid
 
-    table = processes_table(traces, [one["duration_ns"] for one in facts])
+    flops = [_amount(one["flops"]) for one in facts]
+    table = processes_table(traces, [one["duration_ns"] for one in facts], flops)
     names: dict[int, str] = {d["device_id"]: d["name"] for one in facts for d in one["devices"]}
     captured = sorted({name for one in facts for name in one["captured"]})
     some = "" if all(one["captured"] == captured for one in facts) else " (by some of the processes)"
@@ -199,7 +210,10 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
             else {}
         ),
         "length": format_ns(table.frame["last"].max()),  # type: ignore[arg-type]
-        "devices": ", ".join(f"{number}: {name or 'unnamed'}" for number, name in sorted(names.items())),
+        "devices": ", ".join(
+            f"{number}: {name or 'name not in the file'}" for number, name in sorted(names.items())
+        ),
+        **({} if any(flops) else {"FLOPs": "not captured"}),
         "captured": ", ".join(captured) + some or "nothing",
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -29,7 +30,9 @@ from tracekit.report.format import (
     format_scalars,
     format_source,
     format_value,
+    format_window,
     is_silent,
+    legend,
     missing,
     shown_columns,
 )
@@ -116,6 +119,7 @@ def render(report: Report, trace: Trace) -> str:
     return page.render(
         report=report,
         source=format_source(report.trace),
+        window=format_window(report.window),
         sections=[_view(section, charts[section.name]) for section in report.sections],
         facts=_facts(report),
         style=Markup(style),  # noqa: S704 - our own file
@@ -162,6 +166,7 @@ def _environment() -> Environment:
         kind=kind_class,
         bound=bound_name,
         unbroken=unbroken,
+        parts=lambda text: Markup("<wbr>").join(re.split(r"(?<=[./])", text)),
     )
     environment.globals["right_aligned"] = RIGHT_ALIGNED
     return environment
@@ -192,6 +197,7 @@ def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
         "charts": charts,
         "grids": grids,
         "trees": [_branches(table) for table in listed if table.tree is not None],
+        "legend": legend(costliest(table, MAX_ROWS) for table in listed),
         "series": [table for table in section.tables if table.series and table.frame.height],
         "scalars": format_scalars(section),
         "empty": is_silent(section),
@@ -300,7 +306,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("captured", ", ".join(trace.captured)),
     ]
     for device in trace.devices:
-        words = [device.name or "unnamed"]
+        words = [device.name or "name not in the file"]
         if device.compute_capability:
             words.append(f"compute capability {'.'.join(map(str, device.compute_capability))}")
         if device.sm_count:

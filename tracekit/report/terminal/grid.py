@@ -106,7 +106,8 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
     columns = _tree_columns(table, frame)
     cells = [_tree_cells(frame, column) for column in columns]
     sizes = [cell_len(texts[0]) for texts in cells]
-    names = [_indented(name, depth) for name, depth in frame["name", "depth"].rows()]
+    placed = frame.select("name", pl.col("depth").clip(upper_bound=DEEPEST) * INDENT).rows()
+    names = [" " * lead + name for name, lead in placed]
     longest = min(max(map(cell_len, [*names, "layer"])), GREATEST_TEXT)
     with_bar = width >= LEAST_TREE_NAME + GAP + BAR + sum(size + GAP for size in sizes[:1])
     taken = BAR + GAP if with_bar else 0
@@ -116,10 +117,18 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
     room = max(min(longest, width - taken - sum(size + GAP for size in sizes[:count])), 4)
     bars = _bars(table, frame) if with_bar else None
     lines = [_tree_line("layer", [texts[0] for texts in cells[:count]], room, "" if with_bar else None)]
-    for row, name in enumerate(names):
+    short = {lead: _apart(placed, lead, room) for _, lead in placed}
+    for row, (name, lead) in enumerate(placed):
         figures = [texts[row + 1] for texts in cells[:count]]
-        lines.append(_tree_line(name, figures, room, bars[row] if bars else None))
+        text = " " * lead + short[lead].get(name, name)
+        lines.append(_tree_line(text, figures, room, bars[row] if bars else None))
     return lines
+
+
+def _apart(rows: Sequence[tuple[str, int]], lead: int, room: int) -> dict[str, str]:
+    """The names with this indentation in their short forms, which tell them apart; none if there is no room for one."""
+    names = [name for name, own in rows if own == lead]
+    return shorten_names(names, room - lead) if room - lead >= LEAST_LABEL else {}
 
 
 def _tree_cells(frame: pl.DataFrame, column: Column) -> list[str]:
@@ -138,10 +147,6 @@ def _tree_columns(table: Table, frame: pl.DataFrame) -> list[Column]:
     shown = shown_columns(replace(table, frame=frame), list(wanted), zeros=True)
     first = table.column(measure)
     return shown if first is None or first in shown else [first, *shown]
-
-
-def _indented(name: str, depth: int) -> str:
-    return " " * (INDENT * min(depth, DEEPEST)) + name
 
 
 def _bars(table: Table, frame: pl.DataFrame) -> list[str]:

@@ -17,10 +17,12 @@ from tracekit.findings import Finding
 from tracekit.names import unbroken
 from tracekit.report.format import (
     bound_name,
+    costliest,
     format_scalars,
     format_source,
     format_window,
     is_silent,
+    legend,
     missing,
     shown_columns,
     sorted_tree,
@@ -113,9 +115,8 @@ def render_section(section: Section, page: Page) -> str:
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
-    for table in section.tables:
-        if not table.series or len(section.tables) == 1:
-            lines += _table(table, width, page.top or DEFAULT_ROWS, titled=True)
+    listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
+    lines += _tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
     return _draw(lines[1:], width, page.color)
 
 
@@ -189,7 +190,8 @@ def _labelled(label: str, text: str, width: int, style: str = "", *, most: int =
 
 def _fold(text: str, width: int) -> list[str]:
     """The text in lines of at most `width`, never broken between a figure and its unit."""
-    return [line.replace("\xa0", " ") for line in textwrap.wrap(unbroken(text), width)]
+    lines = textwrap.wrap(unbroken(text), width, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def _cut(text: str, width: int) -> str:
@@ -223,8 +225,7 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
     for figure in section.figures:
         if figure.name == "breakdown":
             yield from _bars(figure, width)
-    for table in _overview(section)[: len(limits)]:
-        yield from _table(table, width, limits[table.name], titled=len(limits) > 1)
+    yield from _tables(_overview(section), width, list(limits.values()), titled=len(limits) > 1)
 
 
 def _opening(section: Section, width: int) -> Lines:
@@ -265,6 +266,14 @@ def _finding(finding: Finding, width: int, *, advice: bool, full: bool) -> Lines
             steps = [_cut(f"{steps[0]} …", width - 3)]
         for line in steps:
             yield Text(f"   {line}", style="green")
+
+
+def _tables(tables: Sequence[Table], width: int, rows: Sequence[int], *, titled: bool) -> Lines:
+    """As many tables as `rows` are given for, and what stands for no layer in them."""
+    shown = list(zip(tables, rows, strict=False))
+    for table, count in shown:
+        yield from _table(table, width, count, titled=titled)
+    yield from _wrapped(legend(costliest(table, count) for table, count in shown), width, "dim")
 
 
 def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
