@@ -83,8 +83,9 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
     """`, mostly in FRAME`, or the part of a step: where half of the time of these operators lies; empty if that is nowhere."""
     model = attribution(scope).model
     spans = operators["span_id"].to_numpy()
-    frame, places = take(span_causes(scope.trace, model).frame, spans), model.places(spans)
-    frames = model.stack.frame["name"].gather(np.maximum(frame, 0)).cast(pl.String)
+    causes, places = span_causes(scope.trace, model), model.places(spans)
+    frame = take(causes.frame, spans)
+    frames = causes.names.gather(np.maximum(frame, 0)).cast(pl.String)
     table = operators.select("duration").with_columns(
         pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
     )
@@ -189,10 +190,11 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
 
 def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
     """The line of code with the most reads, if stacks were recorded; else the layer."""
-    names = model.stack.frame["name"].cast(pl.String)
-    frames = take(span_causes(trace, model).frame, reads)
+    causes = span_causes(trace, model)
+    frames = take(causes.frame, reads)
     if (frames >= 0).any():
-        return f", most often in {names.gather(frames[frames >= 0]).mode().sort()[0]}"
+        names = causes.names.gather(frames[frames >= 0]).cast(pl.String)
+        return f", most often in {names.mode().sort()[0]}"
     layers = model.places(reads).layer
     if (layers >= 0).any():
         table = model.layers.table["path"]
