@@ -36,14 +36,12 @@ _PLACED_GAPS = 10
 
 def with_names(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their operators, ranges and layers."""
-    operators = trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    ranges = trace.host.select(pl.col("span_id").alias("range_id"), pl.col("name").alias("range"))
-    pieces = pieces.with_columns(_ranges(trace, owners, pieces))
-    layers = owners.layers.select("layer_id", pl.col("path").alias("layer"))
-    return (
-        pieces.join(operators, on="op_id", how="left", maintain_order="left")
-        .join(layers, on="layer_id", how="left", maintain_order="left")
-        .join(ranges, on="range_id", how="left", maintain_order="left")
+    name, range_id = trace.host["name"], _ranges(trace, owners, pieces)
+    return pieces.with_columns(
+        range_id,
+        name.gather(pieces["op_id"]).alias("operator"),
+        owners.layers["path"].gather(pieces["layer_id"]).alias("layer"),
+        name.gather(range_id).alias("range"),
     )
 
 
