@@ -156,7 +156,8 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
     occur only on a device.
 
-    Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer.
+    Fires when values are read `LEAST_A_STEP` times a step (in the window, if it is not made of steps) or more, outside data
+    loading and the optimizer.
     """
     trace = scope.trace
     model = attribution(scope).model
@@ -166,9 +167,9 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
         return None
     stack = model.stack
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
-    a_step = reads.size / steps
+    count = f"{times(round(reads.size / steps))}{' a step' if scope.window == 'steps' else ''}"
     return Evidence(
-        title=f"Python reads values of tensors (.item()) {times(round(a_step))} a step",
+        title=f"Python reads values of tensors (.item()) {count}",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
         f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
