@@ -17,6 +17,7 @@ when the block ends. If it ends by an exception, nothing is written.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -185,7 +186,8 @@ def session(
 
     Raises `UsageError` if `out_dir` cannot be written to, the device does not exist, a module is compiled in place, an
     option is out of range, or the block ends before all steps were recorded; `TracekitError` if the
-    profiler wrote no events. An exception from the block passes through, and nothing is written.
+    profiler wrote no events. An exception from the block passes through, and nothing is written. Warns if the loop called
+    no module of the model, as when it calls what `torch.compile` made of it.
     """
     options = options or CaptureOptions()
     check_numbers(options)
@@ -196,6 +198,12 @@ def session(
             yield live
         if live.recorded is None:  # pragma: no cover - `recording` has set it
             raise AssertionError("the recording ended without results")
+        if live.recorded.layers is not None and not live.recorded.layers.calls.layer:
+            warnings.warn(
+                "the loop called no module of the model, so the trace has no layers; give session() the model that the "
+                "loop calls, such as what torch.compile returned",
+                stacklevel=3,
+            )
         run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
         manifest = Manifest(
             workload=workload,

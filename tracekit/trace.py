@@ -96,6 +96,7 @@ HOST_SCHEMA: Final[Schema] = {
     "module_type": pl.Categorical(),
     "domain": pl.Categorical(),  # NVTX domain; null for the default one, and for what is no NVTX range
     "payload": pl.Categorical(),  # JSON text of what an NVTX range carries beside its name
+    "call_stack": pl.Categorical(),  # the operator's Python frames, the innermost first, separated by ;
 }
 
 DEVICE_SCHEMA: Final[Schema] = {

@@ -34,7 +34,8 @@ class Backward:
     itself included, and on a thread of the autograd engine, for work between two nodes, the one before.
     `forward` is the span of the forward operator of each node (−1 where it is not in the file, and for spans that
     are no node). `follows` marks nodes without a number whose `forward` is that of the node before. `recomputed` marks
-    forward operators that run again inside a node, with all that lies in them.
+    forward operators that run again inside a node, with all that lies in them. `hidden`: the process has a thread of the
+    engine, but the trace shows neither work of it nor operators, so that any work may be backward.
     """
 
     is_node: BoolArray
@@ -43,6 +44,7 @@ class Backward:
     follows: BoolArray
     engine_threads: Int64Array
     recomputed: BoolArray
+    hidden: bool
 
 
 def backward_of(trace: Trace, stack: HostStack) -> Backward:
@@ -62,7 +64,9 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     source = _last_numbered(stack, is_node, numbered, node)
     forward = np.where(follows, take(forward, source), forward)
     again = recomputed_spans(stack, is_node, node, forward)
-    return Backward(is_node, node, forward, follows, engine, again)
+    has_engine = bool(trace.threads["name"].str.contains(ENGINE_THREAD).any())
+    hidden = has_engine and not engine.size and not stack.of_kind("op").any()
+    return Backward(is_node, node, forward, follows, engine, again, hidden)
 
 
 def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:

@@ -218,7 +218,9 @@ class Phases:
         phase = np.where(self._of_buffers(spans), _P["communication"], phase)
         on_engine = np.isin(self.stack.thread[spans], self.backward.engine_threads)
         phase = np.where((phase < 0) & on_engine, _P["backward"], phase)
-        forward = in_layer | (take(self.stack.sequence, spans) >= 0) | self._in_numbered(spans)
+        forward = (take(self.stack.sequence, spans) >= 0) | self._in_numbered(spans)
+        if not self.backward.hidden:
+            forward |= in_layer
         if not self.trains:  # without a backward pass or an optimizer all work is inference
             forward |= True
         forward &= self.models
@@ -277,7 +279,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     marks = np.flatnonzero(phase >= 0)
     nesting = nest(stack.thread[marks], stack.start[marks], stack.end[marks])
     told = (phase == _P["optimizer"]) | (phase == _P["backward"])
-    trains = bool(backward.is_node.any() or backward.engine_threads.size or told.any())
+    trains = bool(backward.is_node.any() or backward.engine_threads.size or backward.hidden or told.any())
     main = _main_threads(stack, backward, marks)
     return Phases(
         stack=stack,

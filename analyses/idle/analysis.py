@@ -14,7 +14,8 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import LISTED_GAPS, IdleTables, idle_causes
+from tracekit.analyses.idle.causes import IdleTables, idle_causes
+from tracekit.analyses.idle.tables import LISTED_GAPS
 from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import NS_PER_US

@@ -47,12 +47,24 @@ class _Functions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Open:
+    """The calls that are open at some times of `total` ns: their `rows`, the time in each, and the number of its function."""
+
+    rows: Int64Array
+    held: Int64Array
+    function: npt.NDArray[np.uint32]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Calls:
     """Frames of Python code and API calls around host spans, by the stack of a trace."""
 
     stack: HostStack
     named: BoolArray
     """Which spans are API calls, or frames that do more than lead to others."""
+    function: npt.NDArray[np.uint32]
+    """The number of each span's function."""
     window: int
     """Its length in ns."""
 
@@ -60,7 +72,13 @@ class Calls:
     def of(cls, stack: HostStack, window: int) -> Calls:
         """The calls of a stack in a window of this length (ns)."""
         frames = stack.named(PYTHON_FILE, "python") & ~stack.named(FORWARDING_FRAME, "python")
-        return cls(stack, frames | stack.of_kind("runtime"), window)
+        names = stack.frame["name"]
+        distinct = names.unique().drop_nulls()
+        codes = distinct.to_physical().to_numpy()
+        numbers = np.zeros(int(codes.max(initial=0)) + 1, dtype=np.uint32)
+        numbers[codes] = distinct.cast(pl.String).str.replace(r"\(\d+\): ", ": ").rank("dense").to_numpy()
+        function = numbers[names.to_physical().fill_null(0).to_numpy()]
+        return cls(stack, frames | stack.of_kind("runtime"), function, window)
 
     def innermost(self, spans: Int64Array, ns: Int64Array) -> str | None:
         """The innermost frame or API call that holds more than half of these times.
@@ -69,17 +87,26 @@ class Calls:
         a generator has a line for each place where it goes on. A call that is open for nearly the whole window is not named.
         None if there is no such call.
         """
-        likely = self._likely(spans, ns, _MOSTLY)
-        return None if likely is None else likely.text(self.stack, int(np.argmax(likely.depth)))
+        return self._innermost(self._open_at(spans, ns))
 
-    def several(self, spans: Int64Array, ns: Int64Array) -> list[tuple[str, int]]:
-        """Few calls, none inside another, that together hold more than half of these times: each with its time in ns, largest first.
+    def most(self, spans: Int64Array, ns: Int64Array) -> tuple[str | None, list[tuple[str, int]]]:
+        """What `innermost` gives; if that is None, few calls, none inside another, that together hold more than half of these times:
+        each with its time in ns, largest first.
 
         Each holds a large part itself. It is the innermost one that holds nearly all of what the calls around it hold. Empty
         if there are no such calls.
         """
-        total = int(ns.sum())
-        likely = self._likely(spans, ns, _PART)
+        opened = self._open_at(spans, ns)
+        one = self._innermost(opened)
+        return one, [] if one is not None else self._several(spans, ns, opened)
+
+    def _innermost(self, opened: _Open) -> str | None:
+        likely = self._likely(opened, _MOSTLY)
+        return None if likely is None else likely.text(self.stack, int(np.argmax(likely.depth)))
+
+    def _several(self, spans: Int64Array, ns: Int64Array, opened: _Open) -> list[tuple[str, int]]:
+        total = opened.total
+        likely = self._likely(opened, _PART)
         if likely is None:
             return []
         taken = np.zeros(self.stack.size, dtype=bool)
@@ -97,26 +124,31 @@ class Calls:
             if held <= _PART * total:
                 continue
             taken |= mine
-            chain = self._likely(spans[inside], ns[inside], _NEARLY_ALL)
+            chain = self._likely(self._open_at(spans[inside], ns[inside]), _NEARLY_ALL)
             best, number = (likely, each) if chain is None else (chain, int(np.argmax(chain.depth)))
             parts.append((best.text(self.stack, number), int(best.held[best.number == number].sum())))
         parts.sort(key=lambda part: -part[1])
         return parts if sum(held for _, held in parts) > _MOSTLY * total else []
 
-    def _likely(self, spans: Int64Array, ns: Int64Array, part: float) -> _Functions | None:
-        """The functions whose calls hold more than this part of the times and are not open for nearly the whole window; None without any."""
-        least = part * int(ns.sum())
+    def _open_at(self, spans: Int64Array, ns: Int64Array) -> _Open:
         rows, inclusive = self._inclusive(spans, ns)
         wanted = self.named[rows]
         rows, inclusive = rows[wanted], inclusive[wanted]
-        names, back = np.unique(self._functions(rows), return_inverse=True)
+        return _Open(rows, inclusive, self.function[rows], int(ns.sum()))
+
+    def _likely(self, opened: _Open, part: float) -> _Functions | None:
+        """The functions whose calls hold more than this part of the times and are not open for nearly the whole window; None without any."""
+        least = part * opened.total
+        rows, inclusive = opened.rows, opened.held
+        names, back = np.unique(opened.function, return_inverse=True)
         likely = (np.bincount(back, weights=inclusive, minlength=names.size) > least)[back]
         rows, inclusive, back = rows[likely], inclusive[likely], back[likely]
         outer = self._outermost(rows, back)
         rows, inclusive, back = rows[outer], inclusive[outer], back[outer]
         held = np.bincount(back, weights=inclusive, minlength=names.size)
         length = np.bincount(back, weights=(self.stack.end - self.stack.start)[rows], minlength=names.size)
-        depth = np.bincount(back, weights=self.stack.nesting.depth()[rows] * inclusive, minlength=names.size)
+        levels = self.stack.frame["depth"][rows].to_numpy()
+        depth = np.bincount(back, weights=levels * inclusive, minlength=names.size)
         named = np.flatnonzero((held > least) & (length < _EVERYTHING * self.window))
         if not named.size:
             return None
@@ -124,16 +156,6 @@ class Calls:
         number[named] = np.arange(named.size)
         kept = number[back] >= 0
         return _Functions(rows[kept], inclusive[kept], number[back][kept], depth[named] / held[named])
-
-    def _functions(self, rows: Int64Array) -> Int64Array:
-        """A number for the function of each of these spans."""
-        name = self.stack.frame["name"][rows].to_frame("name")
-        function = (
-            pl.col("name").cast(pl.String).str.replace(r"\(\d+\): ", ": ").rank("dense").alias("function")
-        )
-        distinct = name.unique().with_columns(function)
-        joined = name.join(distinct, on="name", how="left", maintain_order="left")
-        return joined["function"].cast(pl.Int64).to_numpy()
 
     def _outermost(self, rows: Int64Array, name: Int64Array) -> BoolArray:
         """Which of these spans lie in no other of them with the same name."""

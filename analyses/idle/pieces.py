@@ -88,7 +88,7 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
             "layer_id": place.layer[order],
             "op_id": place.op[order],
             "phase": place.phase[order],
-            "frame": _frame_texts(owners, frame),
+            "frame": _frame_texts(causes, frame),
             "dependency": dependency.gather(gap),
         }
     )
@@ -99,12 +99,11 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
     ).select(pl.col(name).cast(dtype) for name, dtype in PIECE_COLUMNS.items())
 
 
-def _frame_texts(owners: Attribution, frame: Int64Array) -> pl.Series:
-    """The names of frames; null for none."""
+def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
+    """The frames that these spans show; null for none."""
     rows = pl.Series(frame, dtype=pl.Int64)
-    names = owners.model.stack.frame["name"]
     frames = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
-    return texts(names.gather(frames)).str.slice(0, LONGEST_NAME)
+    return texts(causes.names.gather(frames)).str.slice(0, LONGEST_NAME)
 
 
 _Columns = TypeVar("_Columns", _Rows, _Places)

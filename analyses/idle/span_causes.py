@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import StackModel
+from tracekit.analyses.idle.call_stacks import CallStacks, of_users
 from tracekit.analyses.program import program
 from tracekit.facts.idle_names import (
     ASYNCHRONOUS_CALL_NS,
@@ -21,12 +21,10 @@ from tracekit.facts.idle_names import (
     DATA_FRAME,
     DATA_OPERATOR,
     DRIVER_WORK,
-    LIBRARIES,
     MODULE_LOADING,
     NOT_AN_OPERATOR,
     PAGEABLE_COPY,
     PROFILER_FRAME,
-    PYTHON_FILE,
     RELEASING_FRAME,
     UNNAMED_COPY,
     VALUE_OPERATOR,
@@ -45,12 +43,13 @@ _UNMARKED = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanCauses:
-    """`cause` of every span, as a number into CAUSES; `frame` is the span of the user's frame around it, or −1;
-    `outside` the cause outside all spans.
+    """`cause` of every span, as a number into CAUSES; `frame` is the span that shows the user's frame around it, or −1,
+    and `names` has that frame; `outside` the cause outside all spans.
     """
 
     cause: Int64Array
     frame: Int64Array
+    names: pl.Series
     outside: int
 
     def of(self, spans: Int64Array) -> Int64Array:
@@ -71,7 +70,8 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     outside = _C["python" if shown.python else "host_code"]
     stack = model.stack
     runtime, op = stack.of_kind("runtime", "sync"), stack.of_kind("op")
-    mark = _marks(stack)
+    stacks = CallStacks.of(stack.frame)
+    mark = _marks(stack, stacks)
     waited, returned_early = _copies(trace, stack)
     mark[waited] = _C["synchronisation"]
     mark[returned_early] = _C["launch_api"]
@@ -89,13 +89,17 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     )
     inherits = (around >= 0) & (~runtime | own_work)
     cause[inherits] = around[inherits]
-    cause[_loading(model) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
+    cause[_loading(model, stacks) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
     cause[stack.named(DRIVER_WORK, "overhead")] = _C["launch_api"]
-    return SpanCauses(cause, stack.nesting.nearest_ancestor(user_frames(stack)), outside)
+    own, names = user_frames(stack), stack.frame["name"]
+    if stacks is not None:
+        called = stacks.user_frames()
+        own, names = own | called.is_not_null().to_numpy(), pl.select(pl.coalesce(called, names)).to_series()
+    return SpanCauses(cause, stack.nesting.nearest_ancestor(own), names, outside)
 
 
-def _marks(stack: HostStack) -> Int64Array:
+def _marks(stack: HostStack, stacks: CallStacks | None) -> Int64Array:
     """The cause that a span's own name and kind give; −1 if they give none."""
     mark = np.full(stack.size, _UNMARKED, dtype=np.int64)
     # The last row that matches holds.
@@ -113,17 +117,22 @@ def _marks(stack: HostStack) -> Int64Array:
         (SYNCHRONISATION, "synchronisation", ("runtime",)),
     ):
         mark[stack.named(pattern, *kinds)] = _C[cause]
+        # The profiler's frames in such a stack opened a range around what is no work of the profiler.
+        if stacks is not None and "python" in kinds and cause != "profiler_overhead":
+            mark[stacks.through(pattern)] = _C[cause]
     mark[stack.of_kind("sync")] = _C["synchronisation"]
     mark[stack.of_kind("overhead")] = _C["profiler_overhead"]
     mark[stack.named(MODULE_LOADING, "overhead")] = _C["module_loading"]
     return mark
 
 
-def _loading(model: StackModel) -> BoolArray:
+def _loading(model: StackModel, stacks: CallStacks | None) -> BoolArray:
     """Spans in a range that loads data, or in a frame of the data loader, or that prepare a batch."""
     stack = model.stack
     data = model.phases.marked_phase == PHASES.index("data")
     data |= stack.named(DATA_FRAME, "python") | stack.named(DATA_OPERATOR, "op")
+    if stacks is not None:
+        data |= stacks.through(DATA_FRAME)
     mask: BoolArray = stack.nesting.nearest_ancestor(data) >= 0
     return mask
 
@@ -156,19 +165,7 @@ def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
 def user_frames(stack: HostStack) -> BoolArray:
     """Which spans are frames of Python code that belongs neither to a library nor to Python itself."""
     names = stack.frame.filter(pl.col("kind") == "python").select(pl.col("name").unique())
-    path = (
-        pl.col("name")
-        .cast(pl.String)
-        .str.extract(PYTHON_FILE, 1)
-        .str.replace_all("\\", "/", literal=True)
-        .alias("path")
-    )
-    files = names.with_columns(path).filter(pl.col("path").is_not_null())
-    first = pl.col("path").str.split("/").list.first().str.strip_suffix(".py")
-    foreign = pl.col("path").str.contains(r"(^|/)(site-packages|dist-packages|lib/python\d[^/]*)/|^<") | (
-        first.is_in([*LIBRARIES, *sys.stdlib_module_names])
-    )
-    own = files.filter(~foreign).select("name", pl.lit(value=True).alias("own"))
+    own = names.filter(of_users(names["name"].cast(pl.String))).with_columns(pl.lit(value=True).alias("own"))
     mask = np.zeros(stack.size, dtype=bool)
     if own.height:
         joined = stack.frame.select("name").join(own, on="name", how="left", maintain_order="left")

@@ -83,8 +83,9 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
     """`, mostly in FRAME`, or the part of a step: where half of the time of these operators lies; empty if that is nowhere."""
     model = attribution(scope).model
     spans = operators["span_id"].to_numpy()
-    frame, places = take(span_causes(scope.trace, model).frame, spans), model.places(spans)
-    frames = model.stack.frame["name"].gather(np.maximum(frame, 0)).cast(pl.String)
+    causes, places = span_causes(scope.trace, model), model.places(spans)
+    frame = take(causes.frame, spans)
+    frames = causes.names.gather(np.maximum(frame, 0)).cast(pl.String)
     table = operators.select("duration").with_columns(
         pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
     )
@@ -155,7 +156,8 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
     occur only on a device.
 
-    Fires when values are read `LEAST_A_STEP` times a step or more, outside data loading and the optimizer.
+    Fires when values are read `LEAST_A_STEP` times a step (in the window, if it is not made of steps) or more, outside data
+    loading and the optimizer.
     """
     trace = scope.trace
     model = attribution(scope).model
@@ -165,9 +167,9 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
         return None
     stack = model.stack
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
-    a_step = reads.size / steps
+    count = f"{times(round(reads.size / steps))}{' a step' if scope.window == 'steps' else ''}"
     return Evidence(
-        title=f"Python reads values of tensors (.item()) {times(round(a_step))} a step",
+        title=f"Python reads values of tensors (.item()) {count}",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
         f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
@@ -189,10 +191,11 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
 
 def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
     """The line of code with the most reads, if stacks were recorded; else the layer."""
-    names = model.stack.frame["name"].cast(pl.String)
-    frames = take(span_causes(trace, model).frame, reads)
+    causes = span_causes(trace, model)
+    frames = take(causes.frame, reads)
     if (frames >= 0).any():
-        return f", most often in {names.gather(frames[frames >= 0]).mode().sort()[0]}"
+        names = causes.names.gather(frames[frames >= 0]).cast(pl.String)
+        return f", most often in {names.mode().sort()[0]}"
     layers = model.places(reads).layer
     if (layers >= 0).any():
         table = model.layers.table["path"]

@@ -65,9 +65,9 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     """
     causes_of_idle = idle_causes(scope)
     host = scope.trace.host
-    spans = host.select("span_id", pl.col("duration").alias("span_ns"), pl.col("kind").alias("span_kind"))
     pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
-    pieces = pieces.join(spans, on="span_id", how="left", maintain_order="left")
+    spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
+    pieces = pieces.with_columns(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items())
     if wanted is not None:
         pieces = pieces.filter(wanted)
     if not pieces.height:
@@ -76,11 +76,7 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     device, ns = sums.row(-1)
     mine = pieces.filter(pl.col("device_id") == device)
     layer = _most(mine, "layer_id", ns)
-    named = mine.join(
-        host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator")),
-        on="op_id",
-        how="left",
-    )
+    named = mine.with_columns(host["name"].gather(mine["op_id"]).alias("operator"))
     return CausedIdle(
         int(ns),
         _text(_most(mine, "frame", ns)),

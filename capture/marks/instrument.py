@@ -165,12 +165,17 @@ class Instrumentation:
         return LayerTable(layers=layers, calls=calls)
 
     def _hook(self, layer: Layer, module: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+        # While torch.compile reads the module, the hooks do nothing: a range would break the graph at every layer.
         def enter(_module: nn.Module, inputs: object, named: object) -> None:
+            if torch.compiler.is_compiling():
+                return
             if self.step is not None and layer.id not in self._inputs:
                 self._inputs[layer.id] = _shapes((inputs, named))
             self._enter(layer)
 
         def leave(_module: nn.Module, _inputs: object, output: object) -> None:
+            if torch.compiler.is_compiling():
+                return
             self._leave(layer)
             if self.step is not None and layer.id not in self._outputs:
                 self._outputs[layer.id] = _shapes(output)

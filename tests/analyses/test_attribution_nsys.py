@@ -262,3 +262,18 @@ def test_only_a_model_has_a_forward_pass(tmp_path: Path, kernel: str, marked: st
     trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
     found = layers(select(trace, window="trace")).by_phase.filter(pl.col("device_ns") > 0)
     assert found["phase"].cast(pl.String).to_list() == [expected]
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_work_that_may_be_backward_is_not_called_forward(engine: bool, tmp_path: Path) -> None:
+    """The process has a thread of the autograd engine, on which nothing is recorded, and no operators tell the passes."""
+    program = Program()
+    if engine:
+        program.thread("pt_autograd_0", tid=9)
+    program.push_pop("solve", 0, 900, tid=7)
+    for number in (1, 2):
+        program.call("cudaLaunchKernel_v7000", 600 * number, 600 * number + 20, correlation=number, tid=7)
+        program.kernel("void at::native::gemm", 700 * number, 800 * number, correlation=number)
+    trace = tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))
+    found = layers(select(trace, window="trace")).by_phase.filter(pl.col("device_ns") > 0)
+    assert found["phase"].cast(pl.String).to_list() == ["other" if engine else "forward"]

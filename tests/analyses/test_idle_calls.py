@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
+from paths import PUBLIC
 from planted import EVERYTHING, MS, US, Planted
 
+import tracekit
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.scope import select
@@ -158,3 +162,47 @@ def test_a_busy_device_that_idles_a_tenth_of_the_time_has_its_main_cause_named(
     last = 80 * MS + 130 * US + queued
     made.activity(GEMM, last, 100 * MS - last, launch=60 * MS + 130 * US)
     assert ("train.py(9): log" in headline(made.trace())) is named
+
+
+PACKAGES = "/home/me/env/lib/python3.7/site-packages"
+USERS = f"{PACKAGES}/torch/nn/functional.py(10): conv2d;net/model.py(7): forward;train.py(3): main"
+LOADER = f"{PACKAGES}/torch/utils/data/dataloader.py(5): __next__;train.py(2): main"
+ENTER = f"{PACKAGES}/torch/autograd/profiler.py(6): __enter__"
+
+
+@pytest.mark.parametrize(
+    ("name", "stack", "cause", "frame"),
+    [
+        ("aten::conv2d", USERS, "operator_dispatch", "net/model.py(7): forward"),
+        ("aten::stack", LOADER, "data_loading", "train.py(2): main"),
+        # A range has the stack of its begin: what a library opens is one call of it, what the user's code opens is not.
+        (
+            "Optimizer.step#SGD.step",
+            f"{ENTER};{PACKAGES}/torch/optim/sgd.py(8): step;train.py(4): main",
+            "python",
+            "train.py(4): main",
+        ),
+        ("my range", f"{ENTER};train.py(5): main", "python", None),
+    ],
+)
+def test_the_stacks_that_profiles_of_2021_give_operators_are_places(
+    name: str, stack: str, cause: str, frame: str | None
+) -> None:
+    made = Planted()
+    made.step(0, 0, 40 * MS)
+    made.host[-1]["call_stack"] = f"{ENTER};{PACKAGES}/torch/profiler/profiler.py(9): step;train.py(9): main"
+    made.activity(GEMM, 30 * US, MS, launch=20 * US)
+    made.span("op" if "::" in name else "annotation", name, 2 * MS, 38 * MS, call_stack=stack)
+    made.activity(GEMM, 38 * MS, MS, launch=37 * MS)
+    largest = idle_causes(made.trace()).pieces.sort("duration_ns").row(-1, named=True)
+    assert (largest["cause"], largest["frame"]) == (cause, frame)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [path for path in PUBLIC if path.name.startswith("v100")], ids=lambda path: path.name
+)
+def test_a_public_profile_of_2021_names_its_lines(path: Path) -> None:
+    trace = tracekit.read(path)
+    assert "stacks" in trace.meta.captured
+    assert "for the data loader, mostly in resnet50_profiler_api.py(42): <module>" in headline(trace)

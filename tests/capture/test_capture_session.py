@@ -3,6 +3,7 @@
 import gzip
 import os
 from collections import OrderedDict
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,29 @@ def test_without_shapes_the_ranges_are_annotations_all_the_same(tmp_path: Path, 
     ranges = layer_ranges(load_trace(tmp_path / "trace.json.gz"))
     assert [r["name"] for r in ranges] == [LAYER_PREFIX + name for name in ("<root>", "0", "1", "2")]
     assert {r["cat"] for r in ranges} == {"user_annotation"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["copy", "original"])
+def test_a_compiled_copy_is_one_layer_or_its_original_has_none(
+    given: str, tmp_path: Path, load_trace
+) -> None:
+    model, graphs = tiny(), []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    called = (
+        pytest.warns(UserWarning, match="called no module.*give session")
+        if given == "original"
+        else nullcontext()
+    )
+    with called, session(tmp_path, model=compiled if given == "copy" else model, options=ONE_STEP) as live:
+        train(compiled, live)
+    assert len(graphs) == 1  # no hook breaks it
+    assert len(layer_ranges(load_trace(tmp_path / "trace.json.gz"))) == (given == "copy")
 
 
 def test_python_frames_do_not_tell_where_the_code_lay(tmp_path: Path, load_trace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import polars as pl
@@ -154,6 +155,22 @@ def test_one_graph_launch_has_many_kernels_and_rows_do_not_multiply(tmp_path: Pa
     assert trace.device.height == len(truth.activities)
     counts = trace.device.group_by("launch_id").len().drop_nulls()
     assert counts["len"].max() > 1
+
+
+def test_stacks_of_operators_are_read_and_told(tmp_path: Path) -> None:
+    stacks = ["a.py(1): f;b.py(2): g", "a.py(1): f;b.py(2): g", None, "", 5]
+    events = [
+        {"ph": "X", "cat": "Operator", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10 * at, "dur": 1}
+        | {"args": {} if stack is None else {"Call stack": stack}}
+        for at, stack in enumerate(stacks)
+    ]
+    for kept in (events, events[2:4]):
+        (tmp_path / "t.json").write_text(json.dumps({"traceEvents": kept}))
+        trace = tracekit.read(tmp_path / "t.json")
+        read_ = trace.host["call_stack"].cast(pl.String).to_list()
+        expected = [str(stack) if stack else None for stack in stacks]
+        assert read_ == (expected if kept is events else [None, None])
+        assert ("stacks" in trace.meta.captured) == (kept is events)
 
 
 def test_a_stream_argument_does_not_make_an_operator_device_work(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@ from __future__ import annotations
 import pytest
 from planted import MS, US, Planted, finding
 
+from tracekit.analyses.registry import get_analysis
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
+
 
 def reading(times: int, length: int = 20 * US, around: str | None = None) -> Planted:
     """Two steps of 1 ms, each with this many `.item()`."""
@@ -27,6 +31,12 @@ def test_fires_on_values_read_in_every_step_and_names_the_line() -> None:
     assert found.title == "Python reads values of tensors (.item()) 3 times a step"
     assert found.ns_at_stake == 6 * 20 * US
     assert "6 times and took 120 µs, 6.0 % of the time, most often in loss.py(42): log" in found.evidence
+
+
+def test_a_window_that_is_not_the_steps_has_no_count_a_step() -> None:
+    scope = select(reading(3).trace(devices=()), window="trace")
+    (found,) = [each for each in run(get_analysis("idle"), scope).findings if each.id == "value_reads"]
+    assert found.title == "Python reads values of tensors (.item()) 6 times"
 
 
 def test_what_costs_nothing_here_may_cost_much_on_a_device() -> None:

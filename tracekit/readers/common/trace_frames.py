@@ -115,7 +115,7 @@ def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
         "launches": bool(device["launch_id"].is_not_null().any()),
         "ops": "op" in kinds,
         "shapes": bool((host["shapes"].cast(pl.String) != "").any()),
-        "stacks": "python" in kinds,
+        "stacks": "python" in kinds or bool(host["call_stack"].is_not_null().any()),
         "modules": "module" in kinds,
         "layers": bool(host["layer"].is_not_null().any()),
         "memory": frames.get("memory") is not None,

@@ -33,6 +33,7 @@ class OpArgs(
         "shapes": "Input Dims",
         "dtypes": "Input type",
         "concrete_inputs": "Concrete Inputs",
+        "call_stack": "Call stack",
         "collective": "Collective name",
         "elements_in": "In msg nelems",
         "elements_out": "Out msg nelems",
@@ -49,6 +50,7 @@ class OpArgs(
     shapes: msgspec.Raw = msgspec.Raw()
     dtypes: msgspec.Raw = msgspec.Raw()
     concrete_inputs: msgspec.Raw = msgspec.Raw()
+    call_stack: Scalar = None
     layer: Scalar = None
     module: Scalar = None
     collective: Scalar = None
