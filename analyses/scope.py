@@ -166,8 +166,17 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
                 path=trace.meta.path,
                 remedy=_annotations_there(host["name"]),
             )
+        rows = _disjoint(rows)
         number = pl.lit(None, dtype=pl.Int64)
     return _numbered(trace, rows.select(number.alias("step"), name.alias("name"), "start", "duration"))
+
+
+def _disjoint(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The ranges that are steps: not those around others of the same name, and not those inside another one that is left."""
+    thread, start, end = ["process_id", "thread_id"], pl.col("start"), pl.col("start") + pl.col("duration")
+    rows = ranges.sort("start", "duration", descending=[False, True])
+    rows = rows.filter((start.shift(-1).over(*thread, "name") >= end).fill_null(value=True))
+    return rows.filter((start >= end.cum_max().shift().over(thread)).fill_null(value=True))
 
 
 def _annotations_there(names: pl.Series) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution import attributed
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.program import program
@@ -33,6 +34,7 @@ WORDS: Final = frozenset(
         "waits",
         "processor",
         "streams",
+        "recomputation",
         *TRAITS,
     }
 )
@@ -75,6 +77,7 @@ def _traits(scope: Scope) -> frozenset[str]:
         "waits": _waits(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
+        "recomputation": bool(attributed(scope)["recomputed"].any()),
     }
     return frozenset(shown | {trait for trait, there in further.items() if there})
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 import polars as pl
 
-from tracekit.facts.program_names import UNNAMED_FUNCTION
+from tracekit.facts.program_names import TEXT_FUNCTION, UNNAMED_FUNCTION
 from tracekit.intervals import IntervalSet
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, nest, take
@@ -25,6 +25,7 @@ __all__ = [
     "Timeline",
     "by_function",
     "by_os_call",
+    "formats_text",
     "host_code",
     "sampled_most",
     "timeline",
@@ -147,6 +148,17 @@ def sampled_most(functions: pl.DataFrame | None) -> tuple[str, float, int] | Non
     if not named.height:
         return None
     return named["function"][0], float(named["share"][0]), int(functions["samples"].sum())
+
+
+def formats_text(functions: pl.DataFrame | None) -> str | None:
+    """The largest function of `by_function` that formats text, if such functions have half of the samples with a name, and enough
+    samples were taken; else None.
+    """
+    if functions is None or sampled_most(functions) is None:
+        return None
+    named = functions.drop_nulls("function")
+    text = named.filter(pl.col("function").str.contains(TEXT_FUNCTION))
+    return text["function"][0] if 2 * text["samples"].sum() >= named["samples"].sum() else None
 
 
 # -- what each thread did, moment by moment ---------------------------------------------------------

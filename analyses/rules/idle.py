@@ -29,6 +29,7 @@ from tracekit.trace import Trace
 __all__ = [
     "BUFFER_SYNCHRONISATION",
     "COMPILATION_IN_STEPS",
+    "COMPILING",
     "GRAPH_BREAKS",
     "HOST_BOUND_LAUNCHES",
     "LONG_GAPS",
@@ -144,6 +145,8 @@ COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
 """In a steady state nothing is compiled; a lookup in the cache of compiled code takes less than this."""
 LOOKUPS_PART: Final = 0.5
 """If half of the time goes to such lookups, they are the cost, not compilation."""
+COMPILING: Final = "Tracing and compilation"
+"""How the title begins if they are not."""
 
 
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
@@ -161,7 +164,7 @@ def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     who = "no operator ran" if scope.on_cpu else "the device was idle"
     lookups = _in_lookups(scope)
     checks = lookups >= LOOKUPS_PART * idle.ns
-    what = "Checks of compiled code" if checks else "Tracing and compilation"
+    what = "Checks of compiled code" if checks else COMPILING
     while_ = "the cache of compiled code was searched" if checks else "code was traced or compiled"
     return Evidence(
         title=f"{what} take {format_share(idle.ns / scope.duration)} of the time",

@@ -189,7 +189,8 @@ PYTHON_THREADS = Rule(
     runs="device",
     advice=Advice(
         "Move the work of the other thread (logging, decoding, checkpoints, metrics) into another process, or into library "
-        "code that releases the lock. Fewer launches (torch.compile, CUDA graphs) need fewer turns of the launching thread.",
+        "code that releases the lock.\n"
+        "[!compiled !graphs] Fewer launches (torch.compile, CUDA graphs) need fewer turns of the launching thread.",
         plain=(
             "Move the work of the other thread into another process, or into library code that releases Python's global lock. "
             "Fewer launches need fewer turns of the launching thread."

@@ -22,6 +22,8 @@ COLD_START_LEAST_SHARE: Final = 0.05
 """A twentieth of the window is enough to distort the other figures."""
 
 _COPY: Final = r"(?i)mem(cpy|set)"
+_MEASURED: Final = r"(?i)\b(measured?|timed)\b"
+"""What programs call ranges of the passes after warm-up."""
 
 
 def cold_start(scope: Scope, result: Launches) -> Evidence | None:
@@ -56,7 +58,18 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
         f"{format_ns(calls['duration'][0])}.",
         ns_at_stake=at_stake,
         severity="warning",  # the run itself may be fine: only the profile must change
+        advice=_of_ranges(scope),
     )
+
+
+def _of_ranges(scope: Scope) -> Advice | None:
+    """Advice that names the ranges which the program itself calls measured; None if there are none, or steps are selected."""
+    names = scope.trace.host.filter(pl.col("kind") == "annotation")["name"].unique().cast(pl.String)
+    words = names.str.extract(_MEASURED).drop_nulls().unique().sort()
+    if scope.window == "steps" or not words.len():
+        return None
+    text = f"{COLD_START.advice.text}\nIn this trace, --step {words[0]} takes only the ranges with this word in their names."
+    return Advice(text, flags=COLD_START.advice.flags)
 
 
 COLD_START = Rule(

@@ -11,6 +11,7 @@ from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
+from tracekit.facts.device_peaks import pinned_copy_gbps
 from tracekit.facts.idle_names import PAGEABLE_COPY
 from tracekit.facts.units import (
     NS_PER_US,
@@ -36,8 +37,10 @@ LEAST_BYTES_PER_COPY: Final = 64 * 1024
 def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     """Copies go between the device and pageable host memory, so the driver stages them through a pinned buffer.
 
-    At stake is the time in which nothing but these copies ran: pinned copies could run beside computation. If pinned copies
-    of the same direction show how fast they are, it is at most the time that these would save.
+    Pinned copies are faster, and can run beside computation. So at stake is the time in which a device only runs these copies,
+    less what the same bytes would take from pinned memory and longer than all computation. The rate of pinned copies is that of
+    those in the trace, by direction; without any, that of the device's link to the host (`facts.device_peaks`). Without
+    a known rate, all of the time is at stake.
 
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
@@ -46,9 +49,7 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     total = int(pageable["total_ns"].sum())
     if total / scope.duration < LEAST_SHARE:
         return None
-    at_stake = _at_stake(pageable, between.filter(pl.col("host_memory") == "pinned"))
-    exposed = _exposed(scope)
-    at_stake = exposed if at_stake is None else min(at_stake, exposed)
+    at_stake, words = max(_at_stake(scope, between, device) for device in scope.device_ids)
     # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
         f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
@@ -57,35 +58,46 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     )
     return Evidence(
         title=f"Copies from or to pageable memory take {format_share(total / scope.duration)} of the time",
-        text=f"{listed}.",
+        text=f"{listed}.{words}",
         ns_at_stake=at_stake,
     )
 
 
-def _exposed(scope: Scope) -> int:
-    """The time in ns in which a device only copies from or to pageable memory."""
+def _at_stake(scope: Scope, copies: pl.DataFrame, device: int) -> tuple[int, str]:
+    """What pinned memory could save a device, in ns, and the assumption behind it, as a sentence; `copies` are those between device and
+    host.
+    """
     names = pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY)
-    total = 0
-    for device in scope.device_ids:
-        mine = scope.activities.filter((pl.col("device_id") == device) & (pl.col("kind") == "memcpy") & names)
-        copies = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy()).clip(scope.start, scope.end)
-        total = max(total, (copies - scope.intervals(device, "compute", "communication")).measure)
-    return total
-
-
-def _at_stake(pageable: pl.DataFrame, pinned: pl.DataFrame) -> int | None:
-    """None when a direction has no pinned copies that are large enough to compare with."""
-    comparable = pinned.filter(
-        pl.col("bandwidth_gbps").is_not_null() & (pl.col("bytes") / pl.col("count") >= LEAST_BYTES_PER_COPY)
+    mine = scope.activities.filter((pl.col("device_id") == device) & (pl.col("kind") == "memcpy") & names)
+    region = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy()).clip(scope.start, scope.end)
+    exposed = (region - scope.intervals(device, "compute", "communication")).measure
+    rows = copies.filter((pl.col("device_id") == device) & (pl.col("host_memory") == "pageable"))
+    fastest = _pinned(copies).rename({"bandwidth_gbps": "pinned_gbps"})
+    info = next((info for info in scope.trace.meta.devices if info.device_id == device), None)
+    link = pinned_copy_gbps(info.name) if info else None
+    rows = rows.join(fastest, on="direction", how="left").with_columns(
+        pl.max_horizontal(pl.coalesce("pinned_gbps", pl.lit(link)), "bandwidth_gbps").alias("could_gbps")
     )
-    fastest = comparable.group_by("direction").agg(pl.col("bandwidth_gbps").max().alias("pinned_gbps"))
-    joined = pageable.join(fastest, on="direction", how="inner").filter(pl.col("bytes").is_not_null())
-    if not joined.height:
-        return None
-    saved = joined.select(
-        (pl.col("total_ns") - pl.col("bytes") / pl.col("pinned_gbps")).clip(lower_bound=0).sum()
-    ).item()
-    return int(saved)
+    large = rows.filter(pl.col("bytes").is_not_null())
+    assumed = not large.height or large.sort("total_ns")["pinned_gbps"][-1] is None
+    if not large.height or (assumed and link is None):
+        return exposed, ""
+    needed = round(large.select((pl.col("bytes") / pl.col("could_gbps")).sum()).item())
+    free = scope.intervals(device, "compute").measure
+    rate = (
+        f"about {link:.3g} GB/s, the rate of the link"
+        if assumed
+        else "the rate of the pinned copies in this trace"
+    )
+    words = f" At {rate}, they would take {format_ns(needed)}; computation takes {format_ns(free)}."
+    return max(exposed - max(needed - free, 0), 0), words
+
+
+def _pinned(copies: pl.DataFrame) -> pl.DataFrame:
+    """The `bandwidth_gbps` of pinned copies by `direction`, for those that are large enough to tell."""
+    large = pl.col("bytes") / pl.col("count") >= LEAST_BYTES_PER_COPY
+    rows = copies.filter((pl.col("host_memory") == "pinned") & pl.col("bandwidth_gbps").is_not_null() & large)
+    return rows.group_by("direction").agg(pl.col("bandwidth_gbps").max())
 
 
 PAGEABLE_COPIES = Rule(
@@ -239,13 +251,15 @@ UNUSED: Final = 0.25
 
 
 _ROOM: Final = (
-    "To free memory, use activation checkpointing (torch.utils.checkpoint), bf16 autocast, zero_grad(set_to_none=True), a "
-    "smaller micro-batch, or sharded optimizer states."
+    "To free memory, use a smaller micro-batch.\n"
+    "[training !recomputation] Activation checkpointing (torch.utils.checkpoint) keeps fewer results for the backward pass.\n"
+    "[!low_precision] bf16 autocast makes activations smaller.\n"
+    "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
 _RETURNED: Final = r"^(cuda|hip)Free(_|$)|^cuMem(Free|Unmap|Release)"
 _FRAGMENTED: Final = Advice(
-    "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. " + _ROOM,
+    "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.\n" + _ROOM,
     flags=_FLAGS,
 )
 

@@ -171,7 +171,7 @@ LOW_PART_OF_STEP = Rule(
     runs="device",
     advice=Advice(
         "See what the host does there (tracekit idle --causes, tracekit view --html).\n"
-        "[training] Usual causes are a wait for data at the beginning, and an unfused optimizer, reads of values or logging at "
+        "[training] Usual causes are a wait for data at the beginning, and the optimizer, reads of values or logging at "
         "the end.",
         plain=(
             "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for "

@@ -181,7 +181,10 @@ def test_the_public_exports() -> None:
     answer = idle(cupy).answer
     assert "in calls of the operating system, most of it in write" in answer
     assert answer.endswith(" samples show _Py_dg_dtoa.")
-    assert build_report(cupy).verdict.headline.endswith(" for Python code, mostly in range IO #.")
+    assert build_report(cupy).verdict.headline.endswith(
+        " for Python code, mostly in ranges IO # (# stands for a number; _Py_dg_dtoa and other formatting of text according to "
+        "samples with names)."
+    )
     for trace in (cupy, mpi):
         said = str(build_report(trace))
         for word in ("torch", "DataLoader", ".item()"):
@@ -203,7 +206,7 @@ def test_the_range_that_is_open_need_not_hold_work(tmp_path: Path) -> None:
     ]
     assert result.device_gaps["range"].to_list() == ["IO 2"]
     headline = build_report(tracekit.read(tmp_path / "t.sqlite")).verdict.headline
-    assert headline.endswith(" for host code, mostly in range IO #.")
+    assert headline.endswith(" for host code, mostly in ranges IO # (# stands for a number).")
 
 
 def test_without_ranges_there_is_no_table_of_them(tmp_path: Path) -> None:

@@ -248,3 +248,12 @@ def test_no_trace_at_all() -> None:
     for number in range(4):
         made.span("annotation", "step", number * MS, (number + 1) * MS - US)
     assert inferred(made) is None
+
+
+def test_nested_ranges_that_match_are_one_step() -> None:
+    """A range around another of its name holds the step; one of another name inside a step is a part of it."""
+    made = loop("measure", 2, inner=("measure", "measure.copy"))
+    scope = select(made.trace(captured=BARE), step="measure")
+    assert scope.steps.select("name", "start", "duration").rows() == [
+        ("measure", number * MS + 10 * US, 790 * US) for number in (1, 2)
+    ]

@@ -19,6 +19,17 @@ def test_fires_on_a_first_launch_and_a_context() -> None:
     )
 
 
+def test_ranges_that_the_program_calls_measured_are_named() -> None:
+    made = Planted()
+    made.activity("a", 0, MS, launch=-10 * US)
+    made.activity("b", 41 * MS, 9 * MS, launch=10 * MS, call_ns=30 * MS)
+    made.span("annotation", "[net|warmup|forward]", 0, 45 * MS)
+    made.span("annotation", "[net|measure|forward]", 45 * MS, 50 * MS)
+    found = finding(made.trace(), "launches", "cold_start")
+    assert found is not None
+    assert found.advice.endswith("--step measure takes only the ranges with this word in their names.")
+
+
 def test_a_launch_that_waits_for_a_full_queue_is_none() -> None:
     made = Planted()
     made.activity("a", 0, 20 * MS, launch=-10 * US)

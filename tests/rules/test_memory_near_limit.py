@@ -37,6 +37,14 @@ def test_time_is_at_stake_if_memory_is_given_back_meanwhile() -> None:
     assert "memory was given back to the driver once" in found.evidence
 
 
+def test_a_training_run_without_checkpoints_may_use_them() -> None:
+    made = planted(39 * GB, None)
+    made.span("annotation", "Optimizer.step#AdamW.step", 0, MS)
+    found = finding(made.trace(), "memory", "memory_near_limit")
+    assert found is not None
+    assert "checkpointing" in found.advice
+
+
 def test_much_reserved_and_little_used_is_fragmentation() -> None:
     found = finding(planted(20 * GB, 38 * GB).trace(), "memory", "memory_near_limit")
     assert found is not None

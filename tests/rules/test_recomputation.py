@@ -86,6 +86,9 @@ def test_the_memory_in_use_decides_what_to_do(used: int, severity: str, says: st
     assert one.severity == severity
     assert says in one.advice
     assert "of 40.0 GB" in one.evidence
+    full = finding(made.trace(), "memory", "memory_near_limit")
+    assert full is None or "checkpointing" not in full.advice  # the run does it already
+    assert (full is not None) == (used == 39 * GB)
 
 
 def test_without_a_device_operators_count() -> None:

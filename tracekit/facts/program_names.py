@@ -13,6 +13,7 @@ __all__ = [
     "PYTHON_KERNEL",
     "PYTORCH_KERNEL",
     "PYTORCH_RANGE",
+    "TEXT_FUNCTION",
     "TRAITS",
     "UNNAMED_FUNCTION",
 ]
@@ -31,6 +32,9 @@ PYTHON_KERNEL: Final = r"\bcupy_|\bcudapy::|^_ZN6cudapy|\bnumba\b"
 
 PYTHON_FUNCTION: Final = r"(^|;)(_?PyEval_|Py_(RunMain|BytesMain|Main)(;|$)|_PyRun_|PyRun_)"
 """Functions of the interpreter, in a sampled call chain."""
+
+TEXT_FUNCTION: Final = r"_dtoa$|printf|^_?PyUnicode|^PyOS_double_to_string|^_IO_default_xsputn|^_?PyBytes_Format|Dragon4|std::num_put"
+"""Functions that format numbers and texts: of Python, NumPy and the standard libraries of C and C++."""
 
 UNNAMED_FUNCTION: Final = r"^(0x[0-9a-fA-F]+|\[.*\])$"
 """An address without a symbol, or what nsys writes in place of a function (`[Broken backtraces]`, `[vdso]`)."""

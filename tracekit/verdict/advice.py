@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,25 +13,27 @@ from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.traits import traits
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
-from tracekit.names import category_name, shorten_name
+from tracekit.names import category_name
+from tracekit.verdict.idle_words import HostCode
 from tracekit.verdict.model import Advice
 
 __all__ = [
+    "ADVICE",
     "GENERAL",
+    "LEAST_CODE_SHARE",
     "Owned",
     "category_advice",
     "choose",
     "few_advice",
-    "fusible_advice",
     "general",
     "host_code_advice",
+    "mpi_advice",
     "of_finding",
     "owned",
     "python_advice",
-    "top_kernels_advice",
+    "restates",
     "unseen_advice",
 ]
 
@@ -41,6 +42,8 @@ LEAST_SHARE: Final = 0.01
 """Advice that could save less than this share of the basis stays in its section."""
 LITTLE: Final = 0.2
 """Advice with less of the loss at stake than this stands below advice about all of it."""
+LEAST_CODE_SHARE: Final = 0.05
+"""From this share on, the advice names the code, or the calls, for which the device waits."""
 ANSWERS: Final = 0.5
 """A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
 
@@ -72,7 +75,8 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "communication-bound": (
         "Hide or shrink communication",
         Words(
-            "[training] Overlap it with the backward pass, and reduce gradients in a lower precision.\n"
+            "[training !ddp !fsdp] Overlap it with the backward pass, as DistributedDataParallel does.\n"
+            "[training] Reduce gradients in a lower precision.\n"
             "[!training] Overlap it with computation that does not need its result.\n"
             "Compare the ranks, since one may be slower than the others.",
             plain=(
@@ -87,17 +91,6 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "Keep data on the device, and copy on a separate stream beside the computation.\n"
             "[pageable] Pin the host memory.",
             flags=("--pin-memory",),
-        ),
-    ),
-    "compute-bound": (
-        "Make the kernels cheaper",
-        Words(
-            "[!low_precision] Use lower precision (bf16, TF32) for matrix products.\n"
-            "[!compiled] torch.compile fuses elementwise kernels, casts and layout changes.\n"
-            "[compiled low_precision] The kernels are compiled and compute in a low precision already; try other shapes and "
-            "batch sizes.",
-            plain="Use lower precision where the result allows it (TF32, 16-bit types), fused kernels and better shapes.",
-            flags=("--precision", "--compile"),
         ),
     ),
     "launch/short-kernel-bound": (
@@ -159,18 +152,6 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
 
 EXPLAINED: Final = 0.8
 """A rule explains another's finding if its own has this part of the time at stake, or more."""
-FUSIBLE_SHARE: Final = 0.2
-"""If fusible kernels take less of the computation, only matrix and attention kernels are worth a look."""
-_FUSIBLE: Final = ("elementwise", "copy")
-"""Categories of kernels that compilers fuse. Those that quantise are not among them: they are operators that a compiler cannot look
-into, and each fuses its steps already.
-"""
-
-_ALREADY: Final = re.compile(
-    r"(?i)triton|fused|flash|fmha|attn_fwd|unified_attention|scaled_mm|fp8|f8f8|e4m3|mxfp4|nvfp4|bf16|f16f16"
-    r"|_(?:BBS|HHS|BSS|HSS|F8)[A-Z0-9]*_"
-)
-"""Kernels that are fused, or compute in a low precision, by their names; `BBS` is Tensile's word for bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +181,34 @@ def few_advice() -> Advice:
     return Advice(title, words.text)
 
 
-def host_code_advice(ns: int, place: str, basis: int, scope: Scope) -> Advice:
-    """What to do about code of the host for which the device waits; `place` says where it is, as `, mostly in FRAME`."""
+def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
+    """What to do about code of the host for which the device waits."""
+    less = "Do this work less often, ahead of time, or in another thread"
+    meanwhile = ", or launch the device's next work first, if that needs no result of it."
+    binary = "\nBinary output needs no formatting." if code.formats else ""
     words = Words(
-        "Do this work less often, ahead of time, or in another thread or process.\n"
-        "[!processor !serving] Work on tensors may also move to the device."
+        f"{less} or process{meanwhile}{binary}\n[!processor !serving] Work on tensors may also move to the device.",
+        plain=f"{less}{meanwhile}{binary}",
     )
-    title = f"The device waits {format_share(ns / basis)} of the time for code{place}"
-    return Advice(title, words_for(words, scope), ns)
+    title = f"The device waits {format_share(code.ns / basis)} of the time {code.words}{code.place}"
+    return Advice(title, words_for(words, scope), code.ns)
+
+
+def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advice | None:
+    """What to do about calls of MPI for which the device waits; None if they take little."""
+    rows = results["idle"].tables()["by_operator"].filter(pl.col("operator").str.starts_with("MPI_"))
+    calls = (
+        rows.group_by("operator").agg(pl.col("total_ns").sum()).sort("total_ns", "operator", descending=True)
+    )
+    ns = int(calls["total_ns"].sum())
+    if ns < LEAST_CODE_SHARE * basis:
+        return None
+    named = " and ".join(f"{name} ({format_ns(each)})" for name, each in calls.head(2).rows())
+    text = (
+        "Let the device work meanwhile: start the exchange with MPI_Isend and MPI_Irecv, launch work that does not need it, and "
+        "wait then. Compare the ranks, since this one may wait for another."
+    )
+    return Advice(f"The device waits {of_time(ns, scope)} for MPI, most in {named}", text, ns)
 
 
 def unseen_advice(ns: int, scope: Scope) -> Advice:
@@ -244,48 +245,11 @@ def python_advice(ns: int, scope: Scope) -> Advice:
     """What to do when most time passes outside any operator."""
     words = Words(
         "[!stacks] Record {names} to see which code it is.\n"
-        "Larger tensors and fewer operations in Python reduce this time (vectorised loops, torch.compile).",
+        "Larger tensors and fewer operations in Python reduce this time (vectorised loops).\n"
+        "[!compiled] torch.compile does so for the operations of a model.",
         flags=("--compile", "--stack"),
     )
     return Advice("Look at the Python code between the operators", words_for(words, scope), ns)
-
-
-def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice | None:
-    """What to do if elementwise kernels and casts take much of the computation; None if not, or if the program is compiled.
-
-    `kernels` are the computing rows of the table by name; `compute` is their total time in ns, each moment once.
-    """
-    total = max(int(kernels["total_ns"].sum()), 1)
-    fusible = int(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].sum())
-    if fusible < FUSIBLE_SHARE * total or "pytorch" not in traits(scope) or "compiled" in traits(scope):
-        return None
-    words = Words(
-        "torch.compile fuses chains of them into one kernel. Use one data type and one memory layout throughout.",
-        flags=("--compile",),
-    )
-    ns = round(compute * fusible / total)
-    title = f"Elementwise kernels, casts and layout changes take {of_time(ns, scope)}"
-    return Advice(title, words_for(words, scope), ns)
-
-
-def top_kernels_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice:
-    """What to do about a busy device, without advice that the program already follows according to its kernel names.
-
-    `kernels` are the computing rows of the table by name, largest first; `compute` is their total time in ns.
-    """
-    names, times = kernels["name"].to_list(), kernels["total_ns"].to_list()
-    total = max(sum(times), 1)
-    already = sum(ns for name, ns in zip(names, times, strict=True) if _ALREADY.search(name))
-    if already < total / 2:
-        return general("compute-bound", 0, scope)
-    top = ", ".join(
-        f"{shorten_name(name, 36)} ({format_share(ns / total)})"
-        for name, ns in zip(names[:2], times[:2], strict=True)
-    )
-    return Advice(
-        "Most of the computation already uses fused or low-precision kernels",
-        f"Try other shapes and batch sizes. The largest kernels in {format_ns(compute)} of computation: {top}.",
-    )
 
 
 def of_finding(owned: Owned) -> Advice:
@@ -317,23 +281,27 @@ def choose(
         if owned.finding.advice
         and owned.finding.id not in {advice.finding for advice in first}
         and _about_run(owned.finding)
-        and not _restates(owned.finding.id)
+        and not restates(owned.finding.id)
         and not _explained(owned.finding.id, owned.finding.ns_at_stake, findings)
         and _matters(owned.finding, basis)
     ]
     answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
-    general_ = [loss] if loss and not first and not answers and not _answered(useful, bound, loss) else []
+    started = sum(each.ns_at_stake or 0 for each in first)
+    general_ = [loss] if loss and not answers and not _answered(useful, bound, loss) else []
+    general_ = [each for each in general_ if not first or started < ANSWERS * (each.ns_at_stake or 0)]
     rest = [*general_, *([last] if last else [])]
     kept = [*first, *useful][: ADVICE - len(rest)]
-    little = [each for each in kept if general_ and _little(each, general_[0])]
+    little = [each for each in kept if general_ and _little(each, bound, general_[0])]
     return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
 
 
-def _little(advice: Advice, loss: Advice) -> bool:
-    """Whether the advice is about a small part of the loss only."""
+def _little(advice: Advice, bound: Bound, loss: Advice) -> bool:
+    """Whether the advice is about a small part of the loss only, or about something else that costs less."""
     stake = advice.ns_at_stake
-    return stake is not None and stake < LITTLE * (loss.ns_at_stake or 0)
+    rule = rule_of(advice.finding)
+    least = 1.0 if rule and rule.answers and bound not in rule.answers else LITTLE
+    return stake is not None and stake < least * (loss.ns_at_stake or 0)
 
 
 def _about_run(finding: Finding) -> bool:
@@ -351,7 +319,8 @@ def _explained(what: str, ns: int | None, findings: Sequence[Owned]) -> bool:
     )
 
 
-def _restates(finding_id: str) -> bool:
+def restates(finding_id: str) -> bool:
+    """Whether a finding only says how much time is lost, or where."""
     rule = rule_of(finding_id)
     return rule is not None and rule.restates
 
@@ -364,7 +333,7 @@ def _answered(useful: list[Advice], bound: Bound, fallback: Advice) -> bool:
     """Whether a finding explains much of the loss: one of a rule about this bound, or any if no rule is about it."""
     of_bound = [advice for advice in useful if _answers(advice.finding, bound)]
     has_rule = any(bound in rule.answers for rule in RULES.values())
-    candidates = of_bound if has_rule else [advice for advice in useful if not _restates(advice.finding)]
+    candidates = of_bound if has_rule else [advice for advice in useful if not restates(advice.finding)]
     return any((advice.ns_at_stake or 0) >= ANSWERS * (fallback.ns_at_stake or 0) for advice in candidates)
 
 

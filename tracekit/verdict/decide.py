@@ -18,20 +18,23 @@ from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
+from tracekit.analyses.rules.idle import COMPILING
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.names import category_name
 from tracekit.verdict.advice import (
+    ADVICE,
+    LEAST_CODE_SHARE,
     Owned,
     choose,
     few_advice,
-    fusible_advice,
     general,
     host_code_advice,
+    mpi_advice,
     of_finding,
     owned,
-    top_kernels_advice,
+    restates,
     unseen_advice,
 )
 from tracekit.verdict.cpu import on_processors
@@ -44,9 +47,10 @@ from tracekit.verdict.evidence import (
     standing,
 )
 from tracekit.verdict.idle_words import host_code
+from tracekit.verdict.kernels import fusible_advice, top_kernels_advice
 from tracekit.verdict.losses import BESIDE_SHARE, Loss, beside, bounds, frames, losses_of, losses_of_work
 from tracekit.verdict.model import Advice, Cost, Verdict
-from tracekit.verdict.notes import LEAST_ACTIVITIES, notes_on
+from tracekit.verdict.notes import LEAST_ACTIVITIES, notes_on, shared
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
@@ -54,10 +58,6 @@ VERDICT_NEEDS: Final = frozenset(
     {"breakdown", "idle", "steps", "layers", "kernels", "ops", "launches", "memory", "counters"}
 )
 """The analyses that a verdict needs for its figures or its advice."""
-
-
-LEAST_CODE_SHARE: Final = 0.05
-"""From this share on, the advice names the code for which the device waits."""
 
 
 WARM_UP_SHARE: Final = 0.3
@@ -156,13 +156,15 @@ def _on_device(
         bound = "too little"
     computing = _compute_costs(parts, results)
     costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), _set_up(parts)], key=lambda c: -c.ns)
-    warm_up = _warm_up(findings, parts.basis)
+    warm_up = _warm_up(findings, scope, parts.basis)
+    advice = _advice(scope, parts, results, findings, bound, worst, warm_up)
+    notes = notes_on(parts, scope, losses, bound, warm_up)
     return Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
         costs=_worth(costs, parts.basis),
-        advice=_advice(scope, parts, results, findings, bound, worst, warm_up),
-        notes=(*lacks(complete, device=True), *notes_on(parts, scope, losses, bound, warm_up)),
+        advice=advice,
+        notes=(*shared(advice, parts), *lacks(complete, device=True), *notes),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
@@ -187,7 +189,7 @@ def _on_device_in_part(
     )
     busy = f"{format_share(parts.busy / parts.basis)} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     rest = format_share(parts.idle / parts.basis) if parts.idle else ""
-    warm_up = _warm_up(findings, parts.basis)
+    warm_up = _warm_up(findings, scope, parts.basis)
     first = [of_finding(warm_up)] if warm_up else []
     again = record_again(complete)
     return Verdict(
@@ -273,15 +275,24 @@ def _split(parts: DeviceParts) -> str:
 # -- what to try -----------------------------------------------------------------------------------
 
 
-def _warm_up(findings: list[Owned], basis: int) -> Owned | None:
-    """The finding about first-time work, if it is large or larger than all others; else None."""
-    first = next((each for each in findings if each.finding.id == "cold_start"), None)
+def _warm_up(findings: list[Owned], scope: Scope, basis: int) -> Owned | None:
+    """The finding about first-time work, if it is large or larger than all others; else None.
+
+    Where nothing repeats, compilation is first-time work, too.
+    """
+    once = scope.window != "steps"
+    first = next(
+        (
+            each
+            for each in findings
+            if each.finding.id == "cold_start" or (once and each.finding.title.startswith(COMPILING))
+        ),
+        None,
+    )
     if first is None:
         return None
     stake = first.finding.ns_at_stake or 0
-    others = (
-        x.finding.ns_at_stake or 0 for x in findings if x.finding.id not in ("cold_start", "low_utilisation")
-    )
+    others = (x.finding.ns_at_stake or 0 for x in findings if x is not first and not restates(x.finding.id))
     return first if stake >= WARM_UP_SHARE * basis or stake > max(others, default=0) else None
 
 
@@ -296,9 +307,9 @@ def _advice(
 ) -> tuple[Advice, ...]:
     first = [of_finding(warm_up)] if warm_up else []
     code = host_code(results, parts.device_id)
-    answers = []
-    if code is not None and code.place and not code.sampled and code.ns >= LEAST_CODE_SHARE * parts.basis:
-        answers.append(host_code_advice(code.ns, code.place, parts.basis, scope))
+    answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
+    if code is not None and code.place and code.ns >= LEAST_CODE_SHARE * parts.basis:
+        answers.append(host_code_advice(code, parts.basis, scope))
     unseen = code is not None and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
@@ -306,15 +317,17 @@ def _advice(
         return choose(
             findings, bound, parts.basis, answers=answers, loss=None, last=few_advice(), first=first
         )
-    if bound != "compute-bound":
-        return choose(findings, bound, parts.basis, answers=answers, loss=loss, first=first)
     kernels = _computing(results, "by_name")
+    fired = {each.finding.id for each in findings}
+    # The part of a computation that could be saved is unknown.
+    computing = top_kernels_advice(kernels, parts.compute, parts.basis, scope, fired)
+    if bound != "compute-bound":
+        advice = choose(findings, bound, parts.basis, answers=answers, loss=loss, first=first)
+        wanted = computing is not None and parts.compute > worst.ns and len(advice) < ADVICE
+        return (*advice, computing) if computing and wanted else advice
     fusible = fusible_advice(kernels, parts.compute, scope)
     if fusible is not None:
         answers.append(fusible)
-    # The part of a computation that could be saved is unknown.
-    computing = None if fusible else top_kernels_advice(kernels, parts.compute, scope)
     beside = loss if worst.ns >= BESIDE_SHARE * parts.basis else None
-    return choose(
-        findings, worst.bound, parts.basis, answers=answers, loss=beside, last=computing, first=first
-    )
+    last = None if fusible else computing
+    return choose(findings, worst.bound, parts.basis, answers=answers, loss=beside, last=last, first=first)

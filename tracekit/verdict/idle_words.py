@@ -9,7 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.idle.host_code import HOST_CODE, sampled_most
+from tracekit.analyses.idle.host_code import HOST_CODE, formats_text, sampled_most
 from tracekit.analyses.result import Result
 from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.stack_names import PARTS_OF_STEP
@@ -34,6 +34,8 @@ LONGEST: Final = 72
 """Characters of a name in the headline."""
 
 _SAMPLED: Final = " according to samples"
+_POOLED: Final = r"#(?![A-Za-z])"
+"""Ranges that differ in numbers only are one range, with # for the numbers. (Names as `Optimizer.step#AdamW.step` have a # of their own.)"""
 
 _PHRASES: Final = {
     "synchronisation": "in calls that wait for the device",
@@ -72,12 +74,13 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, fra
 
 @dataclass(frozen=True, slots=True)
 class HostCode:
-    """The host's main cause of idle time, if it is code: its time in ns, and ` in FRAME`, or empty if no place has most of it."""
+    """The host's main cause of idle time, if it is code: its name, its time in ns, and ` in FRAME`, or empty if no place has most of it."""
 
+    words: str
     ns: int
     place: str
-    sampled: bool
-    """Only samples show the place, not what was called."""
+    formats: bool
+    """Samples show that it mostly formats text."""
 
 
 def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
@@ -85,8 +88,11 @@ def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
     causes = _host_causes(results, device_id)
     if not causes or causes[0][0] not in HOST_CODE:
         return None
-    place = where(results, causes[0][0], device_id)
-    return HostCode(causes[0][1], place, place.endswith(_SAMPLED))
+    cause, ns, _ = causes[0]
+    functions = results["idle"].tables().get("by_function")
+    return HostCode(
+        _PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None
+    )
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
@@ -102,12 +108,12 @@ def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[st
     return causes.sort("total_ns", descending=True, maintain_order=True).rows()
 
 
-def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
+def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain: bool = True) -> str:
     """`, mostly in train.py(42): step (aten::item)`: where most of a cause's time lies; empty if that is unknown.
 
     The place is the innermost call of Python code, and the line of the user's code that led to it; else the few calls that
     have most of the time together; else the range, else the layer. What encloses nearly the whole window is no place. The
-    operator or API call follows in parentheses, and if no line is known, so does the function that most samples show.
+    operator or API call follows in parentheses, and if no line is known, so does what most samples show. `explain`: so does what # means.
     """
     call = _call(results, cause, device_id)
     several = _several_calls(results, cause, device_id) if call is None else ""
@@ -122,13 +128,16 @@ def where(results: Mapping[str, Result], cause: str, device_id: int) -> str:
         frame = None
     frame = None if several else _called(None if api else call, frame)
     # If the range is a layer, the path of the layer names it.
-    in_range = (
-        f"range {_short(range_)}" if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_) else None
-    )
+    in_range, number = None, ""
+    if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_):
+        number = "# stands for a number" if re.search(_POOLED, range_) else ""
+        in_range = f"{'ranges' if number else 'range'} {_short(range_)}"
     in_layer = _in_layer(layer) if layer else None
     place = several or frame or in_range or in_layer
     sampled = _sampled(results) if cause in HOST_CODE and not (several or frame) else None
+    number = number if explain and place == in_range else ""
     inner = ", ".join(part for part in (_short(operator or api), sampled) if part)
+    inner = "; ".join(part for part in (number, inner) if part)
     how = "" if several else ", mostly"
     if place and inner:
         return f"{how} in {place} ({inner})"
@@ -207,11 +216,13 @@ def _called(call: str | None, frame: str | None) -> str | None:
 
 
 def _sampled(results: Mapping[str, Result]) -> str | None:
-    """The function of at least half of the samples that were taken outside recorded calls; None if there is none."""
-    sampled = sampled_most(results["idle"].tables().get("by_function"))
-    if sampled is None or sampled[1] < MOSTLY:
-        return None
-    return f"{shorten_name(sampled[0], LONGEST)}{_SAMPLED}"
+    """What at least half of the samples outside recorded calls show: a function, or else the formatting of text; None if nothing."""
+    functions = results["idle"].tables().get("by_function")
+    sampled = sampled_most(functions)
+    if sampled is not None and sampled[1] >= MOSTLY:
+        return f"{shorten_name(sampled[0], LONGEST)}{_SAMPLED}"
+    formatting = formats_text(functions)
+    return formatting and f"{formatting} and other formatting of text{_SAMPLED} with names"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:

@@ -12,12 +12,32 @@ from tracekit.findings import Bound
 from tracekit.readers import flag_for
 from tracekit.verdict.advice import Owned
 from tracekit.verdict.losses import BESIDE_SHARE, LEAD_IN_SHARE, Loss
+from tracekit.verdict.model import Advice
 
-__all__ = ["LEAST_ACTIVITIES", "notes_on"]
+__all__ = ["LEAST_ACTIVITIES", "notes_on", "shared"]
 
 _OF_THE_HOST: Final[tuple[Bound, ...]] = ("host-bound", "launch/short-kernel-bound")
 LEAST_ACTIVITIES: Final = 10
 """Fewer activities of a device say little about a program."""
+
+
+_OF_LOSSES: Final = ("", "breakdown", "idle", "launches", "memory", "steps")
+"""Sections whose findings are about time in which the device does not compute; general advice has no section."""
+
+
+def shared(advice: Sequence[Advice], parts: DeviceParts) -> Iterable[str]:
+    """What the stakes of the advice have in common, if all are about losses, and they are more in all than the losses."""
+    staked = [each for each in advice if each.ns_at_stake]
+    lost = parts.basis - parts.compute
+    if (
+        len(staked) > 1
+        and all(each.analysis in _OF_LOSSES for each in staked)
+        and sum(each.ns_at_stake or 0 for each in staked) > lost
+    ):
+        yield (
+            f"The times at stake overlap: together they can save at most the {format_ns(lost)} in which the device does not "
+            "compute."
+        )
 
 
 def notes_on(
@@ -28,10 +48,9 @@ def notes_on(
         count = count_of(parts.activities, "activity", "activities")
         yield f"The window holds only {count} of a device, too few to say what bounds the program."
     if warm_up:
-        share = format_share((warm_up.finding.ns_at_stake or 0) / parts.basis)
+        title = warm_up.finding.title
         yield (
-            f"The profile includes warm-up: first-time work takes {share} of {format_ns(parts.basis)}, so the figures "
-            "say little about the steady state."
+            f"The profile includes warm-up: {title[:1].lower()}{title[1:]}, so the figures say little about the steady state."
         )
     if parts.set_up >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.set_up / parts.basis)
