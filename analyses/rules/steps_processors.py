@@ -19,7 +19,7 @@ from tracekit.names import short_frame, shorten_name
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
-__all__ = ["slow_steps"]
+__all__ = ["MAIN_PART", "slow_steps"]
 
 MAIN_PART: Final = 0.5
 """One thing must take half of the difference."""

@@ -365,11 +365,17 @@ def test_the_recording_is_no_cost_of_the_program() -> None:
     """A step of this sample takes 20.9 ms, of which Python outside operators takes 8.8 ms; without recording it takes 11.7 ms."""
     trace = tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz")
     verdict = build_report(trace).verdict
-    assert verdict.advice[0].finding == "optimizer_not_fused"
+    optimizer = verdict.advice[0]
+    assert (optimizer.finding, optimizer.ns_at_stake) == (
+        "optimizer_not_fused",
+        pytest.approx(8.31e6, rel=0.01),
+    )
     costs = {cost.label: cost.ns for cost in verdict.costs}
     python, recording = costs["Python outside any operator"], costs["the recording, outside any operator"]
     assert python == pytest.approx((python + recording) / 1.85, rel=0.01)
     assert "at most 22.9 % of the time in Python" in verdict.headline
+    assert "10.2 % of the time loading data" in verdict.headline
+    assert verdict.advice[1].title == "Data loading takes 10.2 % of the time"
     assert any("Recording makes a step 1.85 times as long." in note for note in verdict.notes)
 
 
