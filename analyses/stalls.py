@@ -13,7 +13,7 @@ from tracekit.facts.units import NS_PER_MS
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
-__all__ = ["code_stalls", "stalled_ns", "stalled_within", "stalls"]
+__all__ = ["code_stalls", "longest_between", "stalled_ns", "stalled_within", "stalls"]
 
 LEAST_STEPS: Final = 2
 SURE_STEPS: Final = 3
@@ -52,6 +52,11 @@ def code_stalls(scope: Scope) -> int:
     return round(float(stalls(scope).filter(pl.col("activity_id").is_null())["more"].sum()))
 
 
+def longest_between(scope: Scope) -> float:
+    """Up to this time in ns, code between operators may have stood still in this run; 0 if no operator stalls."""
+    return _most_between(stalls(scope))
+
+
 def stalled_within(scope: Scope, region: IntervalSet) -> int:
     """The part of it that lies in a region, in ns."""
     rows = stalls(scope)
@@ -69,8 +74,12 @@ def _stalls(scope: Scope) -> pl.DataFrame:
     several = stalled["name"].n_unique() >= LEAST_OPERATORS
     if not several or (spans.height < SURE_STEPS and by_step.height < spans.height):
         return stalled.clear()
-    most = LONGEST * float(str(stalled["more"].max()))
-    return pl.concat([stalled, _longer(_between(scope), spans).filter(pl.col("more") <= most)])
+    between = _longer(_between(scope), spans).filter(pl.col("more") <= _most_between(stalled))
+    return pl.concat([stalled, between])
+
+
+def _most_between(stalled: pl.DataFrame) -> float:
+    return LONGEST * float(stalled.drop_nulls("activity_id")["more"].max() or 0)  # type: ignore[arg-type]
 
 
 def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.stalls import stalled_within
+from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
@@ -51,7 +51,8 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
     `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
 
-    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
+    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the
+    window without stalls (`analyses.stalls`).
     """
     if not scope.activities.height:
         return None
@@ -67,7 +68,7 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     between = caused_idle(scope, "python", wanted=near)
     # Recording lengthens tiny operators, and the code between them, as much as anything.
     at_stake = bounded(round((inside - stalled + between.ns) / slowed_by_recording(scope.trace)), scope)
-    if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
+    if at_stake < SHORT_OPERATORS_LEAST_SHARE * (scope.duration - stalled_ns(scope)):
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
     name, count, _ = names.row(-1)

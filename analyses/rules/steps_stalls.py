@@ -14,10 +14,14 @@ __all__ = ["STALLED_CALLS"]
 def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     """Without a device: single calls of different operators take far longer than the same calls in other steps.
 
-    At stake is what these calls, and the code between operators, take more than usual (`analyses.stalls`). It is not at stake in other
-    findings.
+    The rule compares the time of each stretch of an operator (its self time) with the median of the stretch that has the same
+    place among those of its name in the other steps. No Python runs in such a stretch, so it stands still only if the
+    operating system gives the processor to something else: it then takes three times as long, and 1 ms more. Where operators
+    stand still, the code between the same two operators counts as well, up to twice the longest stall of an operator.
+    Collectives do not count, and of two steps both must hold stalls. At stake is what all this takes more; other findings
+    about operators and the code between them leave it out.
 
-    Fires when the calls of several operators stand still, for `WARNING_SHARE` of the window with the code between them.
+    Fires when calls of three operators stand still, for `WARNING_SHARE` of the window with the code between them.
     """
     stalled, at_stake = stalls(scope).sort("ns"), stalled_ns(scope)
     if not stalled.height or at_stake < WARNING_SHARE * scope.duration:
