@@ -75,7 +75,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
 def _left_out(scope: Scope, kept: int, stalled: int) -> str:
     """A sentence about the time that is not at stake; empty if there is none."""
     recorded = scope.on_cpu and slowed_by_recording(scope.trace) > 1
-    parts = [f"the {format_ns(kept)} that a fused optimizer computes as well"] if kept else []
+    parts = [f"{format_ns(kept)} of arithmetic"] if kept else []
     parts += [f"{format_ns(stalled)} of stalls"] if stalled else []
     parts += ["what the recording adds"] if recorded else []
     *most, last = parts or [""]
