@@ -53,7 +53,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     kept = _kept(scope)
     if scope.on_cpu:
-        what, idle, waits = "operator calls", "The code between them takes", "the code between them"
+        what, idle, waits = "operator calls", "The code between takes", "code between"
         starts = (ranges := _ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
         waited, stalled = (whole - scope.intervals()).measure, stalled_within(scope, whole)
