@@ -21,6 +21,8 @@ from tracekit.analyses.kernels import kernels
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.stalls import code_stalls
+from tracekit.analyses.steps import steps
 from tracekit.facts.units import count_of
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace, one_of
@@ -33,6 +35,7 @@ __all__ = [
     "ProcessorParts",
     "RunParts",
     "conservation",
+    "loader_ns",
     "run_parts",
     "selected_compute",
 ]
@@ -73,7 +76,7 @@ class NothingRan:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorParts:
-    """Times in ns of a run without a device. `operators + other_operators + loading + outside + recording = basis`."""
+    """Times in ns of a run without a device. `operators + other_operators + loading + outside + recording + stalled = basis`."""
 
     basis: int
     """The window."""
@@ -83,10 +86,14 @@ class ProcessorParts:
     """Only operators of other steps ran."""
     loading: int
     """Data was loaded, and no operator ran."""
+    loader: int
+    """Data was loaded, with the operators of the loader."""
     outside: int
     """The rest, at most as long as it takes without recording."""
     recording: int
     """What the recording adds to that at least; 0 where it was not measured."""
+    stalled: int
+    """Code between operators stood still (`analyses.stalls`)."""
     slowed: float
     """How many times as long a recorded step takes; 1 where that was not measured."""
     calls: int
@@ -95,7 +102,7 @@ class ProcessorParts:
     @property
     def idle(self) -> int:
         """The time in which no operator ran."""
-        return self.loading + self.outside + self.recording
+        return self.loading + self.outside + self.recording + self.stalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ def run_parts(of: Scope | Trace) -> RunParts:
 
     >>> import tracekit
     >>> parts = run_parts(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> parts.operators + parts.other_operators + parts.loading + parts.outside + parts.recording == parts.basis
+    >>> parts.operators + parts.other_operators + parts.idle == parts.basis
     True
     """
     return once(of, _run_parts)
@@ -187,22 +194,33 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
     selected = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
     busy = scope.intervals().measure
     not_running = scope.duration - busy
-    causes = idle(scope).by_cause
-    loading = int(causes.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
-    loading = min(loading, not_running)
+    loading = min(_waits_for_loader(scope), not_running)
+    stalled = min(code_stalls(scope), not_running - loading)
     slowed = slowed_by_recording(scope.trace)
     # Recording slows the code between operators more than the operators, so without it this code takes that part at most.
-    outside = round((not_running - loading) / slowed)
+    outside = round((not_running - loading - stalled) / slowed)
     return ProcessorParts(
         basis=scope.duration,
         operators=selected,
         other_operators=busy - selected,
         loading=loading,
+        loader=loader_ns(scope),
         outside=outside,
-        recording=not_running - loading - outside,
+        recording=not_running - loading - stalled - outside,
+        stalled=stalled,
         slowed=slowed,
         calls=rows["launch_id"].n_unique(),
     )
+
+
+def _waits_for_loader(scope: Scope) -> int:
+    return int(idle(scope).by_cause.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
+
+
+def loader_ns(scope: Scope) -> int:
+    """Without a device: the time of the data loader, with the operators in it (the composition of `analyses.steps`), in ns."""
+    ran = steps(scope).composition.filter(pl.col("part") == "data_loader")
+    return min(max(_waits_for_loader(scope), int(ran["total_ns"].sum())), scope.duration)
 
 
 # -- with a device -----------------------------------------------------------------------------------

@@ -15,9 +15,11 @@ from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
 from tracekit.trace import Trace
@@ -49,7 +51,8 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
     `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
 
-    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the window.
+    Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the
+    window without stalls (`analyses.stalls`).
     """
     if not scope.activities.height:
         return None
@@ -57,13 +60,15 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     # By name: one call that the system interrupts for long does not make an operator a long one.
     short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
     inside = int(short["duration"].sum())
+    starts = short["start"].to_numpy()
+    stalled = stalled_within(scope, IntervalSet.of(starts, starts + short["duration"].to_numpy()))
     if short.height < LEAST_COUNT:
         return None
     near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
     between = caused_idle(scope, "python", wanted=near)
     # Recording lengthens tiny operators, and the code between them, as much as anything.
-    at_stake = bounded(round((inside + between.ns) / slowed_by_recording(scope.trace)), scope)
-    if at_stake / scope.duration < SHORT_OPERATORS_LEAST_SHARE:
+    at_stake = bounded(round((inside - stalled + between.ns) / slowed_by_recording(scope.trace)), scope)
+    if at_stake < SHORT_OPERATORS_LEAST_SHARE * (scope.duration - stalled_ns(scope)):
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
     name, count, _ = names.row(-1)
@@ -103,13 +108,13 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
 def _outermost(scope: Scope) -> pl.DataFrame:
     """The outermost operators of the scope, without those that read a value or load data.
 
-    Columns `span_id`, `name`, `duration`, and whether it is the `optimizer`'s.
+    Columns `span_id`, `name`, `start`, `duration`, and whether it is the `optimizer`'s.
     """
     model = attribution(scope).model
     stack = model.stack
     above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
     above[stack.named(VALUE_OPERATOR, "op")] = 0
-    rows = scope.host("op", columns=["span_id", "name", "duration"]).with_columns(
+    rows = scope.host("op", columns=["span_id", "name", "start", "duration"]).with_columns(
         pl.col("name").cast(pl.String)
     )
     rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))

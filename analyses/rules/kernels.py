@@ -8,23 +8,22 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE, TENSOR_CORE
+from tracekit.facts.kernel_rules import TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.names import shorten_name
 from tracekit.spans import take
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = [
     "LAYOUT_CONVERSIONS",
     "NO_TENSOR_CORES",
-    "OPTIMIZER_NOT_FUSED",
     "OTHER_TOO_LARGE",
     "RANDOM_NUMBERS",
     "WHOLE_GRAPHS",
+    "costliest",
 ]
 
 LONGEST_NAME: Final = 80
@@ -167,71 +166,9 @@ LAYOUT_CONVERSIONS = Rule(
 )
 
 
-# -- optimizer_not_fused ----------------------------------------------------------------------------
-
-LEAST_KERNELS_PER_STEP: Final = 50
-"""A fused or foreach optimizer launches at most some tens of kernels a step, for any number of parameters."""
-OPTIMIZER_NOT_FUSED_LEAST_SHARE: Final = 0.01
-"""Of the summed device time; the launches of so many small kernels cost the host several times that."""
-
-_OF_LAUNCHES: Final = ("operator_dispatch", "python", "launch_api", "launch_latency")
-_FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
-
-
-def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
-    """The optimizer updates parameter by parameter, with several kernels for each.
-
-    At stake is the time of those kernels, and the idle time of the device while the host starts them: a fused optimizer reads
-    and writes the same data in one pass.
-
-    Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused.
-    """
-    rows = result.by_name.filter((pl.col("category") == "optimizer") & ~pl.col("name").str.contains(_FUSED))
-    count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
-    steps = scope.steps.height if scope.window == "steps" else _optimizer_ranges(scope)
-    each = count / max(steps, 1)
-    if (
-        not result.total_ns
-        or total / result.total_ns < OPTIMIZER_NOT_FUSED_LEAST_SHARE
-        or each < LEAST_KERNELS_PER_STEP
-    ):
-        return None
-    waited = 0 if scope.on_cpu else caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns
-    at_stake = bounded(total + waited, scope)
-    idle = f" The device is idle for {format_ns(waited)} between them." if waited else ""
-    what = "operator calls" if scope.on_cpu else "kernels"
-    return Evidence(
-        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
-        f"({of_time(total + waited, scope)}{' with the waits for them' if waited else ''})",
-        text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
-        f"{_costliest(rows)} takes the most.{idle}",
-        ns_at_stake=at_stake,
-    )
-
-
-def _optimizer_ranges(scope: Scope) -> int:
-    """How many times an optimizer stepped, in a trace that marks no steps."""
-    names = scope.host("annotation")["name"].cast(pl.String)
-    return int(names.str.contains(OPTIMIZER_RANGE).sum())
-
-
-def _costliest(rows: pl.DataFrame) -> str:
+def costliest(rows: pl.DataFrame) -> str:
+    """The name of the row with the most time (`name`, `total_ns`), shortened."""
     return shorten_name(str(rows.sort("total_ns", "name", descending=[True, False])["name"][0]), LONGEST_NAME)
-
-
-OPTIMIZER_NOT_FUSED = Rule(
-    id="optimizer_not_fused",
-    analysis="kernels",
-    evidence=optimizer_not_fused,
-    advice=Advice(
-        "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or with foreach=True where fused is "
-        "not available; do not set foreach=False.",
-        processor=(
-            "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on processors too); "
-            "foreach=True does not help on processors."
-        ),
-    ),
-)
 
 
 # -- random_numbers ---------------------------------------------------------------------------------
@@ -278,7 +215,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     mostly = of_dropouts >= MOSTLY_DROPOUT * total
     names = result.by_name.filter(pl.col("category") == "random")
-    largest = f" {_costliest(names)} takes the most." if names.height else ""
+    largest = f" {costliest(names)} takes the most." if names.height else ""
     return Evidence(
         title=f"{'Dropout takes' if mostly else 'Random numbers take'} {of_time(total, scope)}",
         text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity
 from tracekit.intervals import IntervalSet
@@ -88,7 +90,8 @@ class Rule:
     about_run: bool = True
     """False if it is about the recording; a verdict then does not give its advice."""
     pattern: str = ""
-    """Without a device: what takes the time, as a noun for the headline, used if the finding explains most of the time."""
+    """Without a device: what takes the time, as a noun for the headline, used if the finding explains most of the time; or a
+    whole sentence with `{share}`, if the program does not do it."""
 
 
 def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
@@ -107,8 +110,14 @@ def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
 
 
 def bounded(at_stake_ns: int, scope: Scope) -> int:
-    """The time at stake in ns, at most the window: a sum of durations on several streams can exceed it."""
-    return max(0, min(at_stake_ns, scope.duration))
+    """The time at stake in ns, at most the window: a sum of durations on several streams can exceed it.
+
+    Of a run without a device, what the recording adds to the window is not at stake, nor is what something else took.
+    """
+    most = scope.duration
+    if scope.on_cpu:
+        most = round((most - stalled_ns(scope)) / slowed_by_recording(scope.trace))
+    return max(0, min(at_stake_ns, most))
 
 
 def of_time(ns: int, scope: Scope) -> str:

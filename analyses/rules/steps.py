@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.parts import loader_ns
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
 from tracekit.analyses.scope import Scope
@@ -41,15 +42,14 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     """The step waits for its next batch.
 
     Only the idle time of the device counts that loading causes (`analyses.idle.causes`), so hidden loading costs nothing.
-    Without a device, the time of the loader counts with the operators in it (the composition of `analyses.steps`).
+    Without a device, the time of the loader counts with the operators in it (`analyses.parts`).
 
     Fires when data loading that nothing hides takes `LEAST_SHARE` of the window or more.
     """
     idle = caused_idle(scope, "data_loading")
     loading, total = idle.ns, scope.duration
     if scope.on_cpu:
-        loader = result.composition.filter(pl.col("part") == "data_loader")
-        loading = min(max(loading, int(loader["total_ns"].sum())), total)
+        loading = loader_ns(scope)
     if not total or loading / total < LEAST_SHARE:
         return None
     names = scope.host("annotation")["name"].cast(pl.String)

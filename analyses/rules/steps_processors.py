@@ -14,12 +14,13 @@ from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import longest_between
 from tracekit.facts.units import format_ns
 from tracekit.names import short_frame, shorten_name
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
-__all__ = ["slow_steps"]
+__all__ = ["MAIN_PART", "slow_steps"]
 
 MAIN_PART: Final = 0.5
 """One thing must take half of the difference."""
@@ -146,10 +147,10 @@ def _added_idle(scope: Scope, table: pl.DataFrame) -> dict[str, Times]:
     pieces = idle_causes(scope).pieces.with_columns(pl.col("cause").cast(pl.String))
     stretch = pl.col("duration_ns").sum().over("gap_id", "cause").alias("stretch")
     pieces = _in_steps(pieces.with_columns(stretch), table)
-    more = {}
+    more, least = {}, max(PREEMPTION_NS, longest_between(scope))
     for (cause,), mine in pieces.group_by("cause"):
         sums = np.bincount(mine["row"].to_numpy(), mine["duration_ns"].to_numpy(), table.height)
-        own = mine.filter(pl.col("stretch") >= PREEMPTION_NS)["row"].unique().to_numpy()
+        own = mine.filter(pl.col("stretch") >= least)["row"].unique().to_numpy()
         more[str(cause)] = np.where(np.isin(np.arange(table.height), own), sums - np.median(sums), 0.0)
     return more
 

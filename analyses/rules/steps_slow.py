@@ -14,7 +14,7 @@ from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
-from tracekit.analyses.rules.steps_processors import slow_steps
+from tracekit.analyses.rules.steps_processors import MAIN_PART, slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
@@ -31,7 +31,6 @@ STEP_VARIABILITY_LEAST_STEPS: Final = 4
 """Among three steps, nobody can say which one is unusual."""
 MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
-MAIN_PART: Final = 0.5
 WORK: Final = "work"
 _MOST_PLACED: Final = 20
 """The slow steps in which the place of the cause is looked up."""

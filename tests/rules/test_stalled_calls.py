@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from planted import MS, US, Planted, finding
 
-OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul")
+OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul", "aten::div", "aten::sqrt")
 
 
-def loop(stalls: dict[tuple[int, str], int], steps: int = 4) -> Planted:
-    """Steps of twenty calls of each operator, 100 µs each; `stalls` are added to the first call of an operator in a step."""
+def loop(
+    stalls: dict[tuple[int, str], int], steps: int = 4, pauses: dict[tuple[int, str], int] | None = None
+) -> Planted:
+    """Steps of twenty calls of each operator, 100 µs each.
+
+    `stalls` are added to the first call of an operator in a step, and `pauses` to the 10 µs behind it.
+    """
     made, at = Planted(), 0
     for number in range(steps):
         start = at
@@ -14,7 +19,7 @@ def loop(stalls: dict[tuple[int, str], int], steps: int = 4) -> Planted:
             for name in OPERATORS:
                 end = at + 100 * US + (stalls.get((number, name), 0) if call == 0 else 0)
                 made.span("op", name, at, end)
-                at = end
+                at = end + 10 * US + ((pauses or {}).get((number, name), 0) if call == 0 else 0)
         made.step(number, start, at)
     return made
 
@@ -26,9 +31,27 @@ def test_calls_that_are_short_in_the_other_steps() -> None:
     found = finding(loop(THREE).trace(devices=()), "steps", "stalled_calls")
     assert found is not None
     assert found.ns_at_stake == 13 * MS
-    assert found.title == "Single calls of operators stall, for 28.9 % of the time"
+    assert found.title == "The program stood still for 19.8 % of the time"
     assert "3 calls of 3 operators take 4.10 ms to 5.10 ms" in found.evidence
     assert "one of aten::transpose, which usually takes 100 µs there" in found.evidence
+
+
+def test_code_between_operators_counts_where_operators_stall() -> None:
+    pauses = {(3, "aten::mm"): 5 * MS, (3, "aten::add"): 30 * MS}  # the long one is the program's own
+    found = finding(loop(THREE, pauses=pauses).trace(devices=()), "steps", "stalled_calls")
+    assert found is not None
+    assert found.ns_at_stake == 18 * MS
+    assert "sums to 18.0 ms, 5.00 ms of it between operators" in found.evidence
+    assert finding(loop({}, pauses=pauses).trace(devices=()), "steps", "stalled_calls") is None
+
+
+def test_of_two_steps_both_must_hold_stalls() -> None:
+    first = dict.fromkeys([(0, name) for name in OPERATORS[:3]], 4 * MS)
+    second = dict.fromkeys([(1, name) for name in OPERATORS[3:]], 4 * MS)
+    found = finding(loop(first | second, steps=2).trace(devices=()), "steps", "stalled_calls")
+    assert found is not None
+    assert found.ns_at_stake == 24 * MS
+    assert finding(loop(first, steps=2).trace(devices=()), "steps", "stalled_calls") is None
 
 
 def test_silent_where_it_may_be_the_operators_own() -> None:

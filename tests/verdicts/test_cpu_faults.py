@@ -51,7 +51,9 @@ class OneWorker(Loop):
 
 
 class TinyOperators(Loop):
-    """70,000 operators."""
+    """27,000 operators beside a small model."""
+
+    size = 24
 
     def step(self, batch: Any) -> None:
         scale_one_by_one(torch.zeros(8))
@@ -59,7 +61,7 @@ class TinyOperators(Loop):
 
 
 def scale_one_by_one(values: torch.Tensor) -> torch.Tensor:
-    for _ in range(4_000):
+    for _ in range(1_500):
         values = (values * 1.5 + 0.5).clone()
     return values
 
@@ -123,7 +125,7 @@ def evaluate(model: nn.Module) -> None:
 class Collecting(NowAndThen):
     def __init__(self) -> None:
         super().__init__()
-        self.garbage = [{"number": [number]} for number in range(1_000_000)]
+        self.garbage = [{"number": [number]} for number in range(400_000)]
 
     def once(self) -> None:
         gc.collect()
@@ -146,10 +148,10 @@ class Contended(Loop):
 
 
 class Unfused(Loop):
-    """A hundred and fifty small layers."""
+    """Sixty small layers."""
 
     def make_model(self) -> nn.Module:
-        return nn.Sequential(*[nn.Linear(64, 64) for _ in range(150)])
+        return nn.Sequential(*[nn.Linear(64, 64) for _ in range(60)])
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), foreach=False)
@@ -159,6 +161,8 @@ class Unfused(Loop):
 
 
 class Recomputing(Loop):
+    size = 40
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.model, Network)
         hidden = self.model.first(images).relu()
@@ -193,6 +197,11 @@ class Recompiling(Loop):
         self.limit = torch._dynamo.config.recompile_limit
         torch._dynamo.config.recompile_limit = 100
         self.compiled = torch.compile(self.model, backend="aot_eager", dynamic=False)
+
+    def make_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.compiled(images[:, :, : 56 - self.number])
@@ -253,7 +262,7 @@ FAULTS: Final[dict[str, Fault]] = {
         Collecting, r"1 of 6 steps is slow.*garbage", r"collect>, called from .*\): once.*gc\.freeze"
     ),
     "the interpreter's lock": Fault(Contended, r"\(GIL\).*another process"),
-    "an optimizer that is not fused": Fault(Unfused, r"fused=True", r"\): step"),
+    "an optimizer that is not fused": Fault(Unfused, r"fused=True", r"\): step|The optimizer"),
     "recompilation in each step": Fault(Recompiling, r"compilation .*TORCH_LOGS=recompiles", ways=("plain",)),
     "double precision": Fault(Double, r"float64.*Use float32", ways=("stacks", "session")),
     "recomputation": Fault(Recomputing, r"(?i)recomput"),
@@ -278,9 +287,11 @@ def others(count: int) -> Iterator[None]:
             program.wait()
 
 
-def report_of(loop: Loop, folder: Path, way: str) -> Report:
+def report_of(loop: Loop, folder: Path, way: str, *, beside: int = 0) -> Report:
+    """The report on a recording of the loop, with as many other programs `beside` it."""
     try:
-        path = record(loop, folder / "run", **WAYS[way])
+        with others(beside):
+            path = record(loop, folder / "run", **WAYS[way])
     finally:
         loop.end()
     return build_report(tracekit.read(path))
@@ -301,7 +312,8 @@ def params() -> list[Any]:
 def test_the_planted_fault_is_first(fault: Fault, way: str, tmp_path: Path) -> None:
     loop = fault.loop()
     verdict = report_of(loop, tmp_path, way).verdict
-    first = verdict.advice[0]
+    # Something else may have the cores: the tests share the machine.
+    first = next(each for each in verdict.advice if each.finding != "stalled_calls")
     said = f"{verdict.headline} | {first.title}: {first.advice}"
     assert re.search(fault.says, said), said
     if way == "stacks":
@@ -338,10 +350,7 @@ def test_a_healthy_run_gets_no_warning(loop: type[Loop], way: str, tmp_path: Pat
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("loop", [Loop, Serving])
 def test_a_busy_machine_is_no_fault_of_the_program(loop: type[Loop], way: str, tmp_path: Path) -> None:
-    made = loop()
-    with others(2 * (os.cpu_count() or 1)):
-        report = report_of(made, tmp_path, way)
-    healthy(report)
+    healthy(report_of(loop(), tmp_path, way, beside=2 * (os.cpu_count() or 1)))
 
 
 def healthy(report: Report) -> None:
@@ -365,11 +374,17 @@ def test_the_recording_is_no_cost_of_the_program() -> None:
     """A step of this sample takes 20.9 ms, of which Python outside operators takes 8.8 ms; without recording it takes 11.7 ms."""
     trace = tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz")
     verdict = build_report(trace).verdict
-    assert verdict.advice[0].finding == "optimizer_not_fused"
+    optimizer = verdict.advice[0]
+    assert (optimizer.finding, optimizer.ns_at_stake) == (
+        "optimizer_not_fused",
+        pytest.approx(8.31e6, rel=0.01),
+    )
     costs = {cost.label: cost.ns for cost in verdict.costs}
     python, recording = costs["Python outside any operator"], costs["the recording, outside any operator"]
     assert python == pytest.approx((python + recording) / 1.85, rel=0.01)
     assert "at most 22.9 % of the time in Python" in verdict.headline
+    assert "10.2 % of the time loading data" in verdict.headline
+    assert verdict.advice[1].title == "Data loading takes 10.2 % of the time"
     assert any("Recording makes a step 1.85 times as long." in note for note in verdict.notes)
 
 

@@ -27,6 +27,7 @@ MAIN_CATEGORY: Final = 0.5
 """A category with half of the operators' time has advice of its own."""
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
+STALLED: Final = "stalls between operators"
 OTHERS: Final = "operators of other steps"
 RECORDING: Final = "the recording, outside any operator"
 BESIDE: Final = 0.05
@@ -62,19 +63,20 @@ def on_processors(
         Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
         for category, ns in table.select("category", "total_ns").rows()
     ]
-    ran = "" if complete.lost_host else _ran_outside(results, parts.outside + parts.recording)
+    ran = "" if complete.lost_host else _ran_outside(results, parts.outside + parts.recording + parts.stalled)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
     rest = {
         label: parts.outside,
         LOADING: parts.loading,
         OTHERS: parts.other_operators,
         RECORDING: parts.recording,
+        STALLED: parts.stalled,
     }
     costs += [Cost(name, ns, ns / basis) for name, ns in rest.items()]
     costs.sort(key=lambda cost: -cost.ns)
     outside = python_advice(parts.outside, scope) if ran == _CODE["python"] else None
-    largest = next(cost for cost in costs if cost.label != RECORDING)
-    words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, basis)
+    largest = next(cost for cost in costs if cost.label not in (RECORDING, STALLED))
+    words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, parts)
     few = parts.calls < LEAST_OPERATORS
     main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
     cheaper = category_advice(str(main[0]), scope) if main.len() and largest.label != label else None
@@ -119,22 +121,24 @@ def _pattern(
         return None
     cause = _CAUSES.get(worst.id)
     place = where(results, cause, CPU_DEVICE) if cause else ""
-    return (
-        f"In the window of {format_ns(basis)}, the processors spent "
-        f"{format_share((worst.ns_at_stake or 0) / basis)} of the time on {patterns[worst.id]}{place}."
-    )
+    pattern, share = patterns[worst.id], format_share((worst.ns_at_stake or 0) / basis)
+    spent = f"the processors spent {share} of the time on {pattern}{place}"
+    said = pattern.format(share=share) if "{share}" in pattern else spent
+    return f"In the window of {format_ns(basis)}, {said}."
 
 
 def _name(category: str) -> str:
     return category_name(category).replace("kernels", "operators")
 
 
-def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], basis: int) -> str:
+def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], parts: ProcessorParts) -> str:
     """The largest cost and the next that is no category; `label` is the cost of the time outside operators."""
     by_label = {cost.label: cost for cost in costs}
-    rest = (label, LOADING, OTHERS, RECORDING)
+    basis = parts.basis
+    rest = (label, LOADING, OTHERS, RECORDING, STALLED)
     largest = next((cost for cost in costs if cost.label not in rest), None)
-    outside, loading = by_label[label], by_label[LOADING]
+    # As a part of the time, loading has the operators of the loader, as its finding has.
+    outside, loading = by_label[label], Cost(LOADING, parts.loader, parts.loader / basis)
     start = f"In the window of {format_ns(basis)}, the processors spent"
     recorded = by_label[RECORDING].ns > 0
     beside = [_clause(cost, label, results, recorded=recorded) for cost in (outside, loading) if cost.ns]
@@ -161,7 +165,7 @@ def _clause(cost: Cost, label: str, results: Mapping[str, Result], *, recorded: 
     """
     if cost.label == LOADING:
         place = where(results, "data_loading", CPU_DEVICE)
-        return f"{format_share(cost.share)} of the time loading data outside operators{place}"
+        return f"{format_share(cost.share)} of the time loading data{place}"
     most = "at most " if recorded else ""
     return f"{most}{format_share(cost.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
 
@@ -172,7 +176,7 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if parts.recording:
         yield (
             f"Recording makes a step {parts.slowed:.2f} times as long. The time outside operators is corrected for this here; "
-            "that of operators is not."
+            "that of operators is as recorded."
         )
     if total > parts.operators:
         yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."

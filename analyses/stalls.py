@@ -1,0 +1,135 @@
+"""Without a device: calls, and the code between them, that stand still in one step, since something else has the processors."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.scope import Scope, once, step_spans
+from tracekit.facts.units import NS_PER_MS
+from tracekit.intervals import IntervalSet
+from tracekit.trace import one_of
+
+__all__ = ["code_stalls", "longest_between", "stalled_ns", "stalled_within", "stalls"]
+
+LEAST_STEPS: Final = 2
+SURE_STEPS: Final = 3
+"""Of two steps, one may be the first of its kind: both must hold stalls then."""
+LONGER: Final = 3
+"""A call that takes this many times its usual time, and `STALL_NS` more, does not vary: it stood still."""
+STALL_NS: Final = NS_PER_MS
+"""An operating system gives a processor away for some ms at a time."""
+LEAST_OPERATORS: Final = 3
+"""A stall of one operator may be its own; those of several have a cause in common."""
+LONGEST: Final = 2
+"""Code between operators counts up to this many times the longest stall of an operator: longer code is the program's own."""
+_CODE: Final = ("python", "host_code")
+
+
+def stalls(scope: Scope) -> pl.DataFrame:
+    """The stretches that stood still: `activity_id` (null between operators), `name`, `step`, `start`, `ns`, `usual`, `more`.
+
+    A stretch of an operator (its self time, `ns`) is compared with the `usual` time of the one that has the same place among
+    those of its name in the other steps: the median, the lower one of an even number. No Python runs in such a stretch, so it
+    stands still only if the operating system gives the processor to something else. Collectives do not count. Where
+    operators stall, the code between the same two operators counts as well, under the `name` of the next one.
+
+    Empty unless `LEAST_OPERATORS` operators stall; of two steps, in each.
+    """
+    return once(scope, _stalls)
+
+
+def stalled_ns(scope: Scope) -> int:
+    """What the stretches that stood still take more than usual, in ns; at most the window."""
+    return min(round(float(stalls(scope)["more"].sum())), scope.duration) if scope.on_cpu else 0
+
+
+def code_stalls(scope: Scope) -> int:
+    """The part of it between operators, in ns."""
+    return round(float(stalls(scope).filter(pl.col("activity_id").is_null())["more"].sum()))
+
+
+def longest_between(scope: Scope) -> float:
+    """Up to this time in ns, code between operators may have stood still in this run; 0 if no operator stalls."""
+    return _most_between(stalls(scope))
+
+
+def stalled_within(scope: Scope, region: IntervalSet) -> int:
+    """The part of it that lies in a region, in ns."""
+    rows = stalls(scope)
+    inside = region.coverage(rows["start"].to_numpy(), (rows["start"] + rows["ns"]).to_numpy()) > 0
+    return round(float(rows.filter(pl.Series(inside, dtype=pl.Boolean))["more"].sum()))
+
+
+def _stalls(scope: Scope) -> pl.DataFrame:
+    spans = step_spans(scope)
+    operators = _operators(scope)
+    stalled = _longer(operators if scope.on_cpu and scope.window == "steps" else operators.clear(), spans)
+    by_step = (
+        stalled.group_by("step").agg(pl.col("name").n_unique()).filter(pl.col("name") >= LEAST_OPERATORS)
+    )
+    several = stalled["name"].n_unique() >= LEAST_OPERATORS
+    if not several or (spans.height < SURE_STEPS and by_step.height < spans.height):
+        return stalled.clear()
+    between = _longer(_between(scope), spans).filter(pl.col("more") <= _most_between(stalled))
+    return pl.concat([stalled, between])
+
+
+def _most_between(stalled: pl.DataFrame) -> float:
+    return LONGEST * float(stalled.drop_nulls("activity_id")["more"].max() or 0)  # type: ignore[arg-type]
+
+
+def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Those of the rows (`activity_id`, `before`, `name`, `start`, `ns`) that take far longer than the same in other steps."""
+    rows = rows.sort("start").with_columns(
+        pl.Series(
+            "step",
+            np.searchsorted(spans["span_start"].to_numpy(), rows["start"].sort().to_numpy(), side="right"),
+        )
+    )
+    rows = rows.with_columns(pl.int_range(pl.len()).over("step", "before", "name").alias("place"))
+    same = ("before", "name", "place")
+    usual = pl.col("ns").quantile(0.5, interpolation="lower").over(same)
+    rows = rows.with_columns(usual.alias("usual"), pl.len().over(same).alias("steps"))
+    return rows.filter(
+        (pl.col("steps") >= min(max(spans.height, LEAST_STEPS), SURE_STEPS))
+        & (pl.col("ns") > LONGER * pl.col("usual"))
+        & (pl.col("ns") > pl.col("usual") + STALL_NS)
+    ).select(
+        "activity_id",
+        pl.col("name").cast(pl.String),
+        "step",
+        "start",
+        "ns",
+        "usual",
+        (pl.col("ns") - pl.col("usual")).alias("more"),
+    )
+
+
+def _operators(scope: Scope) -> pl.DataFrame:
+    rows = scope.activities.filter(pl.col("class") != "communication")
+    return rows.select(
+        "activity_id",
+        pl.lit("").alias("before"),
+        "name",
+        "start",
+        (pl.col("end") - pl.col("start")).alias("ns"),
+    )
+
+
+def _between(scope: Scope) -> pl.DataFrame:
+    """The stretches of code between two operators."""
+    pieces = idle_causes(scope).pieces.filter(one_of("cause", *_CODE))
+    names = scope.activities.select("activity_id", "name", "start", "end").sort("start")
+    after = names.select(
+        pl.col("activity_id").alias("ended_by"), "name", pl.col("name").shift(1).alias("before")
+    )
+    gaps = pieces.group_by("gap_id").agg(
+        pl.col("start").min(), pl.col("ended_by").first(), pl.col("duration_ns").sum().alias("ns")
+    )
+    return gaps.join(after, on="ended_by").select(
+        pl.lit(None, pl.Int64).alias("activity_id"), pl.col("before").cast(pl.String), "name", "start", "ns"
+    )
