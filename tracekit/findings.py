@@ -7,10 +7,13 @@ from typing import Final, Literal, get_args
 
 from tracekit.facts.units import NS_PER_S
 
-__all__ = ["BOUNDS", "SEVERITIES", "Bound", "Finding", "Severity", "rank"]
+__all__ = ["BOUNDS", "SEVERITIES", "SHOWN_SHARE", "Bound", "Finding", "Severity", "rank"]
 
 Severity = Literal["critical", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+SHOWN_SHARE: Final = 0.0005
+"""A lower share of the time would be shown as 0.0 %, so it is no cost, no layer and no finding."""
 
 
 Bound = Literal[

@@ -37,7 +37,7 @@ from tracekit.analyses.rules import (
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.traits import traits
-from tracekit.findings import Finding, rank
+from tracekit.findings import SHOWN_SHARE, Finding, rank
 from tracekit.readers import RECORDABLE, flag_for
 from tracekit.trace import Trace
 
@@ -112,8 +112,13 @@ def _fired(analysis: str, scope: Scope, result: Result) -> Iterator[Finding]:
         ):
             continue
         evidence = rule.evidence(scope, result)
-        if evidence is not None:
+        if evidence is not None and not _is_nothing(evidence, scope):
             yield _finding(rule, evidence, scope)
+
+
+def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
+    """Whether what is at stake would be shown as 0.0 % of the window."""
+    return 0 < (evidence.ns_at_stake or 0) < SHOWN_SHARE * scope.duration
 
 
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:

@@ -54,8 +54,8 @@ LOW_UTILISATION = Rule(
     evidence=low_utilisation,
     runs="device",
     advice=Advice(
-        "The idle and launches tables show what it waits for.",
-        plain=("The idle and launches tables show what it waits for."),
+        "The sections on idle time and on launches show what it waits for.",
+        plain="The sections on idle time and on launches show what it waits for.",
         flags=("--compile", "--batch"),
     ),
     restates=True,

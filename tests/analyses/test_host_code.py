@@ -182,8 +182,7 @@ def test_the_public_exports() -> None:
     assert "in calls of the operating system, most of it in write" in answer
     assert answer.endswith(" samples show _Py_dg_dtoa.")
     assert build_report(cupy).verdict.headline.endswith(
-        " for Python code, mostly in ranges IO # (# stands for a number; _Py_dg_dtoa and other formatting of text according to "
-        "samples with names)."
+        ' for Python code, mostly in ranges "IO #" (# stands for a number; samples show _Py_dg_dtoa and other formatting of text).'
     )
     for trace in (cupy, mpi):
         said = str(build_report(trace))
@@ -206,7 +205,7 @@ def test_the_range_that_is_open_need_not_hold_work(tmp_path: Path) -> None:
     ]
     assert result.device_gaps["range"].to_list() == ["IO 2"]
     headline = build_report(tracekit.read(tmp_path / "t.sqlite")).verdict.headline
-    assert headline.endswith(" for host code, mostly in ranges IO # (# stands for a number).")
+    assert headline.endswith(' for host code, mostly in ranges "IO #" (# stands for a number).')
 
 
 def test_without_ranges_there_is_no_table_of_them(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_what_encloses_the_window_is_no_place() -> None:
 def test_a_range_around_a_part_of_the_window_is_its_place() -> None:
     made = pipeline({"walk": (2, 90)}, stacks=False)
     made.span("annotation", "prepare", 2 * MS, 90 * MS)
-    assert "for Python code, mostly in range prepare" in headline(made.trace())
+    assert 'for Python code, mostly in range "prepare"' in headline(made.trace())
 
 
 def test_the_innermost_call_is_named_and_the_line_that_led_to_it() -> None:

@@ -288,7 +288,7 @@ EXPECTED: Final = {
         None,
     ),
     "power_iteration_t4": (
-        [("mostly in ranges IO #", 652), ("The host waits 135 times", 49), ("gemv2T", None)],
+        [('mostly in ranges "IO #"', 652), ("The host waits 135 times", 49), ("gemv2T", None)],
         "together they can save at most the 659 ms",
     ),
     "fuser_ce_h200": (

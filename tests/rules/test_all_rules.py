@@ -124,6 +124,7 @@ def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
             "many_embeddings",
             "value_reads",
             "stalled_calls",
+            "short_operators",
         }
 
 

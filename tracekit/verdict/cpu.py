@@ -179,6 +179,6 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
             "that of operators is as recorded."
         )
     if total > parts.operators:
-        yield "Operators ran on several threads at once, so the costs are shares of the time in which any operator ran."
+        yield "Operators ran on several threads at once. The costs divide the time in which any of them ran."
     if parts.other_operators:
         yield f"Operators outside the selected steps took {format_ns(parts.other_operators)} of the window."

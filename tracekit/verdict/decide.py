@@ -21,7 +21,7 @@ from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle import COMPILING
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.findings import Bound
+from tracekit.findings import SHOWN_SHARE, Bound
 from tracekit.names import category_name
 from tracekit.verdict.advice import (
     ADVICE,
@@ -74,9 +74,6 @@ TOO_LITTLE: Final = 3
 """Between fewer activities there is hardly any time that could show what bounds the run."""
 
 COSTS: Final = 3
-SHOWN_SHARE: Final = 0.0005
-"""A lower cost would be listed with 0.0 %."""
-
 
 Tables = Mapping[str, Result]
 
@@ -106,7 +103,7 @@ def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
     if not has_layers(tables["tree"]):
         return ()
     largest = most_own_time(tables["by_pattern"], count=COSTS)
-    return tuple(Cost(label, ns, ns / whole) for label, ns, _ in largest)
+    return tuple(Cost(label, ns, ns / whole) for label, ns, _ in largest if ns >= SHOWN_SHARE * whole)
 
 
 def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verdict:

@@ -174,5 +174,5 @@ def record_again(complete: Completeness) -> Advice:
         text = "Record again with fewer steps, so that the profiler's buffers hold all of them."
     else:
         title = "Most operators are missing from the file"
-        text = "Record again, and keep all events: what was removed from a file cannot explain its idle time."
+        text = "Record again, and keep all events: time without a record cannot be explained."
     return Advice(title, text)

@@ -131,7 +131,7 @@ def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain:
     in_range, number = None, ""
     if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_):
         number = "# stands for a number" if re.search(_POOLED, range_) else ""
-        in_range = f"{'ranges' if number else 'range'} {_short(range_)}"
+        in_range = f'{"ranges" if number else "range"} "{_short(range_)}"'
     in_layer = _in_layer(layer) if layer else None
     place = several or frame or in_range or in_layer
     sampled = _sampled(results) if cause in HOST_CODE and not (several or frame) else None
@@ -222,7 +222,7 @@ def _sampled(results: Mapping[str, Result]) -> str | None:
     if sampled is not None and sampled[1] >= MOSTLY:
         return f"{shorten_name(sampled[0], LONGEST)}{_SAMPLED}"
     formatting = formats_text(functions)
-    return formatting and f"{formatting} and other formatting of text{_SAMPLED} with names"
+    return formatting and f"samples show {formatting} and other formatting of text"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
