@@ -24,7 +24,7 @@ from tracekit.verdict.advice import GENERAL
 
 # What fires on a trace, so that a change of a rule shows; traces that are not there are not asked.
 EXPECTED = {
-    "a100_alexnet": {"low_utilisation", "incomplete_capture", "no_tensor_cores", "cold_start"},
+    "a100_alexnet": {"low_utilisation", "incomplete_capture", "cold_start"},
     "a100_cupti_counters": {"incomplete_capture", "counter_replay"},
     "cpu_only": {"exposed_communication", "incomplete_capture"},
     "cuda_event_sync_multi_stream": {
