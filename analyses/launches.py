@@ -148,7 +148,10 @@ def _linked(scope: Scope) -> pl.DataFrame:
         # exact in integers: duration < call / n
         (pl.col("duration") * pl.len().over("launch_id") < pl.col("launch_call")).alias("launch_bound"),
         (pl.col("call_start") > dry).fill_null(value=True).alias("late"),
-        (pl.col("start") - pl.col("call_start")).alias("launch_delay"),
+        # Where the clocks of host and device disagree (`activity_before_launch`), the delay is unknown.
+        pl.when(pl.col("start") >= pl.col("call_start"))
+        .then(pl.col("start") - pl.col("call_start"))
+        .alias("launch_delay"),
         (pl.col("start") - call_end).clip(lower_bound=0).alias("queue_delay"),
     )
 

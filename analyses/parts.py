@@ -278,7 +278,8 @@ def selected_compute(scope: Scope, device: int | None = None) -> int:
     rows = scope.activities.filter(pl.col("class") == "compute")
     if device is not None:
         rows = rows.filter(pl.col("device_id") == device)
-    return IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
+    worked = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
+    return worked.clip(scope.start, scope.end).measure
 
 
 def _basis_name(count: int) -> str:

@@ -321,8 +321,9 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     """
     work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
     joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
-    until = joined.select(pl.max_horizontal("end", "last").cum_max()).to_series()
     first = scope.start if scope.window == "steps" else None
+    # Of a step that lies before the window nothing is left.
+    until = joined.select(pl.max_horizontal("end", "last", pl.lit(first, pl.Int64)).cum_max()).to_series()
     begin = (
         pl.DataFrame({"s": joined["start"], "p": until.shift(1, fill_value=first)})
         .select(pl.max_horizontal("s", "p"))

@@ -33,6 +33,7 @@ info bare_value: there are NaN, Infinity or N/A, which JSON does not allow; they
 info odd_arguments: arguments of an unexpected type were read one by one
 warning event_without_time: events without a readable start time were left out
 warning absurd_time: events are 19.5 hours or more away from the others, or longer; they were left out
+warning too_many_devices: the file names more devices than a process has; activities of all but 64 were left out
 warning absurd_amount: numbers of bytes or elements are larger than any machine has; they were left out
 warning no_allocator: events of an allocator name no device; they were left out
 warning missing_duration: complete events without a duration count as 0 ns

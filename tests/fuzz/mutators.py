@@ -209,7 +209,7 @@ def sqlite_structure(rng: random.Random, bases: Path, folder: Path) -> Case:
     shutil.copy(bases / rng.choice(["new.sqlite", "new.sqlite", "old.sqlite"]), path)
     with closing(sqlite3.connect(path)) as base:
         for _ in range(rng.choice([1, 2, 5, 20])):
-            with suppress(sqlite3.Error, OverflowError):
+            with suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
                 _change_table(rng, base)
         base.commit()
     return Case(path)
@@ -271,7 +271,7 @@ def parquet(rng: random.Random, bases: Path, folder: Path) -> Case:
             case 2:
                 file.rename(path / rng.choice(["X.parquet", "[a]*.parquet", file.name.lower()]))
             case _:
-                with suppress(pl.exceptions.PolarsError, OverflowError):
+                with suppress(pl.exceptions.PolarsError, OverflowError, UnicodeEncodeError):
                     _change_column(rng, file)
     return Case(path)
 

@@ -103,7 +103,10 @@ def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
     if not has_layers(tables["tree"]):
         return ()
     largest = most_own_time(tables["by_pattern"], count=COSTS)
-    return tuple(Cost(label, ns, ns / whole) for label, ns, _ in largest if ns >= SHOWN_SHARE * whole)
+    # Activities that overlap may have more time than the window, of which they are no share then.
+    return tuple(
+        Cost(label, ns, ns / whole) for label, ns, _ in largest if SHOWN_SHARE * whole <= ns <= whole
+    )
 
 
 def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verdict:

@@ -9,14 +9,20 @@ import polars as pl
 
 from tracekit.health import HealthLog
 
-__all__ = ["LONGEST_NS", "leave_out_absurd"]
+__all__ = ["LONGEST_NS", "MOST_DEVICES", "leave_out_absurd"]
 
 LONGEST_NS: Final = 1 << 46
 """19.5 hours: no event lies farther from the middle one of a recording, or lasts longer."""
 
+MOST_DEVICES: Final = 64
+"""No process that a profiler records works with more devices; all idle time of each is explained."""
+
 _LARGEST: Final = 1 << 53
 _LARGEST_SUM: Final = 1 << 62
-_AMOUNTS: Final = ("bytes", "allocated", "reserved", "elements_in", "elements_out", "blocks", "shared_memory")
+_AMOUNTS: Final = dict.fromkeys(
+    ("bytes", "allocated", "reserved", "elements_in", "elements_out", "blocks", "shared_memory"), _LARGEST
+) | {"occupancy": 1}
+"""What each may be at most."""
 
 Frames = dict[str, pl.DataFrame | None]
 
@@ -30,10 +36,21 @@ def leave_out_absurd(raw: Frames, health: HealthLog) -> None:
     starts = [frame["start"] for name in ("host", "device") if (frame := raw.get(name)) is not None]
     if not any(len(each) for each in starts):
         starts = [frame["start"] for frame in raw.values() if frame is not None and "start" in frame.columns]
+    raw["device"] = _of_real_devices(raw.get("device"), health)
     middle = _middle(starts)
     for name, frame in raw.items():
         if frame is not None:
             raw[name] = _plausible(frame, middle, health, name)
+
+
+def _of_real_devices(frame: pl.DataFrame | None, health: HealthLog) -> pl.DataFrame | None:
+    """The activities of the `MOST_DEVICES` devices with the most activities."""
+    if frame is None or frame["device_id"].n_unique() <= MOST_DEVICES:
+        return frame
+    counts = frame["device_id"].value_counts().sort("count", "device_id", descending=[True, False])
+    kept = frame.filter(pl.col("device_id").is_in(counts["device_id"].head(MOST_DEVICES).implode()))
+    health.count("too_many_devices", frame.height - kept.height, f"{counts.height:,} devices")
+    return kept
 
 
 def _middle(starts: Sequence[pl.Series]) -> float:
@@ -56,7 +73,7 @@ def _plausible(frame: pl.DataFrame, middle: float, health: HealthLog, name: str)
     if "duration" in frame.columns and frame["duration"].dtype.is_integer():
         frame = _with_durations(frame, health, name)
     for amount in _AMOUNTS:
-        if amount in frame.columns and frame[amount].dtype.is_integer():
+        if amount in frame.columns and frame[amount].dtype.is_numeric():
             frame = _with_amounts(frame, amount, health, name)
     return frame
 
@@ -80,10 +97,11 @@ def _with_durations(frame: pl.DataFrame, health: HealthLog, name: str) -> pl.Dat
 
 
 def _with_amounts(frame: pl.DataFrame, amount: str, health: HealthLog, name: str) -> pl.DataFrame:
-    bounds = frame[amount].min(), frame[amount].max()
-    if all(bound is None or (isinstance(bound, int) and abs(bound) <= _LARGEST) for bound in bounds):
+    # Of the amounts only the bytes of an allocator's event may be negative.
+    least, most = (-_LARGEST if name == "memory" and amount == "bytes" else 0), _AMOUNTS[amount]
+    usual = pl.col(amount).is_between(least, most)
+    if frame.select(usual.all()).item():
         return frame
-    usual = pl.col(amount).is_between(-_LARGEST, _LARGEST)
     lost = frame.select((~usual).sum()).item()
     health.count("absurd_amount", lost, f"{amount} of {name} rows")
     return frame.with_columns(pl.when(usual).then(pl.col(amount)))

@@ -138,9 +138,8 @@ def _flows(
     if starts is None or ends is None:
         health.count("unmatched_flow", sum(side.height for side in (starts, ends) if side is not None))
         return None
-    joined = starts.unique("flow_id", keep="first").join(
-        ends.unique("flow_id", keep="first"), on="flow_id", how="inner", suffix="_end"
-    )
+    timed = (side.drop_nulls("time").unique("flow_id", keep="first") for side in (starts, ends))
+    joined = next(timed).join(next(timed), on="flow_id", how="inner", suffix="_end")
     health.count("unmatched_flow", starts.height + ends.height - 2 * joined.height)
     return conform(
         joined.select(
