@@ -114,7 +114,7 @@ _WAITS_FOR_RANKS: Final = Advice(
 def _remedy(name: str) -> Advice | None:
     """The advice about the collective of this name; None if there is none of its own."""
     text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
-    return None if text is None else Advice(f"{text.removesuffix('.')}.\n{_RANKS}")
+    return None if text is None else Advice(f"{_RANKS}\n{text.removesuffix('.')}.")
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:

@@ -124,8 +124,8 @@ def _outermost(scope: Scope) -> pl.DataFrame:
 
 
 _FOR_OPTIMIZER: Final = Advice(
-    "[!fused_optimizer] Create the optimizer with fused=True.\n"
     "Do more work in each operator: batch or vectorise the loop.\n"
+    "[!fused_optimizer] Create the optimizer with fused=True.\n"
     "[!compiled] torch.compile fuses elementwise operators.",
     flags=("--compile",),
 )

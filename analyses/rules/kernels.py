@@ -130,6 +130,8 @@ LAYOUT_CONVERSIONS_LEAST_SHARE: Final = 0.02
 """The conversion of the first input alone takes less than one part in fifty."""
 
 _CONVERSION: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d+x\d+"
+OF_CONVOLUTIONS: Final = rf"{_CONVERSION}|SubTensorOpWith"
+"""Kernels that change layout and type inside the calls of a convolution library, where no compiler reaches them."""
 
 
 def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:

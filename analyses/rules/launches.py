@@ -151,7 +151,11 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         return None
     calls = calls_with_roles(scope, result)
     waits = _inside_steps(_waits(trace, calls), calls, scope)
-    waits = waits.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
+    # Before its first activity the device does nothing that a call could wait for.
+    first = trace.device["start"].min()
+    waits = waits.filter(
+        (pl.col("end") > scope.start) & (pl.col("start") < scope.end) & (pl.col("end") > first)
+    )
     if not waits.height:
         return None
     at_stake = _idle_after(waits, scope)

@@ -68,7 +68,7 @@ def _of_ranges(scope: Scope) -> Advice | None:
     words = names.str.extract(_MEASURED).drop_nulls().unique().sort()
     if scope.window == "steps" or not words.len():
         return None
-    text = f"{COLD_START.advice.text}\nIn this trace, --step {words[0]} takes only the ranges with this word in their names."
+    text = f"{COLD_START.advice.text}\nTo look only at what this program measured, report the trace with --step {words[0]}."
     return Advice(text, flags=COLD_START.advice.flags)
 
 

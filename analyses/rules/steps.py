@@ -27,9 +27,9 @@ _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 _PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=True."
 _ELSEWHERE: Final = " and move decoding and augmentation out of the loop (cached, batched or on the device)."
 _WORKERS: Final = (
-    "The loader runs in the main process.\n"
-    "[training] Set num_workers > 0 and persistent_workers=True.\n"
-    "[!training] Set num_workers > 0 to prepare the next input meanwhile, and prepare equal inputs only once."
+    "[training] Set num_workers > 0 and persistent_workers=True: the loader runs in the main process.\n"
+    "[!training] Set num_workers > 0 to prepare the next input meanwhile: the loader runs in the main process. Prepare equal "
+    "inputs only once."
 )
 _IN_PROCESS: Final = Advice(
     f"{_WORKERS}{_PINNED}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["fp32_tflops_of_clock", "peak_bandwidth_gbps", "peak_tflops", "pinned_copy_gbps"]
+__all__ = ["computes_fp8", "fp32_tflops_of_clock", "peak_bandwidth_gbps", "peak_tflops", "pinned_copy_gbps"]
 
 _FP32, _TF32, _HALF = 0, 1, 2
 _COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
@@ -45,6 +45,9 @@ _PINNED: Final[tuple[tuple[str, float], ...]] = (
 )
 """The rate of large copies from and to pinned memory over 16 lanes of PCIe: about four fifths of the 16, 32 and 64 GB/s of its
 generations 3, 4 and 5."""
+
+_WITH_FP8: Final = r"\b(H[12]00|H20|B[123]00|GB\d00|L4|L40S?|RTX (40|50)\d\d)\b|MI3\d\d"
+"""Devices of compute capability 8.9 and more, and AMD's from CDNA 3 on."""
 
 _FP32_LANES: Final[dict[tuple[int, int], int]] = {
     (6, 0): 64,
@@ -91,6 +94,15 @@ def peak_bandwidth_gbps(device_name: str) -> float | None:
     (3350.0, None)
     """
     return next((rate for pattern, rate in _BANDWIDTHS if re.search(pattern, device_name, re.I)), None)
+
+
+def computes_fp8(device_name: str) -> bool:
+    """Whether the matrix units of a device, found by its name, are known to compute in types of 8 bits.
+
+    >>> computes_fp8("NVIDIA H100 80GB HBM3"), computes_fp8("AMD Instinct MI210")
+    (True, False)
+    """
+    return re.search(_WITH_FP8, device_name) is not None
 
 
 def pinned_copy_gbps(device_name: str) -> float | None:

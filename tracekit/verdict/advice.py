@@ -184,7 +184,7 @@ def few_advice() -> Advice:
 def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
     """What to do about code of the host for which the device waits."""
     less = "Do this work less often, ahead of time, or in another thread"
-    meanwhile = ", or launch the device's next work first, if that needs no result of it."
+    meanwhile = ", or launch the device's next work first, if that work does not need the result."
     binary = "\nBinary output needs no formatting." if code.formats else ""
     words = Words(
         f"{less} or process{meanwhile}{binary}\n[!processor !serving] Work on tensors may also move to the device.",
@@ -222,8 +222,8 @@ def unseen_advice(ns: int, scope: Scope) -> Advice:
     return Advice("Record what the host does while the device waits", words_for(words, scope), ns)
 
 
-def category_advice(category: str, scope: Scope) -> Advice | None:
-    """What makes the operators of this category cheaper on processors; None if nothing does in general."""
+def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
+    """What makes the operators of this category, with this share of the time, cheaper on processors; None if nothing does in general."""
     lines = {
         "convolution": "[!compiled] The memory format torch.channels_last is often faster.\n",
         "gemm": "",
@@ -238,7 +238,9 @@ def category_advice(category: str, scope: Scope) -> Advice | None:
         plain="Use more threads if the machine has idle cores, and 16-bit types if the processor computes in them.",
         flags=("--threads", "--precision"),
     )
-    return Advice(f"Make {category_name(category)} cheaper", words_for(words, scope))
+    return Advice(
+        f"Make {category_name(category)} cheaper ({format_share(share)} of the time)", words_for(words, scope)
+    )
 
 
 def python_advice(ns: int, scope: Scope) -> Advice:

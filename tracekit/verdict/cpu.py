@@ -79,7 +79,12 @@ def on_processors(
     words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, parts)
     few = parts.calls < LEAST_OPERATORS
     main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
-    cheaper = category_advice(str(main[0]), scope) if main.len() and largest.label != label else None
+    costly = next((cost for cost in costs if main.len() and cost.label == _name(str(main[0]))), None)
+    cheaper = (
+        category_advice(str(main[0]), costly.share or 0.0, scope)
+        if costly and largest.label != label
+        else None
+    )
     loss = outside if outside and largest.label == label else general("cpu", 0, scope)
     last = None if few else cheaper
     if few and complete.sure:

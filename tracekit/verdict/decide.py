@@ -314,20 +314,20 @@ def _advice(
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     if parts.activities < LEAST_ACTIVITIES:
-        return choose(
-            findings, bound, parts.basis, answers=answers, loss=None, last=few_advice(), first=first
-        )
+        return choose(findings, bound, parts.basis, answers=answers, loss=None, first=[*first, few_advice()])
     kernels = _computing(results, "by_name")
     fired = {each.finding.id for each in findings}
     # The part of a computation that could be saved is unknown.
     computing = top_kernels_advice(kernels, parts.compute, parts.basis, scope, fired)
-    if bound != "compute-bound":
-        advice = choose(findings, bound, parts.basis, answers=answers, loss=loss, first=first)
-        wanted = computing is not None and parts.compute > worst.ns and len(advice) < ADVICE
-        return (*advice, computing) if computing and wanted else advice
-    fusible = fusible_advice(kernels, parts.compute, scope)
+    fusible = fusible_advice(kernels, parts.compute, scope) if bound == "compute-bound" else None
     if fusible is not None:
         answers.append(fusible)
-    beside = loss if worst.ns >= BESIDE_SHARE * parts.basis else None
-    last = None if fusible else computing
-    return choose(findings, worst.bound, parts.basis, answers=answers, loss=beside, last=last, first=first)
+    where = loss if bound != "compute-bound" or worst.ns >= BESIDE_SHARE * parts.basis else None
+    last = computing if bound == "compute-bound" and fusible is None else None
+    advice = choose(findings, about, parts.basis, answers=answers, loss=where, last=last, first=first)
+    if unseen or about == "idle":  # to look, or to record more, saves nothing by itself
+        advice = tuple(
+            dataclasses.replace(each, ns_at_stake=None) if each is loss else each for each in advice
+        )
+    wanted = bound != "compute-bound" and parts.compute > worst.ns and len(advice) < ADVICE
+    return (*advice, computing) if computing and wanted else advice

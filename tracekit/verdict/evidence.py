@@ -96,7 +96,7 @@ def _missing(complete: Completeness) -> Iterator[str]:
         share = format_share(operators.held / operators.numbered)
         yield (
             f"The file holds only {format_count(operators.held)} of at least {format_count(operators.numbered)} operators and "
-            f"ranges ({share}), as the profiler's numbers show."
+            f"ranges ({share}), as the profiler's numbering of them shows."
         )
     if complete.unread >= max(_WORTH * complete.events, 1):
         yield f"{count_of(complete.unread, 'event')} could not be read."

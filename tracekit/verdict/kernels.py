@@ -8,10 +8,12 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.rules import words_for
+from tracekit.analyses.rules.kernels import OF_CONVOLUTIONS
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.rules.rule import of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
+from tracekit.facts.device_peaks import computes_fp8
 from tracekit.facts.units import format_share
 from tracekit.names import category_name, shorten_name
 from tracekit.verdict.model import Advice
@@ -45,7 +47,8 @@ def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice 
     `kernels` are the computing rows of the table by name; `compute` is their total time in ns, each moment once.
     """
     total = max(int(kernels["total_ns"].sum()), 1)
-    fusible = int(kernels.filter(pl.col("category").is_in(_FUSIBLE))["total_ns"].sum())
+    wanted = pl.col("category").is_in(_FUSIBLE) & ~pl.col("name").str.contains(OF_CONVOLUTIONS)
+    fusible = int(kernels.filter(wanted)["total_ns"].sum())
     if fusible < FUSIBLE_SHARE * total or "pytorch" not in traits(scope) or "compiled" in traits(scope):
         return None
     words = Words(
@@ -72,10 +75,11 @@ def top_kernels_advice(
     sums = table.group_by("category").agg(pl.col("total_ns").sum()).sort("total_ns", "category")
     category, ns = sums.row(-1)
     mine = table.filter(pl.col("category") == category)
+    fp8 = any(computes_fp8(device.name) for device in scope.trace.meta.devices)
     words = words_for(
         Words(
-            "\n".join(_lines(mine, category, fired, pytorch=True)),
-            plain="\n".join(_lines(mine, category, fired, pytorch=False)),
+            "\n".join(_lines(mine, category, fired, pytorch=True, fp8=fp8)),
+            plain="\n".join(_lines(mine, category, fired, pytorch=False, fp8=fp8)),
         ),
         scope,
     )
@@ -91,7 +95,9 @@ def top_kernels_advice(
     return Advice(f"{title}: {named}" if named else title, words, analysis="kernels")
 
 
-def _lines(mine: pl.DataFrame, category: str, fired: Collection[str], *, pytorch: bool) -> Iterator[str]:
+def _lines(
+    mine: pl.DataFrame, category: str, fired: Collection[str], *, pytorch: bool, fp8: bool
+) -> Iterator[str]:
     """The lines of advice about kernels of this category, with the traits that each needs."""
 
     def mostly(pattern: str) -> bool:
@@ -107,8 +113,8 @@ def _lines(mine: pl.DataFrame, category: str, fired: Collection[str], *, pytorch
         yield "These kernels compute in double precision; single precision halves their bytes, if the result allows it."
     elif "no_tensor_cores" not in fired:
         yield "[!low_precision] Use types of 16 bits if the result allows it, or TF32 if the device has it."
-    if not mostly(_EIGHT_BITS):
-        yield "[low_precision] Types of 8 bits (FP8) are faster, if the device has them and the result allows it."
+    if category == "gemm" and fp8 and not mostly(_EIGHT_BITS):
+        yield "[low_precision] Types of 8 bits (FP8) are faster, if the accuracy allows them."
     if mostly(_VECTOR):
         yield (
             "The product of a matrix and a vector reads the whole matrix, so the bandwidth of the memory bounds it. Several vectors "

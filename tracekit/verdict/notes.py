@@ -63,8 +63,8 @@ def notes_on(
         yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
     if parts.before:
         yield (
-            f"At first the device still worked for {format_ns(parts.before)} on what was launched before the recording, or "
-            "before these steps. This work is left out: the window begins after it."
+            f"At first the device finished for {format_ns(parts.before)} what was launched before the recording, or before "
+            "these steps. This work is left out: the window begins after it."
         )
     if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= max(0.6 * losses[0].ns, 1):
         second = losses[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -168,13 +169,16 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
         )
     for index, advice in enumerate(verdict.advice):
         stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
-        text = f"{advice.title}{stake}"
-        # The advice of the others stands in their sections.
-        yield from _labelled(
-            "try" if index == 0 else "also", f"{text}: {advice.advice}" if index == 0 else text, width, most=8
-        )
+        # The rest of the other advice stands in the sections.
+        words = _first_sentence(advice.advice) if index else advice.advice
+        yield from _labelled("also" if index else "try", f"{advice.title}{stake}: {words}", width, most=8)
     for note in verdict.notes:
         yield from _labelled("note", note, width)
+
+
+def _first_sentence(text: str) -> str:
+    """Up to the first full stop before a new sentence."""
+    return re.split(r"(?<=\.) (?=[A-Z_`])", text, maxsplit=1)[0]
 
 
 def _labelled(label: str, text: str, width: int, style: str = "", *, most: int = 4) -> Lines:
