@@ -95,7 +95,8 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
     return Evidence(
-        title=f"Exposed communication takes {format_share(exposed / window)} of the time",
+        title=f"Exposed communication takes {format_share(exposed / window)} of the time"
+        + (", mostly waits for other ranks" if waiting else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
         "communication ran while no computation ran. The collective with the most time is "
         f"{name.partition('(')[0]}{each}.{slow}",
@@ -106,8 +107,8 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
 
 
 _WAITS_FOR_RANKS: Final = Advice(
-    "Compare the ranks: record all of them at the same steps, and see which one comes last. Give it less work, or the same as "
-    "the others.\n[processor] Ranks on one machine need cores of their own (taskset, torch.set_num_threads)."
+    "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks at the same "
+    "steps, and see which one comes last: it needs less work, or the same as the others."
 )
 
 

@@ -109,16 +109,18 @@ def _ranges(scope: Scope) -> pl.DataFrame:
     return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_RANGE))
 
 
+_SPARSE: Final = "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False: fused optimizers take no sparse gradients."
+
 OPTIMIZER_NOT_FUSED = Rule(
     id="optimizer_not_fused",
     analysis="kernels",
     evidence=optimizer_not_fused,
     advice=Advice(
-        "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or with foreach=True where fused is "
-        "not available; do not set foreach=False.",
+        "[!sparse_gradients] Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), or with foreach=True "
+        f"where fused is not available; do not set foreach=False.\n{_SPARSE}",
         processor=(
-            "Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on processors too); "
-            "foreach=True does not help on processors."
+            "[!sparse_gradients] Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on "
+            f"processors too); foreach=True does not help on processors.\n{_SPARSE}"
         ),
     ),
 )

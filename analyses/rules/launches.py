@@ -142,7 +142,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     `aten::nonzero`, `aten::to`, …). A wait after which a step launches nothing more ends the step and does not count.
     At stake is the device's idle time inside the waits (the cause synchronisation of `analyses.idle.causes`) and from the
     end of each wait to the next activity, at most `MOST_IDLE_AFTER_NS` each, because without the wait the host would have
-    run ahead.
+    run ahead: by the time of the wait, so no more than the waits take is at stake.
 
     Fires when waits inside steps leave the device idle, or take much of the host's time.
     """
@@ -158,12 +158,12 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     )
     if not waits.height:
         return None
-    at_stake = _idle_after(waits, scope)
     waited = (
         IntervalSet.of(waits["start"].to_numpy(), waits["end"].to_numpy())
         .clip(scope.start, scope.end)
         .measure
     )
+    at_stake = min(_idle_after(waits, scope), waited)
     if (
         at_stake / scope.duration < BLOCKING_SYNCHRONISATION_LEAST_STAKE
         and waited / scope.duration < LEAST_WAIT

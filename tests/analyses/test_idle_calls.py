@@ -76,7 +76,7 @@ def test_few_calls_that_have_most_of_the_time_together_are_named() -> None:
     assert sum(calls["share"]) > 0.5
     assert calls["total_ns"].to_list() == [20 * MS - 2, 20 * MS - 2, 15 * MS - 2]
     text = headline(trace)
-    assert "for Python code in lib/deep_0.py(9): deep_0 (" in text
+    assert "for Python code, mostly in lib/deep_0.py(9): deep_0 (" in text
     assert " ms), lib/deep_2.py(9): deep_2 (" in text
     assert " and lib/deep_3.py(9): deep_3 (" in text
     assert "_run_pipe" not in text

@@ -292,7 +292,7 @@ EXPECTED: Final = {
         "together they can save at most the 659 ms",
     ),
     "fuser_ce_h200": (
-        [("Tracing and compilation", 835), ("Record what the host does", 2283)],
+        [("Tracing and compilation", 835), ("Record what the host does", None)],
         "includes warm-up: tracing and compilation take 26.2 %",
     ),
 }
@@ -319,7 +319,7 @@ def test_a_loss_that_no_finding_explains_gets_general_advice(
 ) -> None:
     advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
     assert [(one.title, one.finding, one.ns_at_stake) for one in advice] == [
-        ("Record what the host does while the device waits", "", 750_000)
+        ("Record what the host does while the device waits", "", None)
     ]
 
 
@@ -368,7 +368,7 @@ def test_python_leads_when_most_time_passes_outside_operators(tmp_path: Path) ->
         for each in range(5):
             script.host("aten::mm", at + 20 * each, 20)
     verdict = build_report(script.read(tmp_path)).verdict
-    assert "80.0 % of the time in Python outside any operator" in verdict.headline
+    assert "Python outside any operator takes 80.0 %" in verdict.headline
     assert "with_stack=True" in verdict.advice[0].advice
     assert verdict.advice[0].ns_at_stake == 800_000
 
@@ -380,7 +380,7 @@ def test_a_program_without_python_is_told_of_host_code(tmp_path: Path) -> None:
         planted.push_pop("MPI_Send", start, start + 1_000, tid=7, domain=3)
     verdict = build_report(tracekit.read(write_sqlite(planted, tmp_path / "t.sqlite"))).verdict
     assert verdict.bound == "cpu"
-    assert "77.8 % of the time in host code outside any operator. " in verdict.headline
+    assert "host code outside any operator takes 77.8 %. " in verdict.headline
     assert (verdict.costs[0].label, verdict.costs[0].ns) == ("host code outside any operator", 7_000)
     assert not any("Python" in advice.title + advice.advice for advice in verdict.advice)
 
@@ -391,7 +391,7 @@ def test_time_outside_operators_that_was_no_python_is_not_called_so(tmp_path: Pa
     script.host("/lib/torch/profiler/profiler.py(1): step", 100, 700, "python_function")
     script.host("aten::mm", 900, 100)
     verdict = build_report(script.read(tmp_path)).verdict
-    assert "80.0 % of the time outside any operator. " in verdict.headline
+    assert "the time outside any operator takes 80.0 %. " in verdict.headline
     assert verdict.costs[0].label == "outside any operator"
     assert not any("Python code between" in advice.title for advice in verdict.advice)
 
@@ -453,7 +453,7 @@ def test_a_counter_run_has_no_costs() -> None:
     verdict = build_report(tracekit.read(path)).verdict
     assert verdict.bound == "counters"
     assert verdict.costs == ()
-    assert "mean nothing" in verdict.headline
+    assert "say nothing of the program's speed" in verdict.headline
     assert not any("ProfilerActivity.CUDA" in advice.advice for advice in verdict.advice)
 
 

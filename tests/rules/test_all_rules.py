@@ -39,7 +39,6 @@ EXPECTED = {
     "h100_bert_small": {
         "low_utilisation",
         "host_bound_launches",
-        "blocking_synchronisation",
         "short_kernels",
     },
     "h100_timesformer": {"unfused_attention", "odd_sizes", "pageable_copies"},
@@ -50,7 +49,7 @@ EXPECTED = {
         "blocking_synchronisation",
         "long_gaps",
     },
-    "mi300_bert_small": {"low_utilisation", "host_bound_launches", "blocking_synchronisation"},
+    "mi300_bert_small": {"low_utilisation", "host_bound_launches"},
     "torch_compile_triton": {"incomplete_capture"},
     "v100_resnet50_2021_workers0": {
         "low_utilisation",

@@ -27,7 +27,7 @@ def test_ranges_that_the_program_calls_measured_are_named() -> None:
     made.span("annotation", "[net|measure|forward]", 45 * MS, 50 * MS)
     found = finding(made.trace(), "launches", "cold_start")
     assert found is not None
-    assert found.advice.endswith("--step measure takes only the ranges with this word in their names.")
+    assert found.advice.endswith("report the trace with --step measure.")
 
 
 def test_a_launch_that_waits_for_a_full_queue_is_none() -> None:

@@ -182,7 +182,7 @@ def test_times_that_are_too_long_have_a_note(tmp_path: Path) -> None:
 def test_few_operators_of_processors(tmp_path: Path) -> None:
     made = [event for event in events() if event["cat"] == "cpu_op"][:5]
     verdict = report_of(made, tmp_path).verdict
-    assert "The window holds only 5 operators, too few to say what bounds the program." in verdict.notes
+    assert "The window holds only 5 operators, too few to judge the program by." in verdict.notes
     assert verdict.advice[-1].title == "Record more of the program"
 
 

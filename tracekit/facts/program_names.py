@@ -46,6 +46,10 @@ TRAITS: Final[dict[str, tuple[str, str]]] = {
         r"|^autograd_backward",
         r"(?i)backward|_bwd_|dgrad|wgrad|multi_tensor_apply|bwd_?(kernel|data|weight)|fused_?adam|adam_kernel",
     ),
+    "sparse_gradients": (
+        r"^aten::(_embedding_bag|embedding)_sparse_backward|^aten::_sparse_coo_tensor",
+        r"^\b$",
+    ),
     "serving": (
         r"(?i)\bvllm[/\\.]|\bsglang[/\\.]|tensorrt_llm|^execute_(model|context|new)_|LLMEngine",
         r"(?i)\bvllm::|\bsglang::|tensorrt_llm::|paged_attention|unified_attention|reshape_and_cache",

@@ -115,7 +115,7 @@ NO_LAYERS: Final = {
     "<metrics>": "the metrics",
     COMMUNICATION_LAYER: "communication outside the layers",
     SET_UP_LAYER: "copies of the set-up",
-    GRAPH_LAYER: "replayed CUDA graphs",
+    GRAPH_LAYER: "replayed graphs",
     "unattributed": "work in no known layer",
     "<unattributed>": "work in no known layer",
 }

@@ -23,6 +23,7 @@ __all__ = [
     "ADVICE",
     "GENERAL",
     "LEAST_CODE_SHARE",
+    "LITTLE",
     "Owned",
     "category_advice",
     "choose",

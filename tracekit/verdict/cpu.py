@@ -23,8 +23,8 @@ from tracekit.verdict.model import Cost, Verdict
 __all__ = ["on_processors"]
 
 COSTS: Final = 3
-MAIN_CATEGORY: Final = 0.5
-"""A category with half of the operators' time has advice of its own."""
+MAIN_CATEGORY: Final = 0.3
+"""A category with so much of the operators' time has advice of its own."""
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 STALLED: Final = "stalls between operators"
@@ -82,7 +82,7 @@ def on_processors(
     costly = next((cost for cost in costs if main.len() and cost.label == _name(str(main[0]))), None)
     cheaper = (
         category_advice(str(main[0]), costly.share or 0.0, scope)
-        if costly and largest.label != label
+        if costly and largest.label != label and not parts.stalled
         else None
     )
     loss = outside if outside and largest.label == label else general("cpu", 0, scope)
@@ -133,6 +133,9 @@ def _pattern(
 
 
 def _name(category: str) -> str:
+    # On processors, views and the making of tensors are operators of this category as well.
+    if category == "copy":
+        return "copies, views and allocation"
     return category_name(category).replace("kernels", "operators")
 
 
@@ -144,40 +147,27 @@ def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], part
     largest = next((cost for cost in costs if cost.label not in rest), None)
     # As a part of the time, loading has the operators of the loader, as its finding has.
     outside, loading = by_label[label], Cost(LOADING, parts.loader, parts.loader / basis)
-    start = f"In the window of {format_ns(basis)}, the processors spent"
-    recorded = by_label[RECORDING].ns > 0
-    beside = [_clause(cost, label, results, recorded=recorded) for cost in (outside, loading) if cost.ns]
-    if loading.ns < BESIDE * basis:
-        beside = beside[:1] if outside.ns else []
-    elif loading.ns > outside.ns:
-        beside.reverse()
-    if largest is None or max(outside.ns, loading.ns) >= largest.ns:
-        text = f"{start} {' and '.join(beside)}."
-        if largest:
-            text += (
-                f" The largest category of operators is {largest.label}, with {format_share(largest.share)}."
-            )
-        return text
-    listed = [f"the most time on {largest.label} ({format_share(largest.share)})", *beside]
-    *most, last = listed
-    return f"{start} {', '.join(most)}, and {last}." if most else f"{start} {last}."
-
-
-def _clause(cost: Cost, label: str, results: Mapping[str, Result], *, recorded: bool) -> str:
-    """`12.0 % of the time in Python outside any operator`; for data loading, also where most of it lies.
-
-    `recorded`: a part of the time outside operators is the recording's.
-    """
-    if cost.label == LOADING:
+    start = f"In the window of {format_ns(basis)},"
+    # A part of the time outside operators is the recording's.
+    most = "at most " if by_label[RECORDING].ns else ""
+    what = f"the time {label}" if label == OUTSIDE else label
+    beside = [f"{what} takes {most}{format_share(outside.share)}"] if outside.ns else []
+    if loading.ns >= BESIDE * basis:
         place = where(results, "data_loading", CPU_DEVICE)
-        return f"{format_share(cost.share)} of the time loading data{place}"
-    most = "at most " if recorded else ""
-    return f"{most}{format_share(cost.share)} of the time {'' if label == OUTSIDE else 'in '}{label}"
+        text = f"loading data takes {format_share(loading.share)}{place}"
+        beside.insert(0 if loading.ns > outside.ns else 1, text)
+    others = " and ".join(beside)
+    if largest is None:
+        return f"{start} {others}."
+    share = format_share(largest.share)
+    if max(outside.ns, loading.ns) >= largest.ns:
+        return f"{start} {others}. The largest category of operators is {largest.label}, with {share}."
+    return f"{start} the largest part is {largest.label} with {share}{'; ' if others else ''}{others}."
 
 
 def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if parts.calls < LEAST_OPERATORS:
-        yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to say what bounds the program."
+        yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to judge the program by."
     if parts.recording:
         yield (
             f"Recording makes a step {parts.slowed:.2f} times as long. The time outside operators is corrected for this here; "

@@ -26,6 +26,7 @@ from tracekit.names import category_name
 from tracekit.verdict.advice import (
     ADVICE,
     LEAST_CODE_SHARE,
+    LITTLE,
     Owned,
     choose,
     few_advice,
@@ -133,8 +134,8 @@ def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verd
     return Verdict(
         bound="counters",
         headline=(
-            f"In this counter run, {what} measured one at a time. Times include the replay of kernels, so they mean "
-            "nothing."
+            f"In this counter run, {what} measured one at a time. Times include the replay of kernels, so they say nothing "
+            "of the program's speed."
         ),
         advice=replay or (general("counters", 0, scope),),
         basis_ns=parts.basis,
@@ -250,6 +251,8 @@ def _headline(bound: Bound, parts: DeviceParts, worst: Loss, computing: list[Cos
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     share = format_share(worst.ns / parts.basis)
     clause = None if worst.clause is None else worst.clause.replace("{share}", share)
+    if bound == "too little":
+        start = f"The window holds only {count_of(parts.activities, 'activity', 'activities')} of a device. {start}"
     if bound in ("compute-bound", "too little"):
         text = start
         if computing:
@@ -314,7 +317,10 @@ def _advice(
     about = worst.bound if bound == "compute-bound" else bound
     loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
     if parts.activities < LEAST_ACTIVITIES:
-        return choose(findings, bound, parts.basis, answers=answers, loss=None, first=[*first, few_advice()])
+        few = few_advice()
+        advice = choose(findings, bound, parts.basis, answers=answers, loss=None, last=few, first=first)
+        saves = (advice[0].ns_at_stake or 0) >= LITTLE * parts.basis
+        return advice if saves else (few, *advice[:-1])
     kernels = _computing(results, "by_name")
     fired = {each.finding.id for each in findings}
     # The part of a computation that could be saved is unknown.

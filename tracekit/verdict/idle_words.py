@@ -126,6 +126,8 @@ def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain:
         range_ = None
     if frame and (api or call is None) and _encloses(results, "frame", frame):
         frame = None
+    if frame and cause == "operator_dispatch" and frame.endswith(": <module>"):
+        frame = None  # the loop of the script; the operators say more
     frame = None if several else _called(None if api else call, frame)
     # If the range is a layer, the path of the layer names it.
     in_range, number = None, ""
@@ -138,10 +140,9 @@ def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain:
     number = number if explain and place == in_range else ""
     inner = ", ".join(part for part in (_short(operator or api), sampled) if part)
     inner = "; ".join(part for part in (number, inner) if part)
-    how = "" if several else ", mostly"
     if place and inner:
-        return f"{how} in {place} ({inner})"
-    return f"{how} in {place or inner}" if place or inner else _part(results, cause)
+        return f", mostly in {place} ({inner})"
+    return f", mostly in {place or inner}" if place or inner else _part(results, cause)
 
 
 def _encloses(results: Mapping[str, Result], by: str, name: str) -> bool:
@@ -175,7 +176,7 @@ def _part(results: Mapping[str, Result], cause: str) -> str:
     """
     parts = _parts_of_step(results, cause)
     if parts:
-        return f" in {_listed(parts)}"
+        return f", mostly in {_listed(parts)}"
     table = results["idle"].tables().get("by_operator")
     rows = None if table is None else table.filter((pl.col("cause") == cause) & (pl.col("total_ns") > 0))
     if rows is None or not rows.height:

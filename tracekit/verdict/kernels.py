@@ -122,8 +122,8 @@ def _lines(
         )
     if category == "gemm":
         yield (
-            "[serving] A step that makes one token for each request mostly reads the weights, so a larger batch of requests adds little "
-            "time."
+            "[serving] Serve more requests at a time: a step that makes one token for each mostly reads the weights, so this adds "
+            "little time."
         )
     if pytorch and mostly(_TENSILE):
         yield "PYTORCH_TUNABLEOP_ENABLED=1 looks for the fastest matrix product of the library for each size."

@@ -44,9 +44,9 @@ def notes_on(
     parts: DeviceParts, scope: Scope, losses: Sequence[Loss], bound: Bound, warm_up: Owned | None
 ) -> Iterable[str]:
     """The sentences; `losses` are the largest first, none if records are missing."""
-    if parts.activities < LEAST_ACTIVITIES:
+    if parts.activities < LEAST_ACTIVITIES and bound != "too little":
         count = count_of(parts.activities, "activity", "activities")
-        yield f"The window holds only {count} of a device, too few to say what bounds the program."
+        yield f"The window holds only {count} of a device, too few to judge the program by."
     if warm_up:
         title = warm_up.finding.title
         yield (
@@ -79,7 +79,8 @@ def notes_on(
         yield f"{what}, so the trace does not show what the device waited for."
     if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
         yield from _unseen_waits(parts, scope)
-    if bound in _OF_THE_HOST and "stacks" in scope.trace.meta.captured:
+    host = bound in _OF_THE_HOST or (losses and parts.host_wait >= BESIDE_SHARE * parts.basis)
+    if host and "stacks" in scope.trace.meta.captured:
         yield "Python stacks were recorded, which slows the host. Without them, the device waits less for Python code."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
