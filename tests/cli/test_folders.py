@@ -56,6 +56,20 @@ def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+@pytest.mark.parametrize("command", ["info", "doctor"])
+def test_commands_about_one_trace_take_a_folder_with_one(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(generate(seed=1, steps=1), tmp_path / "a.json")
+    assert ok(capsys, command, tmp_path) == ok(capsys, command, tmp_path / "a.json")
+    write(generate(seed=2, steps=1), tmp_path / "b.json")
+    code, _, err = run(capsys, command, tmp_path)
+    assert (code, err) == (
+        2,
+        f"tracekit: error: {tmp_path}: it holds several traces; give one of them, such as {tmp_path / 'a.json'}\n",
+    )
+
+
 def test_standard_input_is_a_trace() -> None:
     with (CNN / "trace.json.gz").open("rb") as file:
         whole = subprocess.run(

@@ -179,7 +179,7 @@ def test_a_port_in_use_is_one_line(trace_server: Server, capsys: pytest.CaptureF
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, fault, code in (
         (tmp_path / "missing.json", "no such file", 3),
-        (tmp_path, "not a file", 2),
+        (tmp_path, "the folder holds no trace", 3),
         (ROOT / "sample_traces" / "bert_cpu_ddp", "several traces", 2),
     ):
         with pytest.raises(SystemExit) as left:

@@ -99,6 +99,7 @@ def test_every_trace_gives_a_report(path: Path) -> None:
     assert [section.name for section in report.sections] == expected
     assert report.verdict.bound in BOUNDS
     assert sum(cost.ns for cost in report.verdict.costs) <= report.verdict.basis_ns
+    assert not {item.kind for item in report.health} & {"impossible_figure", "broken_law"}
     assert report.trace.path == path.name
     for section in report.sections:
         for table in section.tables:

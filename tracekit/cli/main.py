@@ -172,8 +172,8 @@ def _run(arguments: list[str]) -> int:
 
 def _complain(text: str, code: int) -> int:
     # A file's name may hold what moves a terminal's cursor.
-    line = " ".join(_CONTROL.sub(" ", text).split())
+    line = f"tracekit: error: {' '.join(_CONTROL.sub(' ', text).split())}"
     if len(line) > _LONGEST_LINE:
-        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-    sys.stderr.write(f"tracekit: error: {line}\n")
+        line = f"{line[: _LONGEST_LINE // 2 - 3]} … {line[-_LONGEST_LINE // 2 :]}"
+    sys.stderr.write(f"{line}\n")
     return code

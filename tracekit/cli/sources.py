@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "attached", "expanded", "read_one", "read_reports"]
+__all__ = ["Sources", "attached", "expanded", "one_file", "read_one", "read_reports"]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -136,6 +136,14 @@ def expanded(paths: Sequence[Path]) -> list[Path]:
         else:
             files.append(path)
     return files
+
+
+def one_file(path: Path) -> Path:
+    """The one trace of a file, a folder or standard input; see `expanded`. Raises UsageError if there are several."""
+    paths = expanded([path])
+    if len(paths) != 1:
+        raise UsageError("it holds several traces", path=path, remedy=f"give one of them, such as {paths[0]}")
+    return paths[0]
 
 
 def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:

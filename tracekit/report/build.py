@@ -13,6 +13,7 @@ from tracekit.analyses.scope import Scope, Window, select
 from tracekit.errors import TracekitError, UsageError
 from tracekit.names import clean
 from tracekit.report.model import HealthItem, Report, Section
+from tracekit.report.possible import impossible
 from tracekit.report.presentation import (
     health_items,
     present_section,
@@ -62,6 +63,7 @@ def build_report(
         if only is None or analysis.name in only or analysis.name in VERDICT_NEEDS
     }
     results = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Result)}
+    own = {name: result for name, result in results.items() if name in _BUILT_IN}
     shown = [
         (analysis, outcomes[analysis.name])
         for analysis in registered
@@ -72,7 +74,7 @@ def build_report(
         window=present_window(scope),
         verdict=present_verdict(decide(scope, results), trace),
         sections=sections(shown, scope, top),
-        health=(*health_items(trace), *broken, *_broken_laws(scope)),
+        health=(*health_items(trace), *broken, *_broken_laws(scope), *impossible(own)),
     )
 
 

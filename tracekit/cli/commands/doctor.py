@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources
+from tracekit.cli.sources import Sources, one_file
 from tracekit.report.formats import Can, choose_format, render_data
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def doctor(
     What was damaged, repaired or left out, and whether the figures add up.
     """
     chosen = choose_format(Can.FACTS, format_, output, command="doctor")
-    traces, _ = Sources([trace], Selection(process=process), reading).read()
+    traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
     health = [_health_of(one) for one in traces]
     processes = [one.meta.process_ids[0] for one in traces] if len(traces) > 1 else []
     if Can.DATA in chosen.can:

@@ -10,7 +10,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli.options import NamedRanges, Reading, format_option, with_flags
-from tracekit.cli.sources import read_one
+from tracekit.cli.sources import one_file, read_one
 from tracekit.errors import UsageError
 from tracekit.report.formats import Can, Format, choose_format
 
@@ -61,7 +61,7 @@ def export(
         raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
     # A copy of the trace is one of all of it.
     reading = Reading(max_events=0, no_cache=no_cache, no_size_limit=no_size_limit)
-    read = read_one(trace, process, reading, layers)
+    read = read_one(one_file(trace), process, reading, layers)
     if to is ExportKind.chrome:
         from tracekit.report import chrome
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources
+from tracekit.cli.sources import Sources, one_file
 from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns
 from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
@@ -41,7 +41,7 @@ def info(
     The producer, the devices, the steps, the number of rows by kind, and what was captured.
     """
     chosen = choose_format(Can.FACTS, format_, output, command="info")
-    traces, _ = Sources([trace], Selection(process=process), reading).read()
+    traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
     facts = [facts_of(one) for one in traces]
     if Can.DATA in chosen.can:
         text = render_data(chosen, _data(traces, facts))

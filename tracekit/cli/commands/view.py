@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli.options import NamedRanges, Reading, with_flags
-from tracekit.cli.sources import expanded, read_one
+from tracekit.cli.sources import one_file, read_one
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,17 +53,13 @@ def view(
     """
     from tracekit.cli.serve import Document, Server
 
-    paths = expanded([trace])
-    if len(paths) != 1:
-        raise UsageError(
-            "it holds several traces", path=trace, remedy=f"give one of them, such as {paths[0]}"
-        )
+    file = one_file(trace)
     layers = ranges.filter
     if html:
-        document = _report(read_one(paths[0], process, reading, layers), step, window)
+        document = _report(read_one(file, process, reading, layers), step, window)
     else:
-        _for_perfetto(paths[0])
-        document = Document.of_trace(paths[0])
+        _for_perfetto(file)
+        document = Document.of_trace(file)
     _serve(Server(document, port), browser=browser, once=once)
 
 

@@ -34,9 +34,10 @@ def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | 
     """
     starts, ends = _steps(store)
     most_rows, total = store.most_rows, store.rows
-    if most_rows is None or not store.overflowed:
-        return None
-    low, high, steps = _window(starts, ends, store.sample.sorted(), most_rows / total)
+    sample = store.sample.sorted() if most_rows is not None and store.overflowed else None
+    if most_rows is None or sample is None or not sample.size:
+        return None  # without a time, there is no part to choose
+    low, high, steps = _window(starts, ends, sample, most_rows / total)
     launched = _launched_in(store, low, high)
     last = _last_end(store, launched, high)
     touching = (pl.col("start") < last) & (pl.col("start") + pl.col("duration").fill_null(0) > low)

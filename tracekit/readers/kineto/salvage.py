@@ -19,6 +19,7 @@ _SEPARATORS: Final = re.compile(rb"[\s,]*")
 # Every quote begins a match, closed or not: a search that fails at each of a million quotes would never end.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _STRING_OR_OPEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(")[^"\\]*(?:\\.[^"\\]*)*\\?\Z', re.DOTALL)
+_STRING_ENDS: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _STRING_OR_BARE: Final = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
     rb"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])",
@@ -38,9 +39,12 @@ _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _TRUNCATED: Final = "truncated"
 _EXAMPLE: Final = 200
 _WINDOW: Final = 4 << 10
+_SLICE: Final = 1 << 20
 _LONGEST: Final = 16 << 20
 _JOIN_LIMIT: Final = 64
 _JOIN_BYTES: Final = 1 << 20
+_REPAIRED_BYTES: Final = 4 << 20
+"""The keys around the events hold a few kB and an event hardly more, so what is longer is damaged beyond repair."""
 _ALLOWANCE: Final = 4
 """How many times its own size a text may be searched in vain: crafted damage can make each search longer than the last."""
 
@@ -65,12 +69,12 @@ class Defects:
 
 
 def decode_object(text: bytes, defects: Defects) -> dict[str, Any] | None:
-    """One JSON object, repaired if possible; None if it cannot be read."""
+    """One JSON object, repaired if possible and not longer than `_REPAIRED_BYTES`; None if it cannot be read."""
     try:
         parsed = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         parsed = None
-        for _, repaired in _repairs(text):
+        for _, repaired in _repairs(text) if len(text) <= _REPAIRED_BYTES else ():
             try:
                 parsed = msgspec.json.decode(repaired)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -200,7 +204,7 @@ class _Pieces(Generic[_Record]):
         text, cuts, index = self.text, self.cuts, self.index
         for joined in range(index, min(index + _JOIN_LIMIT, len(cuts))):
             piece = text[begin : cuts[joined]]
-            if joined > index and len(piece) > _JOIN_BYTES:
+            if len(piece) > (_JOIN_BYTES if joined > index else _REPAIRED_BYTES):
                 break
             self.allowance -= len(piece)
             if self.allowance < 0:
@@ -341,6 +345,23 @@ def _is_open(piece: bytes) -> bool:
 
 
 def depth_of(text: bytes) -> int:
-    """The number of opened minus closed braces and brackets outside strings."""
-    bare = _STRING.sub(b"", text)
-    return bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
+    """The number of opened minus closed braces and brackets outside strings.
+
+    Taken in slices, since a regular expression remembers each of its matches: 40 MB of quotes would take 2 GB.
+    """
+    depth = begin = 0
+    is_open = False
+    while begin < len(text):
+        piece = text[begin : begin + _SLICE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = text[begin : begin + _SLICE + 1]  # what is escaped belongs to its backslash
+        begin += len(piece)
+        if is_open:
+            rest = _STRING_ENDS.match(piece)
+            if rest is None:
+                continue
+            piece = piece[rest.end() :]
+        bare = _STRING_OR_OPEN.sub(rb"\1", piece)
+        depth += bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
+        is_open = bare.endswith(b'"')
+    return depth
