@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LONGEST_DEFAULT", "LONGEST_NAME", "SMALLEST_ROW", "Limits"]
+__all__ = ["LONGEST_DEFAULT", "LONGEST_NAME", "LONGEST_TEXT", "SMALLEST_ROW", "Limits"]
 
 LONGEST_NAME: Final = 1024
 """So many characters of a name are kept where one name may stand in many rows: a layer's path, a frame, a span."""
+
+LONGEST_TEXT: Final = 1 << 14
+"""So many characters of any text are kept: names of templates have some thousands."""
 
 LONGEST_DEFAULT: Final = 64
 """Characters of the default of a database's column, which rows that were written before the column show without holding it."""

@@ -16,6 +16,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.units import NS_PER_US
+from tracekit.limits import LONGEST_TEXT
 
 __all__ = ["EXACT_FLOAT_US", "categorical", "floats", "integers", "nanoseconds", "raw_texts", "times"]
 
@@ -143,18 +144,24 @@ def floats(values: Sequence[Any]) -> pl.Series:
 
 
 def categorical(values: Sequence[Any]) -> pl.Series:
-    """Text, dictionary-encoded; numbers become their text."""
+    """Text, dictionary-encoded, the first `LONGEST_TEXT` characters of it; numbers become their text."""
     if set(map(type, values)) - {str, type(None)}:
         values = [None if value is None else str(value) for value in values]
+    if max(map(len, filter(None, values)), default=0) > LONGEST_TEXT:
+        values = [value and value[:LONGEST_TEXT] for value in values]
     return pl.Series(values, dtype=pl.Categorical)
 
 
 def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
-    """The JSON text of undecoded values on one line, dictionary-encoded; null if the key was absent."""
+    """The JSON text of undecoded values on one line, dictionary-encoded; null if the key was absent or the text is too long."""
     joined = b"\x1e".join(values).decode("utf-8", "replace")
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
     text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
     # No JSON value has an empty text, so an empty one says that the key was absent.
-    texts = text.to_frame().select(pl.when(pl.col("text") != "").then(pl.col("text"))).to_series()
+    texts = (
+        text.to_frame()
+        .select(pl.when(pl.col("text").str.len_bytes().is_between(1, LONGEST_TEXT)).then(pl.col("text")))
+        .to_series()
+    )
     return texts.cast(pl.Categorical)

@@ -10,7 +10,6 @@ import polars as pl
 __all__ = [
     "DTYPES",
     "LONGEST_PAYLOAD",
-    "LONGEST_TEXT",
     "PAGE_ROWS",
     "ColumnKind",
     "Only",
@@ -29,9 +28,6 @@ DTYPES: Final[dict[str, pl.DataType]] = {
 }
 
 PAGE_ROWS: Final = 1 << 17
-LONGEST_TEXT: Final = 1 << 14
-"""The bytes of a text that are read, so that a page stays small for any file; no real name is this long."""
-
 LONGEST_PAYLOAD: Final = 1 << 10
 """The bytes of a binary value that are read."""
 

@@ -10,11 +10,10 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.limits import LONGEST_NAME
+from tracekit.limits import LONGEST_NAME, LONGEST_TEXT
 from tracekit.readers.nsys.pages import (
     DTYPES,
     LONGEST_PAYLOAD,
-    LONGEST_TEXT,
     PAGE_ROWS,
     ColumnKind,
     Only,

@@ -18,11 +18,10 @@ from urllib.parse import quote
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.limits import SMALLEST_ROW
+from tracekit.limits import LONGEST_TEXT, SMALLEST_ROW
 from tracekit.readers.nsys.pages import (
     DTYPES,
     LONGEST_PAYLOAD,
-    LONGEST_TEXT,
     PAGE_ROWS,
     ColumnKind,
     Only,
