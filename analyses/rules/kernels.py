@@ -20,6 +20,7 @@ from tracekit.trace import Trace
 __all__ = [
     "LAYOUT_CONVERSIONS",
     "NO_TENSOR_CORES",
+    "OF_CONVOLUTIONS",
     "OTHER_TOO_LARGE",
     "RANDOM_NUMBERS",
     "WHOLE_GRAPHS",

@@ -385,7 +385,7 @@ def test_the_recording_is_no_cost_of_the_program() -> None:
     python, recording = costs["Python outside any operator"], costs["the recording, outside any operator"]
     assert python == pytest.approx((python + recording) / 1.85, rel=0.01)
     assert "Python outside any operator takes at most 22.9 %" in verdict.headline
-    assert "10.2 % of the time loading data" in verdict.headline
+    assert "loading data takes 10.2 %" in verdict.headline
     assert verdict.advice[1].title == "Data loading takes 10.2 % of the time"
     assert any("Recording makes a step 1.85 times as long." in note for note in verdict.notes)
 
