@@ -1,7 +1,7 @@
 # One word each. PYTHON is the interpreter of an environment with the extras test and docs.
 PYTHON ?= python
 
-.PHONY: all format lint types test test-all bench docs docs-reference
+.PHONY: all format lint types test test-all fuzz bench docs docs-reference
 
 all: lint types test docs
 
@@ -21,6 +21,11 @@ test:
 
 test-all:
 	$(PYTHON) -m pytest -m "slow or not slow"
+
+# CASES=100000 takes hours; a case that breaks a law is kept in fuzz-kept/ and repeated with --first SEED --cases 1.
+CASES ?= 2000
+fuzz:
+	$(PYTHON) tests/fuzz/campaign.py --cases $(CASES) --keep fuzz-kept
 
 bench:
 	$(PYTHON) benchmarks/run.py
