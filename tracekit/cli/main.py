@@ -161,9 +161,8 @@ def _run(arguments: list[str]) -> int:
             return 2
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
         text = message().strip()
-        return _complain(
-            f"{text.removesuffix('.')}. See '{where} --help'." if text else f"See '{where} --help'.", 2
-        )
+        ended = text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
+        return _complain(f"{ended} See '{where} --help'.", 2)
     # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
     if result == _INTERRUPTED:
         return _complain("interrupted", _INTERRUPTED)
