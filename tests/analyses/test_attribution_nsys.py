@@ -109,6 +109,7 @@ def test_planted_places_in_every_style(style: str, version: str, tmp_path: Path)
     check(tracekit.read_all(write_sqlite(export.program, tmp_path / "t.sqlite", version)), export.expected)
 
 
+@pytest.mark.slow
 def test_two_processes_with_the_same_correlation_ids(tmp_path: Path) -> None:
     plan = shape_of("dict")
     first = training(1, plan, Style(marks="dict"))

@@ -100,6 +100,7 @@ def test_calls_of_the_os_by_hand(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_samples_by_the_function_that_ran(tmp_path: Path) -> None:
     planted = made()
     for at in (300, *range(4_000, 4_017), 9_999):
@@ -190,6 +191,7 @@ def test_the_public_exports() -> None:
             assert word not in said.split("glossary", maxsplit=1)[0]
 
 
+@pytest.mark.slow
 def test_the_range_that_is_open_need_not_hold_work(tmp_path: Path) -> None:
     planted = made()
     planted.push_pop("loop", 50, 10_060, tid=TID)

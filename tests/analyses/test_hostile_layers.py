@@ -99,6 +99,7 @@ def test_a_module_with_more_parameters_than_a_number_holds(tmp_path: Path) -> No
     assert modules.select("layer", "parameters").rows() == [("a", None)]
 
 
+@pytest.mark.slow
 def test_every_thread_with_every_sequence_number_is_more_than_memory_holds(tmp_path: Path) -> None:
     events = []
     for i in range(5000):

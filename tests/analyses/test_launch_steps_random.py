@@ -72,6 +72,7 @@ def program(rng: random.Random) -> Loop:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 6))]
 )

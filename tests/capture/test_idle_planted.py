@@ -118,7 +118,7 @@ def settled(check: Callable[[], None]) -> None:
     check()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stacks", [True, False], ids=["stacks", "plain"])
 @pytest.mark.parametrize(
     "fault", ["sleeping loader", *(pytest.param(n, marks=pytest.mark.slow) for n in list(PLANTED)[1:])]

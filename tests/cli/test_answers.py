@@ -114,6 +114,7 @@ def test_a_report_names_the_file_that_was_asked_for(trace: Path, capsys: pytest.
     assert "renamed" in run(capsys, "report", other)
 
 
+@pytest.mark.slow
 def test_equal_bytes_under_other_names_have_their_own_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

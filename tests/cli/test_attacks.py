@@ -134,6 +134,7 @@ def test_an_output_of_before_may_be_replaced(trace: Path, capsys: pytest.Capture
         ok(capsys, "report", trace, "-o", out)
 
 
+@pytest.mark.slow
 def test_traces_of_one_name_keep_their_own_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last one replaced the others."""
     for name in ("a/x", "b/x", "b/y", "c"):

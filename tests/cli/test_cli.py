@@ -101,6 +101,7 @@ def test_outputs_by_suffix_and_figures(
     assert pl.read_parquet(tmp_path / "frames" / "device.parquet").height > 0
 
 
+@pytest.mark.slow
 def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = write(generate(seed=4, rank=1, steps=1, layers=1), tmp_path / "one.json")
     code, out, _ = run(capsys, "report", gpu_trace, other, "--format", "json")
@@ -113,7 +114,7 @@ def test_ranks(gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no trace has rank 7" in err
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "kernels"])
 def test_several_traces_are_one_json_document(
     command: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -30,6 +30,7 @@ def names(text: str, table: str = "Layers") -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_tree_and_its_flags(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")  # names are cut where there is less room
     tree = layers(tracekit.read(SAMPLE)).tree

@@ -111,7 +111,7 @@ def test_every_launch_of_what_was_read_was_read(path: Path, whole: Trace) -> Non
     assert set(left) <= set(unlinked)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 def test_health_and_verdict_say_that_it_is_a_part(path: Path, whole: Trace) -> None:
     part = part_of(path, rows_of(whole) // 3)
     excerpt = part.meta.excerpt

@@ -310,6 +310,7 @@ def test_correlation_ids_alone_would_multiply_rows(tmp_path: Path) -> None:
         assert (launch["process_id"] == launch["of"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_call_of_the_driver_inside_one_of_the_runtime_launches_nothing_twice(
     share: float, tmp_path: Path

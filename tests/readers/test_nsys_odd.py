@@ -158,7 +158,7 @@ def test_utf_16_gives_the_same_as_utf_8(tmp_path: Path) -> None:
         assert other.device.equals(plain.device)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [["CUPTI_ACTIVITY_KIND_KERNEL"], ["NVTX_EVENTS", "StringIds"]])
 def test_tables_without_row_ids_are_named(
     tables: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -226,7 +226,7 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["tip"].startswith("ProfilerStep#0 · step, 2.00 ms")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "kind"), [(3, "stack"), (40, "columns")])
 def test_bars_of_steps_stay_within_the_figure(tmp_path: Path, steps: int, kind: str) -> None:
     script = small_traces.Script()

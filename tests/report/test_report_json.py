@@ -29,6 +29,7 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(report_schema())
 
 
+@pytest.mark.slow
 def test_schema_is_one() -> None:
     validator().check_schema(report_schema())
 
@@ -111,7 +112,7 @@ def test_frames_of_a_trace(tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "frames" / "device.parquet").height == trace.device.height
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "begin"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_figures(tmp_path: Path, form: Any, begin: bytes) -> None:
     report = build_report(small_traces.hostile(tmp_path))

@@ -121,6 +121,7 @@ def test_deep_trees_fit_a_page() -> None:
     assert all("a" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_tree_and_the_verdict_its_costs() -> None:
     report = build_report(planted())
     assert [(cost.label, cost.ns) for cost in report.verdict.layers] == [

@@ -254,6 +254,7 @@ def test_no_layer_is_dropped_and_no_cache_kept() -> None:
     assert text.use_cache is both.text_config.use_cache is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deberta", "big-bird", "roberta"])
 def test_mixed_precision(name: str) -> None:
     recipe = build(name)
