@@ -88,8 +88,17 @@ def incomplete_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     return Evidence(
         title=f"The profile lacks {_listed(names)}",
         text=f"{'; '.join(f'without {what} there are no {table}' for what, table, _ in lacking).capitalize()}.",
-        advice=Advice(f"Profile again with {_listed([f'{{{key}}}' for key in keys])}.", flags=flags),
+        advice=Advice(
+            f"Profile again with {_listed([_recorded_by(key, trace) for key in keys])}.", flags=flags
+        ),
     )
+
+
+def _recorded_by(key: str, trace: Trace) -> str:
+    """The flag that records this, in braces; stacks without modules are those of profilers before 2022."""
+    if key == "modules" and "stacks" in trace.meta.captured:
+        return "a newer PyTorch, whose stacks name the modules"
+    return f"{{{key}}}"
 
 
 def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:

@@ -23,6 +23,15 @@ def test_names_the_flags_of_what_lacks() -> None:
     assert "ProfilerActivity" not in found.advice
 
 
+def test_stacks_of_old_profilers_name_no_modules() -> None:
+    trace = planted().trace(
+        captured=frozenset({"device", "launches", "ops", "steps", "shapes", "memory", "stacks"})
+    )
+    found = finding(trace, "breakdown", "incomplete_capture")
+    assert found is not None
+    assert found.advice == "Profile again with a newer PyTorch, whose stacks name the modules."
+
+
 def test_launches_without_device_activity_ask_for_the_device() -> None:
     made = Planted()
     made.span("op", "aten::mm", 0, 20 * US)

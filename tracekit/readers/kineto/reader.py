@@ -144,11 +144,12 @@ def _flows(
     return conform(
         joined.select(
             "flow_id",
-            pl.col("process").alias("source_process"),
-            pl.col("thread").alias("source_thread"),
+            # Where a span has no process or thread, it has −1 as well.
+            pl.col("process").fill_null(-1).alias("source_process"),
+            pl.col("thread").fill_null(-1).alias("source_thread"),
             (pl.col("time") - origin).alias("source_time"),
-            pl.col("process_end").alias("target_process"),
-            pl.col("thread_end").alias("target_thread"),
+            pl.col("process_end").fill_null(-1).alias("target_process"),
+            pl.col("thread_end").fill_null(-1).alias("target_thread"),
             (pl.col("time_end") - origin).alias("target_time"),
         ),
         FLOW_SCHEMA,
