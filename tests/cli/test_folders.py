@@ -34,6 +34,8 @@ def test_every_trace_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     write_parquetdir(small(), runs / "d_export")
     (runs / "settings.json").write_text('{"batch": 8}')
     (runs / "broken.json.gz").write_bytes(b"\x1f\x8b")
+    (runs / "e_page").mkdir()
+    (runs / "e_page" / "manifest.json").write_text('{"name": "a web page"}')  # of another program
     (runs / ".hidden").mkdir()
     shutil.copy(CNN / "trace.json.gz", runs / ".hidden")
     (runs / "self").symlink_to(runs)

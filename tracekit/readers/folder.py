@@ -26,7 +26,7 @@ def traces_below(folder: Path) -> list[Path]:
     """The traces in the folder and in folders below it, in order of their names; an export in the form of a folder is one.
 
     Links to folders and hidden folders are left out. Raises UnreadableTraceError when there is none, when there are more
-    files than a folder of traces has, and for a damaged manifest.
+    files than a folder of traces has, and for a damaged manifest in the folder itself.
     """
     found = list(_found(folder))
     names = set(found)
@@ -44,9 +44,10 @@ def _found(folder: Path) -> Iterator[Path]:
     seen = 0
     for name, folders, files in os.walk(folder):
         here = Path(name)
-        if MANIFEST_FILE in files:
+        captured = _captured(here, below=here != folder) if MANIFEST_FILE in files else []
+        if captured:
             folders.clear()
-            yield from traces_in(here)
+            yield from captured
             continue
         if format_of(here) is not KINETO:
             folders.clear()
@@ -59,6 +60,16 @@ def _found(folder: Path) -> Iterator[Path]:
             fault = f"the folder holds more than {_MOST_FILES:,} files"
             raise UnreadableTraceError(fault, path=folder, remedy="name the traces, or a folder below it")
         yield from (here / each for each in sorted(files) if _is_trace(here / each))
+
+
+def _captured(folder: Path, *, below: bool) -> list[Path]:
+    """The traces of a capture; below the folder that was named, a manifest of something else says nothing."""
+    try:
+        return traces_in(folder)
+    except UnreadableTraceError:
+        if not below:
+            raise
+        return []
 
 
 def _is_trace(path: Path) -> bool:

@@ -180,9 +180,8 @@ class RawFrames:
         base["layer"] = columns.categorical(_get(ops, "layer"))
         base["module_type"] = columns.categorical(_get(ops, "module"))
         stacks = _get(ops, "call_stack")
-        if any(
-            stacks
-        ):  # files before 2022 give operators their stacks; later ones have spans of Python functions
+        # Files before 2022 give operators their stacks; later ones have spans of Python functions.
+        if any(stacks):
             base["call_stack"] = columns.categorical([stack or None for stack in stacks])
         if any(op.collective is not None for op in ops):
             collective = columns.categorical(_get(ops, "collective"))
