@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -36,14 +36,45 @@ def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimiz
     frame = pl.DataFrame(
         {"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer}
     )
-    distinct = frame.unique(maintain_order=False)
+    labelled = _labelled(frame.unique(maintain_order=False))
+    joined = frame.join(
+        labelled,
+        on=["kind", "name", "operator", "optimizer"],
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    return joined["category"]
+
+
+_MOST_REMEMBERED: Final = 4_096
+_categories: dict[tuple[Any, ...], str] = {}
+"""What was categorised before in this process: compiling the rules takes longer than all else of reading a small trace."""
+
+
+def _labelled(distinct: pl.DataFrame) -> pl.DataFrame:
+    """The rows with their `category`."""
+    if distinct.height > _MOST_REMEMBERED:
+        return distinct.with_columns(_category())
+    rows = distinct.with_columns(pl.col("name", "operator").cast(pl.String)).rows()
+    is_new = pl.Series([row not in _categories for row in rows], dtype=pl.Boolean)
+    if is_new.any():
+        if len(_categories) + distinct.height > _MOST_REMEMBERED:
+            _categories.clear()
+            is_new = pl.repeat(True, distinct.height, dtype=pl.Boolean, eager=True)
+        new = [row for row, wanted in zip(rows, is_new, strict=True) if wanted]
+        _categories.update(zip(new, distinct.filter(is_new).select(_category())["category"], strict=True))
+    return distinct.with_columns(
+        pl.Series("category", [_categories[row] for row in rows], dtype=pl.Enum(CATEGORIES))
+    )
+
+
+def _category() -> pl.Expr:
+    """The category of a row of kind, name, operator and optimizer."""
     text, given = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
     # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
     op = pl.when(pl.col("kind") == "op").then(pl.coalesce(_forward_operator(given), given)).otherwise(given)
-    what = pl.col("what")
-    distinct = distinct.with_columns(
-        pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text)).alias("what")
-    )
+    what = pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text))
     rule = (
         pl.when(_matches(what, COMMUNICATION))
         .then(pl.lit("communication"))
@@ -57,15 +88,7 @@ def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimiz
             pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(what, KERNEL_RULES), pl.lit("other"))
         )
     )
-    labelled = distinct.with_columns(rule.cast(pl.Enum(CATEGORIES)).alias("category"))
-    joined = frame.join(
-        labelled,
-        on=["kind", "name", "operator", "optimizer"],
-        how="left",
-        nulls_equal=True,
-        maintain_order="left",
-    )
-    return joined["category"]
+    return rule.cast(pl.Enum(CATEGORIES)).alias("category")
 
 
 def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:

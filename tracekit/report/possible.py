@@ -40,7 +40,7 @@ def _broken(frame: pl.DataFrame) -> Iterator[str]:
     checked = [name for name in numeric if _AMOUNT.search(name) or _SHARE.search(name)]
     if not checked or not frame.height:
         return
-    lows, highs = frame.select(pl.col(checked).min()).row(0), frame.select(pl.col(checked).max()).row(0)
-    for name, low, high in zip(checked, lows, highs, strict=True):
+    ends = frame.select(pl.col(checked).min(), pl.col(checked).max().name.suffix(" max")).row(0)
+    for name, low, high in zip(checked, ends, ends[len(checked) :], strict=False):
         if low is not None and (low < -_ROUNDING or (_SHARE.search(name) and high > 1 + _ROUNDING)):
             yield name
