@@ -157,10 +157,10 @@ def _linked(scope: Scope) -> pl.DataFrame:
 
 
 def _delays(rows: pl.DataFrame) -> pl.DataFrame:
-    # A queue delay exists only where it is positive; zero means that the device was already on it.
+    # A queue delay exists only where it is positive; zero means that the device was already on it. A delay may be unknown.
     parts = []
     for measure in _MEASURES:
-        chosen = rows.filter(pl.col(measure) > 0) if measure == "queue_delay" else rows
+        chosen = rows.filter(pl.col(measure) > (0 if measure == "queue_delay" else -1))
         parts.append(chosen.select(pl.lit(measure).alias("measure"), *duration_aggregates(measure)))
     return pl.concat(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -74,7 +75,13 @@ def _of_json(text: str) -> Iterator[str]:
     for path, value in _figures(tree, ()):
         yield from _of_figure(path, value)
     analyses = tree.get("analyses") or {} if isinstance(tree, dict) else {}
-    yield from _of_sums((analyses.get("breakdown") or {}).get("tables", {}).get("devices", []))
+    yield from _of_sums(
+        {
+            f"{analysis}.{table}": rows
+            for analysis, result in analyses.items()
+            for table, rows in (result or {}).get("tables", {}).items()
+        }
+    )
 
 
 def _refuse(name: str) -> float:
@@ -105,7 +112,12 @@ def _of_figure(path: tuple[str, ...], value: float) -> Iterator[str]:
         yield f"{where} = {value}: negative"
 
 
-def _of_sums(devices: list[dict[str, Any]]) -> Iterator[str]:
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def _of_sums(tables: Tables) -> Iterator[str]:
+    """What is one time in two tables, and what the parts of a time make together."""
+    devices = tables.get("breakdown.devices", [])
     for row in devices:
         if row["busy_ns"] + row["idle_ns"] != row["window_ns"]:
             yield f"device {row['device_id']}: busy and idle time are not the window"
@@ -113,6 +125,43 @@ def _of_sums(devices: list[dict[str, Any]]) -> Iterator[str]:
             yield f"device {row['device_id']}: the parts are less than the busy time"
         if row["exposed_communication_ns"] + row["overlap_ns"] > row["communication_ns"]:
             yield f"device {row['device_id']}: more is exposed than communicated"
+    causes = tables.get("idle.by_cause", [])
+    if causes and devices and _sum(causes, "total_ns") != _sum(devices, "idle_ns"):
+        yield "the causes of idle time are not the idle time"
+    for row in tables.get("idle.streams", []):
+        if row["idle_ns"] != sum(
+            row[f"{part}_ns"] for part in ("host_wait", "kernel_wait", "other", "unknown")
+        ):
+            yield f"stream {row['stream_id']}: the parts are not the idle time"
+    times = {name: _sum(tables[name], column) for name, column in DEVICE_TIMES.items() if tables.get(name)}
+    if len(set(times.values())) > 1:
+        yield f"the time of all activities is not one: {times}"
+    for name, rows in tables.items():
+        yield from _of_statistics(name, rows)
+
+
+DEVICE_TIMES: Final = {
+    "kernels.by_category": "total_ns",
+    "kernels.by_name": "total_ns",
+    "layers.by_phase": "device_ns",
+    "layers.coverage": "duration_ns",
+    "layers.tree": "device_own_ns",
+}
+
+
+def _sum(rows: list[dict[str, Any]], column: str) -> int:
+    return sum(row[column] for row in rows)
+
+
+def _of_statistics(table: str, rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        ends = [row.get(f"{name}_ns") for name in ("min", "median", "p95", "max")]
+        if None not in ends and ends != sorted(ends):
+            yield f"{table}: least, median, 95th percentile and most are {ends}"
+        if {"count", "mean_ns", "total_ns"} <= row.keys() and row["mean_ns"] is not None:
+            product = row["count"] * row["mean_ns"]
+            if not math.isclose(product, row["total_ns"], rel_tol=1e-9):
+                yield f"{table}: {row['count']} times the mean is {product}, the total {row['total_ns']}"
 
 
 def disagreements(answers: list[Answer]) -> Iterator[str]:

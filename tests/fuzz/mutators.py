@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
 import re
 import shutil
 import sqlite3
+import zipfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+import zstandard
 
 __all__ = ["MARKER", "MUTATORS", "Case"]
 
@@ -186,6 +189,26 @@ def every_event(rng: random.Random, bases: Path, folder: Path) -> Case:
 
 
 @mutator
+def unsteady_times(rng: random.Random, bases: Path, folder: Path) -> Case:
+    """Times of many events moved a little or exchanged: spans that overlap without nesting, work before its launch, steps in disorder."""
+    tree = json.loads(_json_base(rng, bases))
+    timed = [event for event in tree["traceEvents"] if isinstance(event.get("ts"), int | float)]
+    chosen = rng.sample(timed, max(1, int(len(timed) * rng.choice([0.01, 0.2, 1.0]))))
+    if rng.random() < 0.5:
+        reach = rng.choice([1.0, 50.0, 5_000.0])
+        for event in chosen:
+            event["ts"] += round(rng.uniform(-reach, reach), 3)
+            if rng.random() < 0.3 and isinstance(event.get("dur"), int | float):
+                event["dur"] = round(event["dur"] * rng.choice([0, 0.5, 3, 100]), 3)
+    else:
+        times = [event["ts"] for event in chosen]
+        rng.shuffle(times)
+        for event, time in zip(chosen, times, strict=True):
+            event["ts"] = time
+    return _written(folder / "t.json", json.dumps(tree).encode())
+
+
+@mutator
 def gzipped(rng: random.Random, bases: Path, folder: Path) -> Case:
     data = _json_base(rng, bases)
     at = rng.randrange(len(data))
@@ -200,6 +223,44 @@ def gzipped(rng: random.Random, bases: Path, folder: Path) -> Case:
         folder / rng.choice(["t.json.gz", "t.json", "t.gz"]),
         rng.choice([packed, _damaged(rng, packed), packed[: len(packed) * 2 // 3]]),
     )
+
+
+@mutator
+def containers(rng: random.Random, bases: Path, folder: Path) -> Case:
+    """A trace in a .zip beside others, or as .zst; whole, cut, damaged."""
+    data = _json_base(rng, bases)
+    if rng.random() < 0.5:
+        packed, name = zstandard.compress(data, 1), "t.json.zst"
+    else:
+        stream, name = io.BytesIO(), "t.zip"
+        with zipfile.ZipFile(stream, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as file:
+            for inner in rng.choice([["t.json"], ["a/t.json"], ["../t.json"], ["t.json", "README"], ["a.json", "b.json"], []]):  # fmt: skip
+                file.writestr(inner, data if inner != "README" else b"text")
+        packed = stream.getvalue()
+    return _written(
+        folder / name, rng.choice([packed, _damaged(rng, packed), packed[: len(packed) * 2 // 3]])
+    )
+
+
+@mutator
+def folders(rng: random.Random, bases: Path, folder: Path) -> Case:
+    """A folder with traces of every kind, some damaged, and files of others."""
+    root = folder / "run"
+    root.mkdir()
+    for number in range(rng.choice([0, 1, 2, 3])):
+        name = rng.choice(["planted.json", "layers.json", "new.sqlite", "metrics.csv"])
+        data = (bases / name).read_bytes()
+        below = root / rng.choice(["", "", "a", "a/b", ".hidden", "plugins/profile"])
+        below.mkdir(parents=True, exist_ok=True)
+        ending = rng.choice([Path(name).suffix, Path(name).suffix, ".pt.trace.json", ".json.gz", ".txt", ""])
+        (below / f"{number}{ending}").write_bytes(_damaged(rng, data) if rng.random() < 0.3 else data)
+    if rng.random() < 0.4:
+        (root / "manifest.json").write_bytes(
+            rng.choice([b"", b"{}", b'{"traces": ["0.json"]}', b"[]", b"\xff"])
+        )
+    if rng.random() < 0.3:
+        (root / "loop").symlink_to(rng.choice([root, folder, root / "gone"]))
+    return Case(root)
 
 
 @mutator
@@ -250,8 +311,31 @@ def _change_table(rng: random.Random, base: sqlite3.Connection) -> None:
 
 @mutator
 def sqlite_pages(rng: random.Random, bases: Path, folder: Path) -> Case:
-    data = (bases / rng.choice(["new.sqlite", "old.sqlite"])).read_bytes()
-    return _written(folder / "t.sqlite", _damaged(rng, data))
+    """Bytes changed where they stand, pages put in each other's place or emptied; sometimes everything shifted."""
+    data = bytearray((bases / rng.choice(["new.sqlite", "old.sqlite"])).read_bytes())
+    if rng.random() < 0.15:
+        return _written(folder / "t.sqlite", _damaged(rng, bytes(data)))
+    size = int.from_bytes(data[16:18], "big")
+    pages = len(data) // size
+    for _ in range(rng.choice([1, 1, 3, 20])):
+        at = size * rng.randrange(1, pages)
+        match rng.randrange(5):
+            case 0:
+                other = size * rng.randrange(1, pages)
+                data[at : at + size], data[other : other + size] = (
+                    data[other : other + size],
+                    data[at : at + size],
+                )
+            case 1:
+                data[at + rng.randrange(size) : at + size] = b""
+                data[at:at] = bytes(len(data) % size and size - len(data) % size)
+            case 2:
+                begin = at + rng.randrange(size)
+                data[begin : at + size] = bytes(at + size - begin)
+            case _:
+                for _ in range(rng.choice([1, 1, 8])):
+                    data[at + rng.randrange(size)] = rng.randrange(256)
+    return _written(folder / "t.sqlite", bytes(data))
 
 
 @mutator

@@ -53,6 +53,26 @@ def test_a_good_answer_breaks_no_law() -> None:
     assert report(tree) == ["device 0: busy and idle time are not the window"]
 
 
+def test_times_that_must_agree() -> None:
+    kernel = {
+        "count": 2,
+        "total_ns": 8,
+        "mean_ns": 4.0,
+        "min_ns": 3,
+        "median_ns": 4,
+        "p95_ns": 5,
+        "max_ns": 5,
+    }
+    tables = {"by_name": [kernel], "by_category": [kernel]}
+    assert report({"analyses": {"kernels": {"tables": tables}}}) == []
+    tables["by_category"] = [kernel | {"total_ns": 9, "min_ns": 6}]
+    assert [line.partition(":")[0] for line in report({"analyses": {"kernels": {"tables": tables}}})] == [
+        "the time of all activities is not one",
+        "kernels.by_category",
+        "kernels.by_category",
+    ]
+
+
 def test_commands_must_agree_on_what_is_readable() -> None:
     answers = [Answer(("report", "t"), 0), Answer(("info", "t"), 0), Answer(("doctor", "t"), 3)]
     assert list(disagreements(answers[:2])) == []
