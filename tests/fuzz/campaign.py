@@ -8,6 +8,7 @@ A case is its seed: `--first 1234 --cases 1` repeats one. Each runs in a process
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -20,12 +21,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[1]
 SECONDS: Final = 60
 """CPU time of one case, after which it counts as endless."""
 MEBIBYTES: Final = 1_500
@@ -158,11 +161,8 @@ def work(seeds: range, only: str, bases: Path, scratch: Path, keep: Path | None)
 
     Polars starts its threads at the first frame that it computes, so this process must compute none.
     """
-    import laws  # noqa: F401
-    import matplotlib.pyplot  # noqa: F401
-
-    import tracekit.cli.commands
-    import tracekit.report.build  # noqa: F401
+    for name in ("laws", "matplotlib.pyplot", "typer._adapters", "adbc_driver_sqlite", *_modules()):
+        importlib.import_module(name)  # which the forks then need not do
 
     for seed in seeds:
         folder = scratch / str(seed)
@@ -198,6 +198,15 @@ def work(seeds: range, only: str, bases: Path, scratch: Path, keep: Path | None)
         if keep is not None and row["faults"]:
             shutil.copytree(folder, keep / str(seed), symlinks=True, dirs_exist_ok=True, ignore=_no_pipes)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _modules() -> Iterator[str]:
+    """Those of tracekit but those that need torch."""
+    for home, package in ((ROOT / "tracekit", "tracekit"), (ROOT / "analyses", "tracekit.analyses")):
+        for file in sorted(home.rglob("*.py")):
+            parts = file.relative_to(home).with_suffix("").parts
+            if not {"capture", "__main__", "__init__"} & set(parts):
+                yield ".".join((package, *parts))
 
 
 def _no_pipes(folder: str, names: list[str]) -> list[str]:
