@@ -28,6 +28,7 @@ __all__ = [
     "Run",
     "Setting",
     "Settings",
+    "is_manifest",
     "manifest_beside",
     "read_manifest",
     "traces_in",
@@ -188,6 +189,15 @@ def traces_in(folder: Path) -> list[Path]:
 
 _FAILURES: Final = (OSError, ValueError, msgspec.MsgspecError, RecursionError)
 """ValueError: a path that cannot be one. RecursionError: a file that is nested too deep."""
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether the file is a manifest of tracekit's, of any version; other programs write files of this name as well."""
+    try:
+        msgspec.json.decode(path.read_bytes(), type=_Versioned)
+    except _FAILURES:
+        return False
+    return True
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -2,7 +2,7 @@
 
     python tests/fuzz/campaign.py --cases 2000 [--first 0] [--jobs 2] [--only scale] [--keep FOLDER]
 
-A case is its seed: `--first 1234 --cases 1` repeats one. Each runs in a process of its own. Exit code 1 if a law was broken.
+A case is its seed: `--first 1234 --cases 1` repeats one. Exit code 1 if a law was broken.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
@@ -33,6 +35,7 @@ SECONDS: Final = 60
 """CPU time of one case, after which it counts as endless."""
 MEBIBYTES: Final = 1_500
 """Memory of one case, above which it counts as too much."""
+CASES_OF_A_FORK: Final = 25
 
 
 @dataclass
@@ -156,48 +159,81 @@ def _asked(words: list[str], folder: Path) -> tuple[int, bytes, bytes]:
 # -- many cases ---------------------------------------------------------------------------------------
 
 
-def work(seeds: range, only: str, bases: Path, scratch: Path, keep: Path | None) -> None:
-    """Run the cases of these seeds, each in a fork, and print a row of JSON for each.
+def work(seeds: Sequence[int], only: str, bases: Path, scratch: Path, keep: Path | None) -> None:
+    """Run the cases of these seeds and print a row of JSON for each.
 
-    Polars starts its threads at the first frame that it computes, so this process must compute none.
+    A fork runs some cases one after another, as a program does that reads many files; the case that ends it is at fault, and
+    another fork goes on. Polars starts its threads at the first frame that it computes, so this process must compute none.
     """
     for name in ("laws", "matplotlib.pyplot", "typer._adapters", "adbc_driver_sqlite", *_modules()):
         importlib.import_module(name)  # which the forks then need not do
 
-    for seed in seeds:
-        folder = scratch / str(seed)
-        folder.mkdir()
+    while seeds:
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
-            signal.alarm(3 * SECONDS)
-            code = 1
-            try:
-                (folder / "row.json").write_text(json.dumps(run_case(seed, only, bases, folder)))
-                code = 0
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the process must end here
-                (folder / "error").write_text(f"{type(error).__name__}: {error}")
-            os._exit(code)
-        _, status, usage = os.wait4(child, 0)
-        row: dict[str, Any] = {
-            "seed": seed,
-            "kind": only or "?",
-            "readable": False,
-            "seconds": usage.ru_utime,
-        }
-        if os.WIFSIGNALED(status):
-            row["faults"] = [f"ended by {signal.Signals(os.WTERMSIG(status)).name}"]
-        elif status:
-            row["faults"] = [f"the campaign itself: {(folder / 'error').read_text()}"]
-        else:
-            row = json.loads((folder / "row.json").read_text())
-        row["mebibytes"] = usage.ru_maxrss >> 10
-        if row["mebibytes"] > MEBIBYTES:
-            row["faults"].append(f"{row['mebibytes']} MiB of memory")
-        print(json.dumps(row), flush=True)
-        if keep is not None and row["faults"]:
-            shutil.copytree(folder, keep / str(seed), symlinks=True, dirs_exist_ok=True, ignore=_no_pipes)
-        shutil.rmtree(folder, ignore_errors=True)
+            os.close(reader)
+            _run_some(seeds[:CASES_OF_A_FORK], only, bases, scratch, writer)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            rows = [json.loads(line) for line in stream]
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            why = f"ended by {signal.Signals(-status).name}" if status < 0 else "the campaign itself failed"
+            seed = seeds[len(rows)]
+            rows.append(
+                {
+                    "seed": seed,
+                    "kind": only or "?",
+                    "readable": False,
+                    "seconds": 0,
+                    "mebibytes": 0,
+                    "faults": [why],
+                }
+            )
+        for row in rows:
+            print(json.dumps(row), flush=True)
+            folder = scratch / str(row["seed"])
+            if keep is not None and row["faults"]:
+                shutil.copytree(
+                    folder, keep / folder.name, symlinks=True, dirs_exist_ok=True, ignore=_no_pipes
+                )
+            shutil.rmtree(folder, ignore_errors=True)
+        seeds = seeds[len(rows) :]
+
+
+def _run_some(seeds: Sequence[int], only: str, bases: Path, scratch: Path, writer: int) -> NoReturn:
+    """Write a row for each case and end this process, also after a case that took much memory."""
+    for kind in (RuntimeWarning, UserWarning, FutureWarning):
+        warnings.simplefilter("always", kind)
+    code = 1
+    try:
+        for seed in seeds:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            limit = int(used.ru_utime + used.ru_stime) + SECONDS
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+            signal.alarm(5 * SECONDS)
+            Path("/proc/self/clear_refs").write_text("5")  # the most memory counts from here
+            folder = scratch / str(seed)
+            folder.mkdir()
+            row = run_case(seed, only, bases, folder)
+            row["mebibytes"] = _most_memory() >> 10
+            if row["mebibytes"] > MEBIBYTES:
+                row["faults"].append(f"{row['mebibytes']} MiB of memory")
+            os.write(writer, (json.dumps(row) + "\n").encode())
+            if row["mebibytes"] > MEBIBYTES // 4:
+                break
+        code = 0
+    finally:
+        if code:
+            (scratch / "error").write_text(traceback.format_exc())
+        os._exit(code)
+
+
+def _most_memory() -> int:
+    """In KiB, since it was reset."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _modules() -> Iterator[str]:

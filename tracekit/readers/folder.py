@@ -10,7 +10,7 @@ from typing import Final
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import MANIFEST_FILE
-from tracekit.manifest import traces_in
+from tracekit.manifest import is_manifest, traces_in
 from tracekit.readers import KINETO, format_of
 from tracekit.readers.kineto.source import Source
 
@@ -26,7 +26,7 @@ def traces_below(folder: Path) -> list[Path]:
     """The traces in the folder and in folders below it, in order of their names; an export in the form of a folder is one.
 
     Links to folders and hidden folders are left out. Raises UnreadableTraceError when there is none, when there are more
-    files than a folder of traces has, and for a damaged manifest in the folder itself.
+    files than a folder of traces has, and for a manifest of another version in the folder itself.
     """
     found = list(_found(folder))
     names = set(found)
@@ -63,9 +63,9 @@ def _found(folder: Path) -> Iterator[Path]:
 
 
 def _captured(folder: Path, *, below: bool) -> list[Path]:
-    """The traces of a capture; below the folder that was named, a manifest of something else says nothing."""
+    """The traces of a capture; below the folder that was named, a manifest that cannot be used says nothing."""
     try:
-        return traces_in(folder)
+        return traces_in(folder) if is_manifest(folder / MANIFEST_FILE) else []
     except UnreadableTraceError:
         if not below:
             raise
