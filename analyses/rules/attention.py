@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -170,6 +170,14 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
         f"products, this takes {format_ns(total)}. {why}",
         ns_at_stake=bounded(total, scope),
         advice=Advice("\n".join(dict.fromkeys(remedies))),
+        stretches=longest(
+            pl.DataFrame(
+                {
+                    "start": (stack := attribution(scope).model.stack).start[found.math],
+                    "duration": stack.end[found.math] - stack.start[found.math],
+                }
+            )
+        ),
     )
 
 
