@@ -10,12 +10,11 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, longest_work, of_time
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.spans import BoolArray, Int64Array, take
-from tracekit.trace import one_of
 
 __all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
@@ -109,7 +108,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
         text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
         f"addition to {format_count(found.products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=bounded(found.softmax_ns, scope),
-        stretches=longest(scope.activities.filter(one_of("category", "softmax"))),
+        stretches=longest_work(scope, "softmax"),
     )
 
 

@@ -15,6 +15,7 @@ from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
+from tracekit.trace import one_of
 
 __all__ = [
     "CRITICAL_SHARE",
@@ -27,6 +28,7 @@ __all__ = [
     "bounded",
     "by_share",
     "longest",
+    "longest_work",
     "of_time",
     "with_flags",
 ]
@@ -127,6 +129,11 @@ def longest(rows: pl.DataFrame, *, by: str | None = None, length: str = "duratio
     )
     ranked = ranked.sort("by", "start", descending=[True, False], nulls_last=True).head(MOST_STRETCHES)
     return tuple(ranked.select("start", "end").rows())
+
+
+def longest_work(scope: Scope, *categories: str) -> Stretches:
+    """The few longest activities of these categories."""
+    return longest(scope.activities.filter(one_of("category", *categories)))
 
 
 def bounded(at_stake_ns: int, scope: Scope) -> int:

@@ -11,14 +11,13 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest, of_time
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
 from tracekit.names import category_name
-from tracekit.trace import one_of
 from tracekit.verdict.idle_words import HostCode
 from tracekit.verdict.model import Advice
 
@@ -253,7 +252,7 @@ def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
     return Advice(
         f"Make {category_name(category)} cheaper ({format_share(share)} of the time)",
         words_for(words, scope),
-        stretches=longest(scope.activities.filter(one_of("category", category))),
+        stretches=longest_work(scope, category),
     )
 
 

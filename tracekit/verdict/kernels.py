@@ -10,13 +10,12 @@ import polars as pl
 from tracekit.analyses.rules import words_for
 from tracekit.analyses.rules.kernels import OF_CONVOLUTIONS
 from tracekit.analyses.rules.rule import Advice as Words
-from tracekit.analyses.rules.rule import longest, of_time
+from tracekit.analyses.rules.rule import longest_work, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.facts.device_peaks import computes_fp8
 from tracekit.facts.units import format_share
 from tracekit.names import category_name, shorten_name
-from tracekit.trace import one_of
 from tracekit.verdict.model import Advice
 
 __all__ = ["fusible_advice", "top_kernels_advice"]
@@ -58,7 +57,7 @@ def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice 
     )
     ns = round(compute * fusible / total)
     title = f"Elementwise kernels, casts and layout changes take {of_time(ns, scope)}"
-    stretches = longest(scope.activities.filter(one_of("category", *_FUSIBLE)))
+    stretches = longest_work(scope, *_FUSIBLE)
     return Advice(title, words_for(words, scope), ns, analysis="kernels", stretches=stretches)
 
 
@@ -94,7 +93,7 @@ def top_kernels_advice(
     )
     share = format_share(ns / total * compute / basis)
     title = f"Of the computation, {category_name(category)} takes the most, {share} of the time"
-    stretches = longest(scope.activities.filter(one_of("category", category)))
+    stretches = longest_work(scope, category)
     return Advice(f"{title}: {named}" if named else title, words, analysis="kernels", stretches=stretches)
 
 

@@ -57,7 +57,7 @@ class Shapes:
 def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
     """What touches the time that `detail` spans, cut to it, and the idle time of the `window` (ns from the trace's origin)."""
     low, high = detail.low, detail.high
-    scope = _windowed(select(trace, window="trace"), window)
+    scope = _windowed(select(trace, window="trace"), window, detail)
     attributed = attribution(scope)
     frames = [
         *_layers(scope, attributed, detail),
@@ -72,11 +72,15 @@ def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
     return Shapes(cut, attributed.layers, low, high)
 
 
-def _windowed(scope: Scope, window: tuple[int, int]) -> Scope:
-    """The scope of what touches this window: its idle time is that of the report, also before the first activity."""
+def _windowed(scope: Scope, window: tuple[int, int], detail: Detail) -> Scope:
+    """The scope of what is drawn. Its idle time is that of the window, as in the report, before the first activity too."""
     start, end = window
-    touching = scope.overlapping.filter((pl.col("end") > start) & (pl.col("start") < end))
-    return replace(scope, start=start, end=end, activities=touching, overlapping=touching, _made={})
+    rows = scope.overlapping
+    drawn, inside = (
+        rows.filter((pl.col("end") > low) & (pl.col("start") < high))
+        for low, high in ((detail.low, detail.high), (start, end))
+    )
+    return replace(scope, start=start, end=end, activities=drawn, overlapping=inside, _made={})
 
 
 def _conformed(frame: pl.DataFrame) -> pl.DataFrame:

@@ -12,25 +12,6 @@ class Timeline {
     this.listen();
     new ResizeObserver(() => view.redraw()).observe(view.stage);
     this.leave = () => false; // set where places are marked
-    this.print();
-  }
-
-  // Paper shows the view of the beginning.
-  print() {
-    const { view } = this;
-    let before = null;
-    window.addEventListener("beforeprint", () => {
-      before = { from: view.from, to: view.to, marks: view.marks, selected: view.selected, scrolled: view.stage.scrollTop };
-      Object.assign(view, { from: 0, to: view.span, marks: [], selected: -1 });
-      view.stage.scrollTop = 0;
-      view.draw();
-    });
-    window.addEventListener("afterprint", () => {
-      const { scrolled, ...state } = before;
-      Object.assign(view, state);
-      view.stage.scrollTop = scrolled;
-      view.redraw();
-    });
   }
 
   recolour() {

@@ -12,6 +12,29 @@ class TimelinePlaces {
     }
     for (const table of document.querySelectorAll("table")) this.offerRows(table, low);
     timeline.leave = () => this.leave();
+    window.addEventListener("beforeprint", () => this.toPaper());
+    window.addEventListener("afterprint", () => this.fromPaper());
+  }
+
+  // Paper shows the view of the beginning, in light colours.
+  toPaper() {
+    const { view, timeline } = this;
+    const { from, to, marks, selected } = view;
+    this.before = { view: { from, to, marks, selected }, scrolled: view.stage.scrollTop, theme: document.documentElement.dataset.theme };
+    Object.assign(view, { from: 0, to: view.span, marks: [], selected: -1 });
+    view.stage.scrollTop = 0;
+    document.documentElement.dataset.theme = "light";
+    timeline.recolour();
+    view.draw();
+  }
+
+  fromPaper() {
+    const { view, scrolled, theme } = this.before;
+    Object.assign(this.view, view);
+    this.view.stage.scrollTop = scrolled;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    this.timeline.recolour();
   }
 
   // What lies outside of the drawing has no place in it.
@@ -59,14 +82,14 @@ class TimelinePlaces {
     view.canvas.focus({ preventScroll: true });
   }
 
-  // The shape that fills most of a stretch of time, but not more, in a lane that is open; of equals the upper one.
+  // The shape that fills most of a stretch of time, but not more, in a lane that is open; of equals the upper one. Layers say where, not what.
   shapeIn(from, to) {
     const { data, lanes } = this.view;
     let [best, most] = [-1, 0];
     for (const row of data.rows) {
       if (lanes[row.lane].top < 0) continue;
       for (let i = data.firstAfter(row, from); i < row.last && data.start[i] < to; i += 1) {
-        const inside = data.start[i] >= from - 1 && data.end[i] <= to + 1;
+        const inside = data.start[i] >= from - 1 && data.end[i] <= to + 1 && data.kindOf(i) !== "layer";
         if (inside && data.length(i) > most) [best, most] = [i, data.length(i)];
       }
     }

@@ -54,7 +54,7 @@ class TimelineView {
   // The width of the canvas, and of the part of it in which lanes are named.
   size() {
     this.width = this.canvas.clientWidth;
-    this.gutter = this.width < 640 ? 84 : 176;
+    this.gutter = this.width < 560 ? 84 : 176;
     this.rescale();
   }
 
