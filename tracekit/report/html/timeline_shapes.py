@@ -8,7 +8,9 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.idle.gaps import device_gaps
+from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
@@ -63,7 +65,7 @@ def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
         *_layers(scope, attributed, detail),
         _host(trace, attributed, detail, python=False),
         _host(trace, attributed, detail, python=True),
-        _idle(scope, detail),
+        _idle(scope, attributed, detail),
     ]
     if trace.has_device:
         frames.append(_device(trace, attributed, detail))
@@ -202,8 +204,8 @@ def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _idle(scope: Scope, detail: Detail) -> pl.DataFrame:
-    pieces = _joined(idle_causes(scope).pieces)
+def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame:
+    pieces = _joined(idle_pieces(scope, attributed, device_gaps(scope)))
     pieces = detail.thinned(pieces, "device_id")
     names = {cause: cause_name(cause) for cause in CAUSES}
     lane = (
