@@ -20,6 +20,7 @@ from tracekit.trace import one_of
 __all__ = [
     "CRITICAL_SHARE",
     "HOST_CODE_ADVICE",
+    "MOST_STRETCHES",
     "WARNING_SHARE",
     "Advice",
     "Evidence",

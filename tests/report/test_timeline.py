@@ -25,6 +25,7 @@ from test_report_html import _title_after, needs_browser
 import tracekit
 from tracekit.analyses.attribution import METHODS, attribution
 from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.rules.rule import MOST_STRETCHES
 from tracekit.analyses.scope import select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
@@ -283,8 +284,9 @@ def test_what_is_too_short_to_be_seen_is_drawn_as_runs() -> None:
     detail = timeline_detail.Detail(0, 1_000_000, full=(0, 100_000))
     spans = [
         (1, 50, 60),  # in full
-        (1, 200_000, 200_400),  # a run of two that take 40 % of its time
+        (1, 200_000, 200_400),  # alone: the next one is too far away
         (1, 201_900, 202_100),
+        (1, 201_910, 202_090),  # inside of that: a moment counts once
         (1, 202_600, 202_900),  # 500 later, so it is of this run as well
         (1, 204_000, 204_100),  # 1,100 later
         (1, 300_000, 310_000),  # long enough
@@ -310,7 +312,7 @@ def test_what_is_too_short_to_be_seen_is_drawn_as_runs() -> None:
         (201_900, timeline_detail.SUMMARY.format(50))
     ]
     beside = timeline_detail.Detail(0, 1_000_000, full=(0, 0), beside=((200_000, 203_000),))
-    assert beside.thinned(_rows(*spans[1:4]), "lane").rows() == [(*one, None) for one in spans[1:4]]
+    assert beside.thinned(_rows(*spans[1:5]), "lane").rows() == [(*one, None) for one in spans[1:5]]
 
 
 @pytest.mark.quick(1)
@@ -423,3 +425,17 @@ def test_advice_and_rows_lead_to_their_place(tmp_path: Path) -> None:
     assert out["open"]
     assert out["paper"][:2] == [0, 3_000_000]
     assert out["after"][:2] == out["gap"][:2]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_evidence_lies_in_the_window(path: Path) -> None:
+    report = report_of(path)
+    window = report.window
+    findings = [finding for section in report.sections for finding in section.findings]
+    for one in (*findings, *report.verdict.advice):
+        assert len(one.stretches) <= MOST_STRETCHES
+        for start, end in one.stretches:
+            assert start < end
+            assert start < window.end_ns
+            assert end > window.start_ns, one

@@ -46,9 +46,9 @@ class Detail:
             return rows
         length = end - start
         kept = (end > self.full[0]) & (start < self.full[1])
-        kept |= length * _WIDE >= self.high - self.low
+        kept |= length >= (self.high - self.low) / _WIDE
         for low, high in self.beside:
-            kept |= (end >= low) & (start <= high) & (length * _NEAR >= high - low)
+            kept |= (end >= low) & (start <= high) & (length >= (high - low) / _NEAR)
         chosen = rows.select(kept.alias("kept")).to_series()
         rest = rows.filter(~chosen)
         return (
@@ -79,14 +79,16 @@ class Detail:
         reached = pl.col("until").cum_max().shift().over(*lane, "part")
         bucket = pl.col("at") // max((self.high - self.low) // _BUCKETS, 1)
         apart = (pl.col("at") - reached > tolerance).fill_null(value=True) | (bucket != bucket.shift())
-        marks = marks.with_columns(apart.cum_sum().alias("run"))
+        # Rows may lie inside each other; a moment counts once.
+        alone = (pl.col("until") - pl.max_horizontal("at", reached)).clip(0)
+        marks = marks.with_columns(apart.cum_sum().alias("run"), alone.alias("alone"))
         longest = (pl.col("until") - pl.col("at")).arg_max()
         runs = marks.group_by("run", maintain_order=True).agg(
             pl.col("at").min(),
             pl.col("until").max(),
             pl.col("row").gather(longest).first(),
             pl.len().alias("count"),
-            (pl.col("until") - pl.col("at")).sum().alias("taken"),
+            pl.col("alone").sum().alias("taken"),
         )
         whole = (runs["until"] - runs["at"]).clip(1)
         # In tens, so that there are few notes; never none.

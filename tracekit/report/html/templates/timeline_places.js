@@ -7,7 +7,7 @@ class TimelinePlaces {
     this.line = document.getElementById("place");
     const { low_ns: low } = this.view.data.source;
     for (const button of document.querySelectorAll("button[data-at]")) {
-      const places = button.dataset.at.split(" ").map((place) => place.split("-").map((ns) => Number(ns) - low));
+      const places = button.dataset.at.split(" ").map((place) => place.split(",").map((ns) => Number(ns) - low));
       this.offer(button, places, button.dataset.title);
     }
     for (const table of document.querySelectorAll("table")) this.offerRows(table, low);
