@@ -97,7 +97,7 @@ def page_of(folder: Path, layers: int) -> tuple[Path, dict[str, float]]:
     trace = tracekit.read(source)
     report = build_report(trace)
     began = time.perf_counter()
-    shapes = timeline(trace, report.window)
+    shapes = timeline(trace, report)
     took = time.perf_counter() - began
     if shapes is None:
         raise SystemExit("the trace has nothing to draw")

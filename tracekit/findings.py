@@ -7,10 +7,13 @@ from typing import Final, Literal, get_args
 
 from tracekit.facts.units import NS_PER_S
 
-__all__ = ["BOUNDS", "SEVERITIES", "SHOWN_SHARE", "Bound", "Finding", "Severity", "rank"]
+__all__ = ["BOUNDS", "SEVERITIES", "SHOWN_SHARE", "Bound", "Finding", "Severity", "Stretches", "rank"]
 
 Severity = Literal["critical", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
+
+Stretches = tuple[tuple[int, int], ...]
+"""Stretches of time, each from its start to its end in ns from the trace's origin."""
 
 SHOWN_SHARE: Final = 0.0005
 """A lower share of the time would be shown as 0.0 %, so it is no cost, no layer and no finding."""
@@ -42,7 +45,8 @@ class Finding:
     """One thing worth knowing.
 
     `ns_at_stake` is an upper bound of what the remedy could save inside the analysed window, in ns; None when the
-    trace cannot tell. `evidence` cites the figures that triggered the rule, `advice` says what to change.
+    trace cannot tell. `evidence` cites the figures that triggered the rule, `advice` says what to change. `stretches` is
+    where a timeline shows it, the worst first; empty if it has no place in time.
     """
 
     id: str
@@ -51,6 +55,7 @@ class Finding:
     evidence: str
     advice: str
     ns_at_stake: int | None = None
+    stretches: Stretches = ()
 
     @property
     def seconds_at_stake(self) -> float | None:

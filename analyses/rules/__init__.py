@@ -129,6 +129,7 @@ def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
         evidence=evidence.text,
         advice=words_for(evidence.advice or rule.advice, scope, plain=rule.advice.plain),
         ns_at_stake=evidence.ns_at_stake,
+        stretches=evidence.stretches,
     )
 
 

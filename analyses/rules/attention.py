@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, longest_work, of_time
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -108,6 +108,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
         text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
         f"addition to {format_count(found.products)} batched matrix products (aten::bmm). The scores go to memory and back.",
         ns_at_stake=bounded(found.softmax_ns, scope),
+        stretches=longest_work(scope, "softmax"),
     )
 
 
@@ -170,6 +171,14 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
         f"products, this takes {format_ns(total)}. {why}",
         ns_at_stake=bounded(total, scope),
         advice=Advice("\n".join(dict.fromkeys(remedies))),
+        stretches=longest(
+            pl.DataFrame(
+                {
+                    "start": (stack := attribution(scope).model.stack).start[found.math],
+                    "duration": stack.end[found.math] - stack.start[found.math],
+                }
+            )
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import (
     NS_PER_S,
@@ -103,6 +103,9 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,
+        stretches=longest(
+            scope.activities.filter((pl.col("class") == "communication") & (pl.col("device_id") == device))
+        ),
     )
 
 
@@ -275,6 +278,7 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         f"more than the shortest of them, with no computation beside them, is {format_ns(at_stake)}. This trace is of one "
         "process, so it does not show whether another rank came late or the network was slow.",
         ns_at_stake=at_stake,
+        stretches=longest(waits, by="exposed_wait"),
     )
 
 
@@ -345,7 +349,7 @@ def _collectives(scope: Scope, device: int) -> pl.DataFrame:
 def _waits(scope: Scope, device: int) -> pl.DataFrame | None:
     """Equal collectives of a device that take very different times; None if there are none.
 
-    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `duration`, and `exposed_wait`: what each takes more than the shortest
+    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `start`, `duration`, and `exposed_wait`: what each takes more than the shortest
     of its equals, at most the time in which no computation runs beside it, in ns.
     """
     return scope.once(("collective_waits", device), lambda: _waits_of(scope, device))
@@ -363,8 +367,8 @@ def _waits_of(scope: Scope, device: int) -> pl.DataFrame | None:
         if keys is None:
             return None
         rows = rows.with_columns(pl.lit(value=False).alias("recorded"), keys.alias("key"))
-    shortest, longest = (getattr(pl.col("duration"), which)().over("key") for which in ("min", "max"))
-    unequal = (pl.len().over("key") >= LEAST_EQUAL) & (longest >= UNEQUAL * shortest) & (shortest > 0)
+    least, most = (getattr(pl.col("duration"), which)().over("key") for which in ("min", "max"))
+    unequal = (pl.len().over("key") >= LEAST_EQUAL) & (most >= UNEQUAL * least) & (least > 0)
     rows = rows.filter(unequal)
     if not rows.height:
         return None
@@ -372,7 +376,7 @@ def _waits_of(scope: Scope, device: int) -> pl.DataFrame | None:
     hidden = scope.intervals(device, "compute").coverage(start, end)
     longer = pl.col("duration") - pl.col("duration").min().over("key")
     wait = pl.min_horizontal(longer, pl.col("duration") - pl.Series(hidden))
-    return rows.select("key", "recorded", "name", "duration", wait.alias("exposed_wait"))
+    return rows.select("key", "recorded", "name", "start", "duration", wait.alias("exposed_wait"))
 
 
 def _places(scope: Scope, rows: pl.DataFrame) -> pl.Series | None:

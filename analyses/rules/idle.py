@@ -18,6 +18,7 @@ from tracekit.analyses.rules.rule import (
     Evidence,
     Rule,
     bounded,
+    longest,
     of_time,
 )
 from tracekit.analyses.scope import Scope
@@ -89,6 +90,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
         ns_at_stake=at_stake,
+        stretches=idle.stretches,
     )
 
 
@@ -171,6 +173,7 @@ def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
         text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.",
         ns_at_stake=idle.ns,
         advice=_GUARDS if checks else None,
+        stretches=idle.stretches,
     )
 
 
@@ -244,6 +247,7 @@ def graph_breaks(scope: Scope, _result: Idle) -> Evidence | None:
         text=f"A compiled function left its graph for Python {times(breaks)}{each}, and went on in another graph "
         f"(a Torch-Compiled Region inside another). Between the graphs the device was idle for {format_ns(idle.ns)}{idle.where}.",
         ns_at_stake=idle.ns,
+        stretches=idle.stretches,
     )
 
 
@@ -309,15 +313,16 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
         scope, device, IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy())
     ):
         return None
-    longest = mine.row(0, named=True)
+    first = mine.row(0, named=True)
     at_stake = bounded(total, scope)
     return Evidence(
         title=f"The device is idle in {'one long gap' if mine.height == 1 else count_of(mine.height, 'long gap')} for {format_share(total / scope.duration)} of the time",
         text=f"Device {device} is idle for {format_ns(total)} in gaps of {format_ns(least)} or more, which is "
         f"{format_share(total / idle)} of its idle time{_cause(scope, mine)}. The longest gap takes "
-        f"{format_ns(longest['ns'])} and begins {format_ns(longest['start'])} into the "
-        f"trace{_step_at(scope, longest['start'])}.",
+        f"{format_ns(first['ns'])} and begins {format_ns(first['start'])} into the "
+        f"trace{_step_at(scope, first['start'])}.",
         ns_at_stake=at_stake,
+        stretches=longest(mine.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns"),
     )
 
 
@@ -374,7 +379,8 @@ def buffer_synchronisation(scope: Scope, _result: Idle) -> Evidence | None:
 
     Fires when that is `WARNING_SHARE` of the window.
     """
-    rows = idle_causes(scope).by_layer.filter(pl.col("layer") == BUFFER_LAYER)
+    causes = idle_causes(scope)
+    rows = causes.by_layer.filter(pl.col("layer") == BUFFER_LAYER)
     ns = bounded(int(rows["total_ns"].sum()), scope)
     if not ns or ns < WARNING_SHARE * scope.duration:
         return None
@@ -383,6 +389,12 @@ def buffer_synchronisation(scope: Scope, _result: Idle) -> Evidence | None:
         text=f"The device was idle for {format_ns(ns)} while the host started to send the model's buffers to all ranks, before each "
         "forward pass.",
         ns_at_stake=ns,
+        stretches=longest(
+            causes.pieces.join(
+                causes.layers.filter(pl.col("path") == BUFFER_LAYER), on="layer_id", how="semi"
+            ),
+            length="duration_ns",
+        ),
     )
 
 

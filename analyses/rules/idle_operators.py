@@ -13,7 +13,7 @@ from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
@@ -180,6 +180,9 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
         "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
+        stretches=longest(
+            pl.DataFrame({"start": stack.start[reads], "duration": stack.end[reads] - stack.start[reads]})
+        ),
     )
 
 

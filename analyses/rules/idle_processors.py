@@ -13,7 +13,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
 from tracekit.intervals import IntervalSet
@@ -79,6 +79,7 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
         text=f"No operator ran for {format_ns(at_stake)} in {count_of(gaps.height, 'stretch', 'stretches')} of "
         f"{format_ns(LONG_NS)} or more{idle.where}.",
         ns_at_stake=at_stake,
+        stretches=idle.stretches,
         advice=Advice(
             f"{remedy_of(idle.frame or '')}\n[!stacks] Record {{names}} to see which code it is.",
             flags=("--stack",),
@@ -270,6 +271,7 @@ def double_precision(scope: Scope, _result: Kernels) -> Evidence | None:
         title=f"Matrix products and convolutions in float64 take {format_share(taken / scope.duration)} of the time",
         text=f"Operators with inputs of type double take {format_ns(taken)}. {name} takes the most.",
         ns_at_stake=bounded(round(SAVED * taken), scope),
+        stretches=longest(mine),
     )
 
 

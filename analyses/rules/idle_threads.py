@@ -13,7 +13,7 @@ from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.host_code import host_code
 from tracekit.analyses.program import program
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.program_names import PYTHON_FUNCTION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
@@ -81,6 +81,7 @@ def python_threads(scope: Scope, result: Idle) -> Evidence | None:
         f"time thread {other} ran Python, mostly {function}, and the launching thread entered and left no function. Python "
         "runs one thread at a time, so the launching thread may have waited for its turn.",
         ns_at_stake=bounded(at_stake, scope),
+        stretches=longest(pauses, length="duration_ns"),
     )
 
 

@@ -11,7 +11,9 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import texts
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.rules.rule import longest
 from tracekit.facts.units import NS_PER_MS
+from tracekit.findings import Stretches
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
 from tracekit.spans import nesting_of
@@ -48,6 +50,8 @@ class CausedIdle:
     frame: str | None
     layer: str | None
     operator: str | None
+    stretches: Stretches = ()
+    """The gaps with most of it, as `rule.longest` gives them."""
 
     @property
     def where(self) -> str:
@@ -82,6 +86,16 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
         _text(_most(mine, "frame", ns)),
         None if layer is None else _layer(str(causes_of_idle.layers["path"][int(str(layer))])),
         _text(_most(named, "operator", ns)),
+        longest(
+            mine.group_by("gap_id")
+            .agg(
+                pl.col("start").min(),
+                (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
+                pl.col("duration_ns").sum().alias("ns"),
+            )
+            .with_columns((pl.col("end") - pl.col("start")).alias("duration")),
+            by="ns",
+        ),
     )
 
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import TENSOR_CORE
@@ -92,6 +92,9 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
+        stretches=longest(
+            scope.activities.filter(pl.col("name").cast(pl.String).is_in(rows["name"].implode()))
+        ),
     )
 
 
@@ -151,6 +154,9 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
         title=f"Layout conversions take {of_time(total, scope)}",
         text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {count_of(int(rows['count'].sum()), 'launch', 'launches')}.",
         ns_at_stake=at_stake,
+        stretches=longest(
+            scope.activities.filter(pl.col("name").cast(pl.String).is_in(rows["name"].implode()))
+        ),
     )
 
 
@@ -205,7 +211,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     Fires when this takes `RANDOM_NUMBERS_LEAST_SHARE` of the time.
     """
     stack = attribution(scope).model.stack
-    rows = scope.activities.select("op_id", "category", "duration")
+    rows = scope.activities.select("op_id", "category", "start", "duration")
     op, ns = rows["op_id"].fill_null(-1).to_numpy(), rows["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
@@ -224,6 +230,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
         text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",
         ns_at_stake=bounded(total, scope),
         advice=_OF_DROPOUT if mostly else None,
+        stretches=longest(rows.filter(drawn)),
     )
 
 
@@ -309,6 +316,7 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
         text=f"{count_of(rows.height, 'replay of a graph takes', 'replays of graphs take')} {format_ns(total)} of "
         f"{format_ns(result.total_ns)}, and the trace does not hold {'its' if rows.height == 1 else 'their'} kernels.",
         severity="warning",
+        stretches=longest(rows),
     )
 
 

@@ -11,7 +11,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.kernels import costliest
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_within, stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
@@ -69,6 +69,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"
         f"{_left_out(scope, kept, stalled)}",
         ns_at_stake=bounded(at_stake, scope),
+        stretches=longest(_ranges(scope)),
     )
 
 

@@ -18,7 +18,7 @@ from tracekit.analyses.rules.idle_time import (
     caused_idle,
     outermost_operators,
 )
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
@@ -187,6 +187,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_remedy(worst["operator"]),
+        stretches=longest(waits),
     )
 
 
@@ -293,6 +294,7 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
         title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
         text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
         ns_at_stake=at_stake,
+        stretches=idle.stretches,
     )
 
 

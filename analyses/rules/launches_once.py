@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.idle_time import CONTEXT_CREATION_NS, LONG_CALL_NS, calls_with_roles
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import DRIVER_WORK, MODULE_LOADING
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -59,6 +59,7 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
         ns_at_stake=at_stake,
         severity="warning",  # the run itself may be fine: only the profile must change
         advice=_of_ranges(scope),
+        stretches=longest(calls, by="idle"),
     )
 
 
@@ -114,6 +115,7 @@ def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
         text=f"{count_of(rows.height, 'span')} of the profiler took {format_ns(taken)}. "
         f"{most['name'][0]} took the most, {format_ns(most['duration'][0])}.",
         ns_at_stake=taken,
+        stretches=longest(rows),
     )
 
 

@@ -10,7 +10,7 @@ from tracekit.analyses.attribution import UNATTRIBUTED, attributed
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.layers import Layers
 from tracekit.analyses.memory import memory
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.findings import Severity
@@ -67,6 +67,7 @@ def recomputation(scope: Scope, result: Layers) -> Evidence | None:
         ns_at_stake=at_stake,
         severity=severity,
         advice=None if full is None else _FREE if full < ROOM else _FULL,
+        stretches=longest(again),
     )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
 from tracekit.facts.idle_names import PAGEABLE_COPY
@@ -60,6 +60,11 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
         title=f"Copies from or to pageable memory take {format_share(total / scope.duration)} of the time",
         text=f"{listed}.{words}",
         ns_at_stake=at_stake,
+        stretches=longest(
+            scope.activities.filter(
+                (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains("(?i)pageable")
+            )
+        ),
     )
 
 
@@ -202,6 +207,12 @@ def waits_for_copies(scope: Scope, _result: Memory) -> Evidence | None:
         f"meanwhile the device only copies, for {format_ns(waited)}. Most wait for {copy['name']} on stream {copy['on']} "
         f"({times(copy['len'])}). {shown}.",
         ns_at_stake=bounded(waited, scope),
+        stretches=longest(
+            waits.select(
+                pl.col("ready").alias("start"), (pl.col("start") - pl.col("ready")).alias("duration"), "ns"
+            ),
+            by="ns",
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -313,6 +313,7 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
         text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
         f"backward pass.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
+        stretches=longest(scope.trace.host.select("start", "duration")[rows]),
     )
 
 

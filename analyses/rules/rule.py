@@ -6,17 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import polars as pl
+
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.units import format_share
-from tracekit.findings import Bound, Severity
+from tracekit.findings import Bound, Severity, Stretches
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
+from tracekit.trace import one_of
 
 __all__ = [
     "CRITICAL_SHARE",
     "HOST_CODE_ADVICE",
+    "MOST_STRETCHES",
     "WARNING_SHARE",
     "Advice",
     "Evidence",
@@ -24,6 +28,8 @@ __all__ = [
     "all_idle",
     "bounded",
     "by_share",
+    "longest",
+    "longest_work",
     "of_time",
     "with_flags",
 ]
@@ -34,6 +40,8 @@ CRITICAL_SHARE: Final = 0.20
 """A fifth of the window: fix this first."""
 WARNING_SHARE: Final = 0.05
 """A twentieth of the window: steps on a quiet machine differ by less."""
+MOST_STRETCHES: Final = 8
+"""As many stretches of evidence as one looks at, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class Evidence:
     """None: follows from the share of the window that is at stake."""
     advice: Advice | None = None
     """None: the rule's own."""
+    stretches: Stretches = ()
+    """Where a timeline shows it, the worst first (`longest`); empty if it has no place in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +117,24 @@ def by_share(at_stake_ns: int | None, window_ns: int) -> Severity:
         return "info"
     share = at_stake_ns / window_ns
     return "critical" if share >= CRITICAL_SHARE else "warning" if share >= WARNING_SHARE else "info"
+
+
+def longest(rows: pl.DataFrame, *, by: str | None = None, length: str = "duration") -> Stretches:
+    """The few longest of these rows, or those with most `by`, from their `start` on and as long as `length` says, in ns.
+
+    >>> longest(pl.DataFrame({"start": [1, 5], "duration": [2, 4]}))
+    ((5, 9), (1, 3))
+    """
+    ranked = rows.select(
+        "start", (pl.col("start") + pl.col(length)).alias("end"), pl.col(by or length).alias("by")
+    )
+    ranked = ranked.sort("by", "start", descending=[True, False], nulls_last=True).head(MOST_STRETCHES)
+    return tuple(ranked.select("start", "end").rows())
+
+
+def longest_work(scope: Scope, *categories: str) -> Stretches:
+    """The few longest activities of these categories."""
+    return longest(scope.activities.filter(one_of("category", *categories)))
 
 
 def bounded(at_stake_ns: int, scope: Scope) -> int:

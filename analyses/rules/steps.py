@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.parts import loader_ns
 from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -63,6 +63,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),
         advice=_IN_PROCESS if single else None,
+        stretches=idle.stretches,
     )
 
 
@@ -132,6 +133,9 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
         f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, total),
+        stretches=longest(
+            pl.DataFrame({"start": edges[:, begin], "duration": edges[:, stop] - edges[:, begin]})
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import longest_between
 from tracekit.facts.units import format_ns
@@ -73,6 +73,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
         f"{format_ns(at_stake)} of that is {what}. The slowest: {listed}.",
         ns_at_stake=bounded(at_stake, scope),
         advice=_advice(place, by_work=reason == _WORK, shapes=shapes),
+        stretches=longest(slowest.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
     )
 
 

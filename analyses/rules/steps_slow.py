@@ -13,7 +13,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
@@ -95,6 +95,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
         f"{format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {listed}.",
         ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
         advice=cause.advice,
+        stretches=longest(slow.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import code_stalls, stalled_ns, stalls
 from tracekit.analyses.steps import Steps
@@ -27,15 +27,16 @@ def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     if not stalled.height or at_stake < WARNING_SHARE * scope.duration:
         return None
     calls = stalled.drop_nulls("activity_id")
-    longest, between = calls.row(-1, named=True), code_stalls(scope)
+    slowest, between = calls.row(-1, named=True), code_stalls(scope)
     also = f", {format_ns(between)} of it between operators" if between else ""
     return Evidence(
         title=f"The program stood still for {format_share(at_stake / scope.duration)} of the time",
         text=f"{count_of(calls.height, 'call')} of {calls['name'].n_unique()} operators take {format_ns(calls['ns'][0])} to "
-        f"{format_ns(longest['ns'])}, far longer than the same calls in other steps. What took longer than usual sums to "
-        f"{format_ns(at_stake)}{also}. The longest call is one of {longest['name']}, which usually takes "
-        f"{format_ns(longest['usual'])} there.",
+        f"{format_ns(slowest['ns'])}, far longer than the same calls in other steps. What took longer than usual sums to "
+        f"{format_ns(at_stake)}{also}. The longest call is one of {slowest['name']}, which usually takes "
+        f"{format_ns(slowest['usual'])} there.",
         ns_at_stake=at_stake,
+        stretches=longest(stalled, by="more", length="ns"),
     )
 
 

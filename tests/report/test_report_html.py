@@ -256,7 +256,7 @@ def test_no_line_ends_between_a_figure_and_its_unit(tmp_path: Path) -> None:
 
 def test_no_timeline_without_anything(tmp_path: Path) -> None:
     trace = small_traces.nothing(tmp_path)
-    assert timeline(trace, build_report(trace).window) is None
+    assert timeline(trace, build_report(trace)) is None
     assert "The timeline needs" not in _page(trace)
 
 

@@ -10,9 +10,11 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, of_time
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
 from tracekit.names import category_name
@@ -151,6 +153,9 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
 }
 """For every bound a title and general advice."""
 
+WAITING: Final = frozenset({"host-bound", "input-bound", "launch/short-kernel-bound", "idle"})
+"""The bounds of which the longest gaps are the evidence."""
+
 EXPLAINED: Final = 0.8
 """A rule explains another's finding if its own has this part of the time at stake, or more."""
 
@@ -173,7 +178,8 @@ def owned(results: Mapping[str, Result]) -> list[Owned]:
 def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     """The general advice for this bound; `stake` is the time of the cost behind it, in ns."""
     title, words = GENERAL[bound]
-    return Advice(title, words_for(words, scope), stake if stake > 0 else None)
+    places = caused_idle(scope, *CAUSES).stretches if bound in WAITING else ()
+    return Advice(title, words_for(words, scope), stake if stake > 0 else None, stretches=places)
 
 
 def few_advice() -> Advice:
@@ -192,7 +198,7 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
         plain=f"{less}{meanwhile}{binary}",
     )
     title = f"The device waits {format_share(code.ns / basis)} of the time {code.words}{code.place}"
-    return Advice(title, words_for(words, scope), code.ns)
+    return Advice(title, words_for(words, scope), code.ns, stretches=caused_idle(scope, code.cause).stretches)
 
 
 def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advice | None:
@@ -220,7 +226,11 @@ def unseen_advice(ns: int, scope: Scope) -> Advice:
         plain=f"{unseen} Mark the code of the host with NVTX ranges to see it.",
         flags=("--stack",),
     )
-    return Advice("Record what the host does while the device waits", words_for(words, scope), ns)
+    title, stretches = (
+        "Record what the host does while the device waits",
+        caused_idle(scope, *CAUSES).stretches,
+    )
+    return Advice(title, words_for(words, scope), ns, stretches=stretches)
 
 
 def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
@@ -240,7 +250,9 @@ def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
         flags=("--threads", "--precision"),
     )
     return Advice(
-        f"Make {category_name(category)} cheaper ({format_share(share)} of the time)", words_for(words, scope)
+        f"Make {category_name(category)} cheaper ({format_share(share)} of the time)",
+        words_for(words, scope),
+        stretches=longest_work(scope, category),
     )
 
 
@@ -259,7 +271,13 @@ def of_finding(owned: Owned) -> Advice:
     """The advice of a finding."""
     finding = owned.finding
     return Advice(
-        finding.title, finding.advice, finding.ns_at_stake, finding.id, owned.section, finding.severity
+        finding.title,
+        finding.advice,
+        finding.ns_at_stake,
+        finding.id,
+        owned.section,
+        finding.severity,
+        finding.stretches,
     )
 
 

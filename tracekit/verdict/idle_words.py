@@ -81,6 +81,8 @@ class HostCode:
     place: str
     formats: bool
     """Samples show that it mostly formats text."""
+    cause: str
+    """The cause's name in the tables."""
 
 
 def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
@@ -91,7 +93,7 @@ def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
     cause, ns, _ = causes[0]
     functions = results["idle"].tables().get("by_function")
     return HostCode(
-        _PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None
+        _PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None, cause
     )
 
 

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.rules import words_for
 from tracekit.analyses.rules.kernels import OF_CONVOLUTIONS
 from tracekit.analyses.rules.rule import Advice as Words
-from tracekit.analyses.rules.rule import of_time
+from tracekit.analyses.rules.rule import longest_work, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.facts.device_peaks import computes_fp8
@@ -57,7 +57,8 @@ def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice 
     )
     ns = round(compute * fusible / total)
     title = f"Elementwise kernels, casts and layout changes take {of_time(ns, scope)}"
-    return Advice(title, words_for(words, scope), ns, analysis="kernels")
+    stretches = longest_work(scope, *_FUSIBLE)
+    return Advice(title, words_for(words, scope), ns, analysis="kernels", stretches=stretches)
 
 
 def top_kernels_advice(
@@ -92,7 +93,8 @@ def top_kernels_advice(
     )
     share = format_share(ns / total * compute / basis)
     title = f"Of the computation, {category_name(category)} takes the most, {share} of the time"
-    return Advice(f"{title}: {named}" if named else title, words, analysis="kernels")
+    stretches = longest_work(scope, category)
+    return Advice(f"{title}: {named}" if named else title, words, analysis="kernels", stretches=stretches)
 
 
 def _lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Bound, Severity
+from tracekit.findings import Bound, Severity, Stretches
 
 __all__ = ["Advice", "Cost", "Verdict"]
 
@@ -32,6 +32,8 @@ class Advice:
     analysis: str = ""
     """The section of the finding."""
     severity: Severity = "info"
+    stretches: Stretches = ()
+    """Where a timeline shows it, the worst first; empty if it has no place in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
 """Ratios that get a small bar beside the figure."""
 
-SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "report.js")
+SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "timeline_places.js", "report.js")
 COLOURED: Final = frozenset({"category", "role", "kind"})
 
 
@@ -113,7 +113,7 @@ class Branches:
 def render(report: Report, trace: Trace) -> str:
     """The whole page as text. `trace` gives the timeline of one step; it must be the one the report was built from."""
     style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
-    shapes = timeline(trace, report.window)
+    shapes = timeline(trace, report)
     charts = {section.name: [chart(figure) for figure in section.figures] for section in report.sections}
     page = _environment().get_template("report.html.j2")
     return page.render(

@@ -1,4 +1,4 @@
-"""One step as shapes to draw: layers by phase, spans of every thread, activities of every stream, and idle time.
+"""The window as shapes to draw: layers by phase, spans of every thread, activities of every stream, and idle time.
 
 A page draws hundreds of thousands of them smoothly when they come as columns of numbers: rows of shapes in order of
 time, each a lane's line; within a row a start is counted from the one before it. `templates/timeline_data.js` reads
@@ -20,8 +20,9 @@ from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
 from tracekit.names import clean
+from tracekit.report.html.timeline_detail import SUMMARY, Detail
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
-from tracekit.report.model import Step, Window
+from tracekit.report.model import Report, Step, Window
 from tracekit.spans import Int64Array, nest
 from tracekit.trace import Trace
 
@@ -30,40 +31,68 @@ __all__ = ["MAX_SHAPES", "shapes_drawn", "timeline", "varints", "zigzag"]
 MAX_SHAPES: Final = 200_000
 """A page of more would be over 2 MB; of these the longest are kept, of Python frames and host spans first."""
 
+SMALL: Final = 2000
+"""A window with no more events is drawn in full."""
+GAPS: Final = 10
+"""As many rows of a table are in sight at first."""
+LINES: Final = 2
+"""A lane of no more lines takes little room."""
+HOST_BOUNDS: Final = frozenset({"host-bound", "input-bound", "launch/short-kernel-bound", "idle", "cpu"})
+"""The bounds of which the cause is on the host."""
+
+_SUMMARIES: Final = {SUMMARY.format(each): each / 100 for each in range(10, 101, 10)}
+
 Frame = pl.DataFrame
 
 
-def timeline(trace: Trace, window: Window, *, limit: int = MAX_SHAPES) -> dict[str, Any] | None:
-    """The shapes of one step, or of the whole window when it has no steps; None when there is nothing to draw.
+def timeline(trace: Trace, report: Report, *, limit: int = MAX_SHAPES) -> dict[str, Any] | None:
+    """The shapes of the report's window; None when there is nothing to draw.
 
-    The step is the one of median length. Keys: `title`, `note` (what was left out, or an empty text), `span_ns`,
-    `shapes` (how many), the tables `names`, `kinds`, `notes`, `layers` (`path` and `type` of each), `phases`, `methods`; `lanes`,
-    each with `label`, `group` and `rows`, the number of shapes in each line; and `columns`, the name and size of
-    each column in `data`. Shapes are numbered through all rows in order. Starts are ns from the step's start.
+    All of a small window is drawn, and of a large one a step of median length; of its other steps what is wide enough to
+    be seen, and more where the report has evidence. Keys: `title` (the step in full, or an empty text), `note` (what was left out, or
+    an empty text), `low_ns` (when the drawing begins, in ns from the trace's origin) and `span_ns`; `window` and `full`
+    (from and to), `hidden` (groups of lanes that are closed at first) and `folded` (numbers of
+    lanes of which one line is shown at first), `summaries` (notes of shapes that stand for several, and the
+    part of the time that these take), `shapes` (how many), the tables `names`, `kinds`, `notes`, `layers` (`path` and `type` of each), `phases`,
+    `methods`; `lanes`, each with `label`, `group` and `rows`, the number of shapes in each line; and `columns`, the name
+    and size of each column in `data`. Shapes are numbered through all rows in order. Times are ns from `low_ns`.
     """
-    drawing = shapes_drawn(trace, window, limit=limit)
+    drawing = shapes_drawn(trace, report, limit=limit)
     if drawing is None:
         return None
-    shapes, total, title = drawing
+    shapes, total, step = drawing
+    window, tables, on_host = report.window, _tables(shapes), _on_host(report)
+    full = (shapes.low, shapes.high) if step is None else _full(trace, step)
     return {
-        "title": title,
+        "title": "" if step is None else step.name,
         "note": _note(total, shapes.frame.height),
+        "low_ns": shapes.low,
         "span_ns": shapes.high - shapes.low,
+        "window": [window.start_ns - shapes.low, window.end_ns - shapes.low],
+        "full": [max(full[0], shapes.low) - shapes.low, min(full[1], shapes.high) - shapes.low],
+        "hidden": [] if on_host else ["python"],
+        "folded": _folded(tables["lanes"]) if on_host else [],
+        "summaries": {note: share for note, share in _SUMMARIES.items() if note in tables["notes"]},
         "shapes": shapes.frame.height,
-        **_tables(shapes),
+        **tables,
     }
 
 
-def shapes_drawn(trace: Trace, window: Window, *, limit: int = MAX_SHAPES) -> tuple[Shapes, int, str] | None:
-    """The shapes in the order in which they are drawn, how many there were before the limit, and the step's name.
+def shapes_drawn(
+    trace: Trace, report: Report, *, limit: int = MAX_SHAPES
+) -> tuple[Shapes, int, Step | None] | None:
+    """The shapes in the order in which they are drawn, how many there were before the limit, and the step in full.
 
-    To the columns come `line` (from the top of the lane), `link` and `ended` (numbers of shapes, −1 for none).
+    The step is None if all of the window is drawn in full. To the columns come `line` (from the top of the lane), `link`
+    and `ended` (numbers of shapes, -1 for none).
     """
-    step = _middle(window.steps)
-    low, high = (step.start_ns, step.end_ns) if step else _extent(trace, window)
+    window = report.window
+    low, high = _extent(trace, window)
     if high <= low:
         return None
-    shapes = shapes_of(trace, low, high)
+    step = _middle(window.steps) if len(window.steps) > 1 and _events(trace, low, high) > SMALL else None
+    full = None if step is None else _full(trace, step)
+    shapes = shapes_of(trace, (window.start_ns, window.end_ns), Detail(low, high, full, evidence_of(report)))
     every = shapes.frame
     if not every.height:
         return None
@@ -71,8 +100,42 @@ def shapes_drawn(trace: Trace, window: Window, *, limit: int = MAX_SHAPES) -> tu
     if every.height > limit:
         kept = every.with_columns((pl.col("end") - pl.col("start")).alias("length"))
         kept = kept.sort("rank", "length", descending=[False, True]).head(limit).drop("length")
-    drawn = Shapes(_in_order(kept), shapes.layers, shapes.low, shapes.high)
-    return drawn, every.height, step.name if step else "the whole window"
+    return Shapes(_in_order(kept), shapes.layers, shapes.low, shapes.high), every.height, step
+
+
+def evidence_of(report: Report) -> tuple[tuple[int, int], ...]:
+    """The stretches of time that a reader of the report will look at first, in ns from the trace's origin."""
+    places = [advice.stretches[0] for advice in report.verdict.advice if advice.stretches]
+    for section in report.sections:
+        for table in section.tables:
+            if table.name == "device_gaps":
+                ends = pl.col("start") + pl.col("duration_ns")
+                places += table.frame.head(GAPS).select("start", ends.alias("end")).rows()
+    return tuple(dict.fromkeys(places))
+
+
+def _on_host(report: Report) -> bool:
+    """Whether the evidence lies in what the host does, so that its Python is worth the room."""
+    return report.verdict.bound in HOST_BOUNDS or any(
+        advice.analysis == "idle" or advice.finding == "data_loading" for advice in report.verdict.advice
+    )
+
+
+def _folded(lanes: list[dict[str, Any]]) -> list[int]:
+    """The lanes that make room for Python, if there is any; the others are at the top anyway."""
+    if not any(lane["group"] == "python" for lane in lanes):
+        return []
+    high = (number for number, lane in enumerate(lanes) if len(lane["rows"]) > LINES)
+    return [number for number in high if lanes[number]["group"] in ("layers", "streams")]
+
+
+def _events(trace: Trace, low: int, high: int) -> int:
+    """How many spans and activities touch this time."""
+    end = pl.col("start") + pl.col("duration")
+    return sum(
+        int(frame.select(((pl.col("start") < high) & (end > low)).sum()).item())
+        for frame in (trace.host, trace.device)
+    )
 
 
 def _middle(steps: tuple[Step, ...]) -> Step | None:
@@ -80,12 +143,23 @@ def _middle(steps: tuple[Step, ...]) -> Step | None:
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
+def _full(trace: Trace, step: Step) -> tuple[int, int]:
+    """From the start of a step to its end, or that of the last activity that it launched."""
+    low, high = step.start_ns, step.end_ns
+    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    rows = trace.device.select("launch_id", "start", "duration").join(calls, on="launch_id", how="left")
+    at = pl.coalesce("launched", "start")
+    last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
+    return low, high if last is None else max(high, int(last))
+
+
 def _extent(trace: Trace, window: Window) -> tuple[int, int]:
-    """The window, and the host spans that launched its activities."""
-    if not trace.has_device:
-        return window.start_ns, window.end_ns
+    """The window, its steps, and without steps the host spans that launched its activities."""
+    low, high = window.start_ns, window.end_ns
+    if window.steps:
+        return min(low, window.steps[0].start_ns), high
     first = trace.host["start"].gather(trace.device["launch_id"].drop_nulls()).min()
-    return min(window.start_ns, first) if isinstance(first, int) else window.start_ns, window.end_ns
+    return min(low, first) if isinstance(first, int) else low, high
 
 
 def _note(total: int, drawn: int) -> str:

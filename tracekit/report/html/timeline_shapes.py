@@ -1,4 +1,4 @@
-"""What a timeline draws, as one frame: layers, threads, streams and idle time of one stretch of a trace."""
+"""What a timeline draws, as one frame: layers, threads, streams and idle time of a window, in detail where it counts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.idle.gaps import device_gaps
+from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.names import clean
+from tracekit.report.html.timeline_detail import Detail
 from tracekit.trace import Trace, one_of
 
 __all__ = ["GROUPS", "Shapes", "shapes_of"]
@@ -39,7 +42,7 @@ SHAPE_SCHEMA: Final = {
     "layer_id": pl.Int64,
     "phase": pl.Int64,
     "method": pl.Int64,
-    "note": pl.String,  # more about the cause of idle time
+    "note": pl.String,  # more about the cause of idle time, or what `timeline_detail.SUMMARY` says
 }
 
 
@@ -53,57 +56,33 @@ class Shapes:
     high: int
 
 
-def shapes_of(trace: Trace, low: int, high: int) -> Shapes:
-    """Everything that touches the time from `low` on, to the last activity launched before `high`; cut to it."""
-    if trace.has_device:
-        high = max(high, _last_launched(trace, low, high))
-    scope = _narrowed(select(trace, window="trace"), low, high)
+def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
+    """What touches the time that `detail` spans, cut to it, and the idle time of the `window` (ns from the trace's origin)."""
+    low, high = detail.low, detail.high
+    scope = _windowed(select(trace, window="trace"), window, detail)
     attributed = attribution(scope)
     frames = [
-        *_layers(scope, attributed),
-        _host(trace, attributed, low, high, python=False),
-        _host(trace, attributed, low, high, python=True),
+        *_layers(scope, attributed, detail),
+        _host(trace, attributed, detail, python=False),
+        _host(trace, attributed, detail, python=True),
+        _idle(scope, attributed, detail),
     ]
     if trace.has_device:
-        frames += [_idle(scope), _device(trace, attributed)]
-    cut = pl.concat([_conformed(frame) for frame in frames]).filter(
-        (pl.col("start") < high) & ((pl.col("end") > low) | (pl.col("start") >= low))
-    )
+        frames.append(_device(trace, attributed, detail))
+    cut = pl.concat([_conformed(frame) for frame in frames])
     cut = cut.with_columns(pl.col("start", "end").clip(low, high))
     return Shapes(cut, attributed.layers, low, high)
 
 
-def _narrowed(scope: Scope, low: int, high: int) -> Scope:
-    """The scope of what touches a stretch of the trace, and of all of the gaps that do.
-
-    So a piece of idle time is the same as in the whole trace, which would take far longer.
-    """
+def _windowed(scope: Scope, window: tuple[int, int], detail: Detail) -> Scope:
+    """The scope of what is drawn. Its idle time is that of the window, as in the report, before the first activity too."""
+    start, end = window
     rows = scope.overlapping
-    ends = rows.filter(pl.col("start") < low).group_by("device_id").agg(pl.col("end").max().alias("at"))
-    starts = rows.filter(pl.col("start") >= high).group_by("device_id").agg(pl.col("start").min().alias("at"))
-    devices = rows.select("device_id").unique()
-    first = (
-        devices.join(ends, on="device_id", how="left")
-        .select(pl.col("at").fill_null(scope.start).min())
-        .item()
+    drawn, inside = (
+        rows.filter((pl.col("end") > low) & (pl.col("start") < high))
+        for low, high in ((detail.low, detail.high), (start, end))
     )
-    last = (
-        devices.join(starts, on="device_id", how="left")
-        .select(pl.col("at").fill_null(scope.end).max())
-        .item()
-    )
-    if first is None or last is None:
-        return scope
-    start, end = min(first, low), max(last, high)
-    near = rows.filter((pl.col("end") >= start) & (pl.col("start") <= end))
-    return replace(
-        scope,
-        start=max(start, scope.start),
-        end=min(end, scope.end),
-        activities=near,
-        overlapping=near,
-        _made={},
-    )
+    return replace(scope, start=start, end=end, activities=drawn, overlapping=inside, _made={})
 
 
 def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -113,15 +92,7 @@ def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in SHAPE_SCHEMA.items())
 
 
-def _last_launched(trace: Trace, low: int, high: int) -> int:
-    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
-    rows = trace.device.select("launch_id", "start", "duration").join(calls, on="launch_id", how="left")
-    at = pl.coalesce("launched", "start")
-    last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
-    return high if last is None else int(last)
-
-
-def _layers(scope: Scope, attributed: Attribution) -> list[pl.DataFrame]:
+def _layers(scope: Scope, attributed: Attribution, detail: Detail) -> list[pl.DataFrame]:
     tracks = layer_tracks(scope, attributed)
     names = attributed.layers.select("layer_id", pl.col("name"))
     threads = tracks.host.group_by("phase").agg(
@@ -136,14 +107,18 @@ def _layers(scope: Scope, attributed: Attribution) -> list[pl.DataFrame]:
     device = tracks.device.with_columns(
         pl.format("{}: layers", _stream()).alias("lane"), _device_key(2), pl.lit(_G["streams"]).alias("group")
     )
+    tracks_ = [
+        each.with_columns((pl.col("start") + pl.col("duration")).alias("end")) for each in (host, device)
+    ]
     return [
-        frame.join(names, on="layer_id").with_columns(
-            (pl.col("start") + pl.col("duration")).alias("end"),
+        detail.thinned(frame, "lane")
+        .join(names, on="layer_id", maintain_order="left")
+        .with_columns(
             pl.lit("layer").alias("kind"),
             pl.lit(0).alias("rank"),
             pl.col("phase").to_physical().cast(pl.Int64),
         )
-        for frame in (host, device)
+        for frame in tracks_
     ]
 
 
@@ -159,10 +134,14 @@ def _device_key(part: int) -> pl.Expr:
     return (pl.col("device_id").fill_null(-1) * (1 << 50) + stream * 4 + part).alias("key")
 
 
-def _host(trace: Trace, attributed: Attribution, low: int, high: int, *, python: bool) -> pl.DataFrame:
+def _host(trace: Trace, attributed: Attribution, detail: Detail, *, python: bool) -> pl.DataFrame:
     kinds = ("python",) if python else _HOST_KINDS
-    end = pl.col("start") + pl.col("duration")
-    rows = trace.host.filter(one_of("kind", *kinds) & (pl.col("start") < high) & (end > low))
+    spans = trace.host.select(
+        *("process_id", "thread_id", "start", "span_id", "kind"),
+        (pl.col("start") + pl.col("duration")).alias("end"),
+    )
+    rows = detail.thinned(spans.filter(one_of("kind", *kinds)), "process_id", "thread_id")
+    rows = rows.with_columns(trace.host["name"].gather(rows["span_id"]))
     places = attributed.model.places(rows["span_id"].to_numpy())
     rows = rows.with_columns(
         pl.Series("layer_id", places.layer),
@@ -177,7 +156,7 @@ def _host(trace: Trace, attributed: Attribution, low: int, high: int, *, python:
             pl.format("Python · {}", "label").alias("lane") if python else pl.col("label").alias("lane"),
             -pl.col("size").cast(pl.Int64).alias("key"),
             "start",
-            end.alias("end"),
+            "end",
             pl.col("name").cast(pl.String),
             pl.col("kind").cast(pl.String),
             pl.lit(2 if python else 1).alias("rank"),
@@ -185,6 +164,7 @@ def _host(trace: Trace, attributed: Attribution, low: int, high: int, *, python:
             pl.when(pl.col("layer_id") >= 0).then("layer_id").alias("layer_id"),
             "phase",
             "method",
+            "note",
         )
     )
 
@@ -206,40 +186,67 @@ def _threads(trace: Trace) -> pl.DataFrame:
     return named.select("process_id", "thread_id", label.otherwise("label").alias("label"))
 
 
-def _idle(scope: Scope) -> pl.DataFrame:
-    pieces = idle_causes(scope).pieces
+def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with their `end`; those side by side of one cause and place are one, with the span of the longest."""
+    same = ("gap_id", "cause", "layer_id", "phase", "frame", "dependency")
+    rows = pieces.sort("gap_id", "start").with_columns((pl.col("start") + pl.col("duration_ns")).alias("end"))
+    part = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in same).cum_sum()
+    longest = pl.col("duration_ns").arg_max()
+    return (
+        rows.group_by(part.alias("part"), maintain_order=True)
+        .agg(
+            pl.col("start").min(),
+            pl.col("end").max(),
+            *(pl.col(name).first() for name in ("device_id", "ended_by", *same)),
+            pl.col("span_id").gather(longest).first(),
+        )
+        .drop("part")
+    )
+
+
+def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame:
+    pieces = _joined(idle_pieces(scope, attributed, device_gaps(scope)))
+    pieces = detail.thinned(pieces, "device_id")
     names = {cause: cause_name(cause) for cause in CAUSES}
+    lane = (
+        pl.lit("no operator runs, by cause")
+        if scope.on_cpu
+        else pl.format("device {}: idle, by cause", "device_id")
+    )
     cause = pl.col("cause").cast(pl.String).replace_strict(names, return_dtype=pl.String)
     return pieces.select(
         pl.lit(_G["idle"]).alias("group"),
-        pl.format("device {}: idle, by cause", "device_id").alias("lane"),
+        lane.alias("lane"),
         pl.col("device_id").alias("key"),
         "start",
-        (pl.col("start") + pl.col("duration_ns")).alias("end"),
+        "end",
         cause.alias("name"),
         pl.format("idle: {}", cause).alias("kind"),
         pl.lit(0).alias("rank"),
         pl.col("span_id").alias("link_span"),
-        pl.col("ended_by").alias("link_activity"),
+        pl.lit(None).alias("link_activity") if scope.on_cpu else pl.col("ended_by").alias("link_activity"),
         "layer_id",
         pl.col("phase").to_physical().cast(pl.Int64),
-        pl.coalesce(pl.format("waited for {}", "dependency"), pl.format("in {}", "frame")).alias("note"),
+        pl.coalesce("note", pl.format("waited for {}", "dependency"), pl.format("in {}", "frame")).alias(
+            "note"
+        ),
     )
 
 
-def _device(trace: Trace, attributed: Attribution) -> pl.DataFrame:
+def _device(trace: Trace, attributed: Attribution, detail: Detail) -> pl.DataFrame:
     places = attributed.activities.select(
         "activity_id",
         "layer_id",
         pl.col("phase").to_physical().cast(pl.Int64),
         pl.col("method").to_physical().cast(pl.Int64),
     )
-    rows = trace.device.join(places, on="activity_id", how="inner", maintain_order="left")
+    rows = trace.device.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+    rows = detail.thinned(rows, "device_id", "stream_id")
+    rows = rows.join(places, on="activity_id", how="left", maintain_order="left")
     return rows.with_columns(
         pl.lit(_G["streams"]).alias("group"),
         _stream().alias("lane"),
         _device_key(1),
-        (pl.col("start") + pl.col("duration")).alias("end"),
         pl.col("name").cast(pl.String),
         pl.col("category").cast(pl.String).alias("kind"),
         pl.lit(0).alias("rank"),

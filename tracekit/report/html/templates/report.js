@@ -181,6 +181,7 @@
     redraws.push(() => timeline.recolour());
     timeline.recolour();
     timeline.follow();
+    new TimelinePlaces(timeline, time);
     window.addEventListener("hashchange", () => timeline.follow());
   };
   showTheme();

@@ -11,6 +11,7 @@ class Timeline {
     this.makeSwitches();
     this.listen();
     new ResizeObserver(() => view.redraw()).observe(view.stage);
+    this.leave = () => false; // set where places are marked
   }
 
   recolour() {
@@ -79,7 +80,7 @@ class Timeline {
       return;
     }
     const [name, list] = [document.createElement("b"), document.createElement("dl")];
-    name.textContent = this.data.nameOf(shape);
+    name.textContent = this.data.titleOf(shape);
     list.className = "chain";
     for (const [title, ...parts] of this.chain(shape)) {
       const [row, term, text] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
@@ -100,6 +101,7 @@ class Timeline {
     else if (data.kindOf(shape) === "layer") rows.push(["Layer", this.layerOf(shape)]);
     else if (group === "streams") this.tellActivity(shape, rows);
     else this.tellSpan(shape, rows);
+    if (data.coverOf(shape)) rows.push(["Drawn", data.source.notes[data.note[shape]]]);
     if (data.kindOf(shape) !== "layer" && data.layer[shape] >= 0) rows.push(["Layer", this.layerOf(shape)]);
     if (data.phase[shape] >= 0) rows.push(["Phase", data.source.phases[data.phase[shape]]]);
     if (data.method[shape] >= 0) rows.push(["Layer known by", data.source.methods[data.method[shape]]]);
@@ -116,7 +118,7 @@ class Timeline {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "reference";
-    button.textContent = this.data.nameOf(shape);
+    button.textContent = this.data.titleOf(shape);
     button.addEventListener("click", () => {
       this.go(shape);
       this.canvas.focus({ preventScroll: true });
@@ -151,7 +153,7 @@ class Timeline {
 
   tellIdle(shape, rows) {
     const { data } = this;
-    const note = data.note[shape] >= 0 ? `, ${data.source.notes[data.note[shape]]}` : "";
+    const note = data.note[shape] >= 0 && !data.coverOf(shape) ? `, ${data.source.notes[data.note[shape]]}` : "";
     rows.push(["Cause", `${data.nameOf(shape)}${note}`]);
     if (data.link[shape] >= 0) {
       rows.push(["Meanwhile the host", ...this.reference(data.link[shape])]);
@@ -192,8 +194,9 @@ class Timeline {
     const parts = ["timeline", `from=${Math.round(view.from)}`, `to=${Math.round(view.to)}`];
     if (view.selected >= 0) parts.push(`select=${view.selected}`);
     if (this.find.value) parts.push(`find=${encodeURIComponent(this.find.value)}`);
-    for (const group of view.hidden) if (group !== "python") parts.push(`hide=${group}`);
-    if (!view.hidden.has("python")) parts.push("show=python");
+    const usual = new Set(this.data.source.hidden);
+    for (const group of view.hidden) if (!usual.has(group)) parts.push(`hide=${group}`);
+    for (const group of usual) if (!view.hidden.has(group)) parts.push(`show=${group}`);
     if (document.documentElement.dataset.theme) parts.push(document.documentElement.dataset.theme);
     window.history.replaceState(null, "", `#${parts.join("&")}`);
   }
@@ -203,7 +206,7 @@ class Timeline {
     if (!asked.has("timeline")) return;
     const { view } = this;
     const number = (name) => (asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null);
-    view.hidden = new Set(["python", ...asked.getAll("hide")].filter((group) => !asked.getAll("show").includes(group)));
+    view.hidden = new Set([...this.data.source.hidden, ...asked.getAll("hide")].filter((group) => !asked.getAll("show").includes(group)));
     for (const box of document.querySelectorAll("#groups input")) {
       box.checked = !view.hidden.has(box.parentNode.textContent.trim().toLowerCase());
     }
@@ -257,7 +260,7 @@ class Timeline {
     on("keydown", this.onKey);
     this.view.stage.addEventListener("scroll", () => this.view.redraw(), { passive: true });
     const { view } = this;
-    const buttons = { in: () => view.zoom(0.6), out: () => view.zoom(1.7), all: () => view.all(), fit: () => this.fit(), link: () => this.link() };
+    const buttons = { in: () => view.zoom(0.6), out: () => view.zoom(1.7), all: () => view.all(), step: () => view.look(...this.data.source.full), fit: () => this.fit(), link: () => this.link() };
     for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", buttons[button.dataset.do]);
     this.find.addEventListener("input", () => this.search(this.find.value));
     this.find.addEventListener("keydown", (event) => {
@@ -326,7 +329,7 @@ class Timeline {
 
   hint(shape) {
     const layer = this.data.layer[shape] >= 0 && this.data.kindOf(shape) !== "layer" ? ` · ${this.layerOf(shape)}` : "";
-    return `${this.data.nameOf(shape).slice(0, 200)} · ${this.words(shape)}${layer}`;
+    return `${this.data.titleOf(shape).slice(0, 200)} · ${this.words(shape)}${layer}`;
   }
 
   onUp(event) {
@@ -376,7 +379,7 @@ class Timeline {
       ArrowLeft: left, a: left, ArrowRight: right, d: right, "+": closer, "=": closer, w: closer, "-": wider, s: wider,
       ArrowUp: scroll(-48), ArrowDown: scroll(48), 0: () => view.all(), Home: () => view.all(), f: () => this.fit(),
       ",": () => this.step(-1), ".": () => this.step(1), n: () => this.nextHit(1), N: () => this.nextHit(-1),
-      "/": () => this.find.focus(), Escape: () => this.select(-1),
+      "/": () => this.find.focus(), Escape: () => { this.select(-1); this.leave(); },
     };
     const move = moves[event.key] || moves[event.key.toLowerCase()];
     if (!move || event.ctrlKey || event.metaKey || event.altKey) return;

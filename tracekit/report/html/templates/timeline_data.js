@@ -35,6 +35,7 @@ class TimelineData {
     this.start = new Float64Array(this.count);
     this.end = new Float64Array(this.count);
     this.before = new Float64Array(this.count + 1); // summed durations of all shapes before each
+    this.covers = source.notes.map((note) => source.summaries[note] ?? 0);
     this.rows = [];
     this.fill(columns);
   }
@@ -184,6 +185,15 @@ class TimelineData {
 
   nameOf(shape) {
     return this.source.names[this.name[shape]];
+  }
+
+  // Of a shape that stands for several the part of its time that they take, else 0.
+  coverOf(shape) {
+    return this.note[shape] >= 0 ? this.covers[this.note[shape]] : 0;
+  }
+
+  titleOf(shape) {
+    return `${this.nameOf(shape)}${this.coverOf(shape) ? " and others" : ""}`;
   }
 
   kindOf(shape) {

@@ -15,9 +15,10 @@ class TimelineView {
     this.span = data.source.span_ns;
     this.from = 0;
     this.to = this.span;
-    this.hidden = new Set(["python"]); // groups of lanes
-    this.folded = new Set(); // numbers of lanes of which one line is shown
+    this.hidden = new Set(data.source.hidden); // groups of lanes
+    this.folded = new Set(data.source.folded); // numbers of lanes of which one line is shown
     this.selected = -1;
+    this.marks = []; // stretches of time, each from and to; `mark` is the one that was asked for
     this.hits = null;
     this.pending = 0;
     this.frames = 0;
@@ -53,7 +54,7 @@ class TimelineView {
   // The width of the canvas, and of the part of it in which lanes are named.
   size() {
     this.width = this.canvas.clientWidth;
-    this.gutter = this.width < 640 ? 84 : 176;
+    this.gutter = this.width < 560 ? 84 : 176;
     this.rescale();
   }
 
@@ -147,6 +148,8 @@ class TimelineView {
     context.font = "11px system-ui, sans-serif";
     this.tall = tall;
     this.drawGrid();
+    this.drawOutside();
+    this.drawMarks();
     for (const row of this.shown) {
       const y = this.y(row);
       if (y > -TimelineView.ROW && y < tall) this.drawRow(row, y);
@@ -180,6 +183,27 @@ class TimelineView {
     context.stroke();
   }
 
+  // Times between two instants as a box from top to bottom, if it is in sight.
+  band(from, to, colour, alpha, top = TimelineView.AXIS, height = this.tall) {
+    const [left, right] = [Math.max(this.x(from), this.gutter), Math.min(this.x(to), this.width)];
+    if (right < this.gutter || left > this.width) return;
+    this.context.globalAlpha = alpha;
+    this.context.fillStyle = colour;
+    this.context.fillRect(left, top, Math.max(right - left, 2), height);
+    this.context.globalAlpha = 1;
+  }
+
+  // What is drawn but does not belong to the window.
+  drawOutside() {
+    const [begin, end] = this.data.source.window;
+    if (begin > 0) this.band(0, begin, this.ink.muted, 0.16);
+    if (end < this.span) this.band(end, this.span, this.ink.muted, 0.16);
+  }
+
+  drawMarks() {
+    this.marks.forEach(([from, to], i) => this.band(from, to, this.ink.accent, i === this.mark ? 0.2 : 0.1));
+  }
+
   drawAxis() {
     const { context, ink } = this;
     context.fillStyle = ink.card;
@@ -191,6 +215,9 @@ class TimelineView {
       const text = this.instant(t, this.tick);
       if (at < this.width - 6 * text.length) context.fillText(text, at + 3, 13);
     }
+    const [from, to] = this.data.source.full;
+    if (to - from < this.span) this.band(from, to, ink.muted, 1, TimelineView.AXIS - 3, 2);
+    this.marks.forEach((mark, i) => this.band(...mark, ink.accent, i === this.mark ? 1 : 0.6, TimelineView.AXIS - 6, 4));
   }
 
   // A time since the start, in one unit for all ticks, with as many digits as tell neighbours apart.
@@ -229,7 +256,8 @@ class TimelineView {
   drawColumn(left, low, high, top, y) {
     const covered = (this.data.before[high] - this.data.before[low]) * this.scale;
     const hit = !this.hits || this.hits[high] > this.hits[low];
-    const alpha = hit ? Math.min(1, 0.4 + Math.round(covered * 4) / 6) : 0.12;
+    const cover = this.data.coverOf(top) || 1;
+    const alpha = hit ? Math.min(1, 0.4 + Math.round(covered * cover * 4) / 6) : 0.12;
     const colour = this.colourOf(top);
     const { strip } = this;
     if (strip && strip.colour === colour && strip.alpha === alpha && strip.right === left) {
@@ -254,10 +282,12 @@ class TimelineView {
     const { context, data } = this;
     const [left, right] = this.edges(shape);
     const wide = right - left;
-    context.globalAlpha = this.hits && this.hits[shape + 1] === this.hits[shape] ? 0.15 : 1;
+    const cover = data.coverOf(shape);
+    context.globalAlpha = this.hits && this.hits[shape + 1] === this.hits[shape] ? 0.15 : cover ? 0.2 + 0.65 * cover : 1;
     context.fillStyle = this.colourOf(shape);
     context.fillRect(left, y, wide > 3 ? wide - 0.6 : wide, TimelineView.ROW - 1.5);
-    if (wide > 34) this.label(data.nameOf(shape), data.kindOf(shape), left, wide, y);
+    context.globalAlpha = 1;
+    if (wide > 34) this.label(data.titleOf(shape), data.kindOf(shape), left, wide, y);
   }
 
   // Left and right edge of a shape, cut to what is in sight.
@@ -327,7 +357,7 @@ class TimelineView {
     context.fillRect(0, 0, this.gutter - 1, this.tall);
     context.fillStyle = ink.line;
     context.fillRect(this.gutter - 1, 0, 1, this.tall);
-    const room = Math.floor((this.gutter - 22) / 5.6);
+    const room = Math.floor((this.gutter - 22) / 6.2);
     for (const lane of this.lanes) {
       const y = lane.top - this.stage.scrollTop;
       if (lane.top < 0 || y > this.tall || y + lane.height < 0) continue;
