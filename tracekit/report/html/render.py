@@ -54,7 +54,7 @@ BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overla
 """Ratios that get a small bar beside the figure."""
 
 SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "report.js")
-COLOURED: Final = frozenset({"category", "role", "kind"})
+COLOURED: Final = frozenset({"category"})
 
 FIRST_COLUMNS: Final = 6
 """Columns of a table that are visible at first; the style sheet hides the others."""
@@ -322,14 +322,22 @@ def _shown(tree: Branches) -> str:
 
 
 def _grid(section: Section, table: Table) -> Grid:
-    # what is the same in every row comes last: it tells a reader the least
-    others = [name for name in table.frame.columns if name not in table.short]
-    ordered = [*table.short, *sorted(others, key=lambda name: table.frame[name].n_unique() == 1)]
-    columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
     frame = table.frame.head(MAX_ROWS)
+    others = [name for name in frame.columns if name not in table.short]
+    # figures before names, and what is the same in every row last: it tells a reader the least
+    ordered = [
+        *table.short,
+        *sorted(others, key=lambda name: (frame[name].n_unique() == 1, _is_text(table, name))),
+    ]
+    columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
     cells = [_cells(frame[column.name], column) for column in columns]
     hints = tuple(meaning(section.name, column.name) for column in columns)
     return Grid(table.name, table.title, columns, hints, tuple(zip(*cells, strict=True)), table.total_rows)
+
+
+def _is_text(table: Table, name: str) -> bool:
+    column = table.column(name)
+    return column is not None and column.unit == "text"
 
 
 def _cells(values: pl.Series, column: Column) -> list[Cell]:

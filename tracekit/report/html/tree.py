@@ -20,7 +20,7 @@ from tracekit.trees import parent_rows
 __all__ = ["OPEN_LAYERS", "Branches", "Node", "branches", "repeats_as_one"]
 
 MAX_LAYERS: Final = 5000
-OPEN_LAYERS: Final = 25
+OPEN_LAYERS: Final = 20
 """Rows that are visible at first."""
 
 LEAST_OPEN: Final = 0.05
@@ -28,6 +28,9 @@ LEAST_OPEN: Final = 0.05
 
 MOST_SIBLINGS: Final = 8
 """Of more layers side by side the cheapest stand behind one row, which says how many they are."""
+
+LEAST_SIBLING: Final = 0.005
+"""So do those with a smaller part of the time, if there are several."""
 
 FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns")
 _SUMS: Final = (*FIGURES, *(f"{phase}_ns" for phase in PHASES))
@@ -160,18 +163,26 @@ class _Walk:
         for row, parent in enumerate(parent_rows(frame).tolist()):
             self.below.setdefault(parent, []).append(row)
         self.greatest = max((row["device_ns"] or 0 for row in self.rows), default=0) or 1
-        self.opened = self._opened(sum(self.rows[row]["device_ns"] or 0 for row in self.below.get(-1, [])))
+        self.total = sum(map(self._cost, self.below.get(-1, [])))
+        self.opened = self._opened()
 
     def inside(self, place: Place) -> list[Place]:
         """What stands below a place."""
         if isinstance(place, tuple):
             return list(place)
         rows = self.below.get(place, [])
-        if not self.folded or len(rows) <= MOST_SIBLINGS + 1:
+        if not self.folded:
             return list(rows)
-        return [*rows[:MOST_SIBLINGS], tuple(rows[MOST_SIBLINGS:])]
+        least = LEAST_SIBLING * self.total
+        most = next((at for at, row in enumerate(rows) if self._cost(row) < least), len(rows))
+        most = min(most, MOST_SIBLINGS)
+        few = len(rows) <= most + 1  # a row that says "1 more" would say less than the row
+        return list(rows) if few else [*rows[:most], tuple(rows[most:])]
 
-    def _opened(self, total: int) -> set[int]:
+    def _cost(self, row: int) -> int:
+        return self.rows[row]["device_ns"] or 0
+
+    def _opened(self) -> set[int]:
         """The rows that are open at first: the costliest first, as long as no more than `OPEN_LAYERS` rows are visible."""
         visible = len(self.inside(-1))
         waiting: list[tuple[int, int]] = []
@@ -180,13 +191,13 @@ class _Walk:
         def see(places: list[Place]) -> None:
             for place in places:
                 if isinstance(place, int):
-                    heappush(waiting, (-(self.rows[place]["device_ns"] or 0), place))
+                    heappush(waiting, (-self._cost(place), place))
 
         see(self.inside(-1))
         while waiting:
             cost, row = heappop(waiting)
             inside = self.inside(row)
-            if inside and -cost >= LEAST_OPEN * total and visible + len(inside) <= OPEN_LAYERS:
+            if inside and -cost >= LEAST_OPEN * self.total and visible + len(inside) <= OPEN_LAYERS:
                 opened.add(row)
                 visible += len(inside)
                 see(inside)

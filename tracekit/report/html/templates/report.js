@@ -38,7 +38,7 @@
   // -- tables: sort, search, the first rows first ----------------------------------------------------
 
   const setUpTable = (holder) => {
-    const FIRST = holder.open ? 6 : 12; // those of a table that opens by itself
+    const FIRST = holder.open ? 5 : 12; // those of a table that opens by itself
     const body = one("tbody", holder);
     const rows = all("tr", body);
     const more = one(".more", holder);
@@ -50,13 +50,14 @@
       const text = search ? search.value.trim().toLowerCase() : "";
       let shown = 0;
       let found = 0;
+      const most = order.length > FIRST + 2 && !everything ? FIRST : Infinity;
       for (const row of order) {
         const fits = !text || row.textContent.toLowerCase().includes(text);
         found += fits ? 1 : 0;
-        row.hidden = !fits || (!everything && shown >= FIRST);
+        row.hidden = !fits || shown >= most;
         shown += row.hidden ? 0 : 1;
       }
-      more.hidden = found <= FIRST;
+      more.hidden = order.length <= FIRST + 2 || found <= FIRST;
       more.textContent = everything ? `Show the first ${FIRST}` : `Show all ${found.toLocaleString("en")}`;
     };
 
