@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["WORDS", "meaning"]
+__all__ = ["COLUMNS", "WORDS", "meaning"]
 
 WORDS: Final = {
     "activity": ("A kernel, a copy or a fill on a device. Without a device, the self time of an operator."),
@@ -45,7 +45,7 @@ WORDS: Final = {
 }
 """The words that need one, in the order of the page."""
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "count": "How many there are in the window.",
     "total_ns": "The sum of the durations; what overlaps counts each time.",
     "mean_ns": "The mean duration.",
@@ -141,6 +141,7 @@ _COLUMNS: Final = {
     "overhead": "The median over that of the level without recording.",
     "level": "What was recorded; docs/capture.md has the levels.",
 }
+"""The meaning of a column, by its name, or by that of the section and its own where it means something else there."""
 
 
 def meaning(section: str, column: str) -> str:
@@ -149,4 +150,4 @@ def meaning(section: str, column: str) -> str:
     >>> meaning("kernels", "p95_ns"), meaning("kernels", "operator")
     ('95 % of the durations are shorter.', '')
     """
-    return _COLUMNS.get(f"{section}.{column}", _COLUMNS.get(column, ""))
+    return COLUMNS.get(f"{section}.{column}", COLUMNS.get(column, ""))
