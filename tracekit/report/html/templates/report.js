@@ -104,6 +104,8 @@
   // -- the tree of layers ----------------------------------------------------------------------------
 
   const setUpTree = (tree) => {
+    const search = one(".find input", tree);
+    if (!search) return;
     const nodes = all(".node", tree);
     const paths = nodes.map((node) => one(".layer-name", node).title.toLowerCase());
     const parents = nodes.map((node) => node.parentElement.closest(".node"));
@@ -114,7 +116,6 @@
     for (const holder of all("[hidden]", tree)) holder.hidden = false;
     one("[data-tree=open]", tree).addEventListener("click", () => openAll(true));
     one("[data-tree=close]", tree).addEventListener("click", () => openAll(false));
-    const search = one(".find input", tree);
     search.addEventListener("input", () => {
       const text = search.value.trim().toLowerCase();
       const kept = new Set();
