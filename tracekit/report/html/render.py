@@ -382,7 +382,7 @@ def tail(text: str) -> Markup:
     >>> str(tail("conv1")), str(tail("a.<b>"))
     ('conv1', 'a.&lt;b&gt;')
     """
-    path = _PATH.fullmatch(text)
+    path = _PATH.fullmatch(text) if text.count(".") > 1 else None
     if path is None:
         return escape(text)
     return Markup('{}<span class="cut">{}</span>{}').format(path["count"], path["cut"], path["tail"])
