@@ -7,20 +7,30 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small_traces
-from paths import PUBLIC
+from markupsafe import escape
+from paths import PUBLIC, SAMPLES
 from real_traces import report_of, trace_of, traces
 
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.names import unbroken
 from tracekit.report import html
 from tracekit.report.build import build_report
+from tracekit.report.format import is_silent
+from tracekit.report.formats import Page
+from tracekit.report.glossary import COLUMNS, meaning
 from tracekit.report.html.charts import chart
 from tracekit.report.html.timeline import timeline
-from tracekit.trace import Trace
+from tracekit.report.model import Report
+from tracekit.trace import CATEGORIES, Trace
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -32,6 +42,7 @@ def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    "--window-size=1280,900",
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
@@ -145,12 +156,17 @@ def test_the_browser_would_notice(hostile: Trace, tmp_path: Path) -> None:
 ACT = """<script>
 setTimeout(() => {
   const out = {errors: window.errors};
-  const table = [...document.querySelectorAll("details.table")].find((t) => t.textContent.trim().startsWith("By name"));
+  const table = [...document.querySelectorAll("details.grid")].find((t) => t.textContent.trim().startsWith("By name"));
   const rows = () => [...table.querySelectorAll("tbody tr")].filter((row) => !row.hidden);
+  const columns = () => [...table.querySelectorAll("th")].filter((head) => head.checkVisibility()).length;
+  out.columns = [columns()];
+  table.querySelector(".wide input").click();
+  out.columns.push(columns());
+  out.hint = table.querySelector("th[title]").title;
   out.first = rows().length;
   table.querySelector(".more").click();
   out.every = rows().length;
-  const search = table.querySelector("input");
+  const search = table.querySelector(".find input");
   search.value = "kernel_7";
   search.dispatchEvent(new Event("input"));
   out.found = rows().length;
@@ -205,7 +221,9 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     page = page.replace("<head>", "<head>" + watch).replace("</body>", ACT + "</body>")
     out: dict[str, Any] = json.loads(_title_after(page, tmp_path))
     assert out["errors"] == []
-    assert (out["first"], out["every"], out["found"]) == (10, 20, 1)
+    assert (out["first"], out["every"], out["found"]) == (5, 20, 1)
+    assert out["columns"][0] == 6 < out["columns"][1]
+    assert out["hint"] == meaning("kernels", "category")
     assert (out["order"], out["largest"]) == ("descending", "kernel_19")
     assert out["theme"] in ("light", "dark")
     assert out["neighbour"] == "operator dispatch"
@@ -278,3 +296,124 @@ def test_every_trace_makes_a_page(path: Path) -> None:
     page = html.render(report_of(path), trace_of(path))
     assert page.count("<h1>") == 1
     assert "</html>" in page
+
+
+# -- short before anything is opened -----------------------------------------------------------------
+
+
+HEIGHT = """<script>
+setTimeout(() => { document.title = JSON.stringify([document.documentElement.scrollHeight, document.documentElement.scrollWidth]); }, 900);
+</script>"""
+
+
+@needs_browser
+@pytest.mark.parametrize("name", ["bert_cpu", "cnn_cpu"])
+def test_a_page_is_short_before_anything_is_opened(name: str, tmp_path: Path) -> None:
+    (path,) = (one for one in SAMPLES if one.parent.name == name)
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render(report_of(path), trace_of(path))
+    )
+    height, width = json.loads(_title_after(page.replace("</body>", HEIGHT + "</body>"), tmp_path))
+    assert 1000 < height <= 4000
+    assert width <= 1280
+
+
+def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
+    trace = small_traces.host_bound(tmp_path)
+    report, page = build_report(trace), _page(trace)
+    for section in report.sections:
+        for finding in section.findings:
+            assert str(escape(unbroken(finding.title))) in page
+        for table in () if is_silent(section) else section.tables:
+            assert not table.frame.height or table.series or str(escape(table.title)) in page
+    for item in report.health:
+        assert str(escape(item.meaning)) in page
+
+
+def test_colours_of_one_legend_differ() -> None:
+    style = files("tracekit.report.html").joinpath("templates", "report.css").read_text("utf-8")
+    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", style.partition("[data-theme")[0]))
+    host = {"c-step", "c-annotation", "c-module", "c-op", "c-runtime", "c-sync", "c-python"}
+    work = {f"c-{category}" for category in CATEGORIES} & set(colours)
+    instead = {
+        "i-library-calls",
+        "i-host-code-outside-recorded-calls",
+    }  # of operators and Python in other programs
+    for legend in (host, work, {name for name in colours if name.startswith("i-")} - instead):
+        assert len(legend) >= 7
+        for one, other in combinations(sorted(legend), 2):
+            pairs = zip(bytes.fromhex(colours[one]), bytes.fromhex(colours[other]), strict=True)
+            assert sum((a - b) ** 2 for a, b in pairs) > 30**2, (one, other)
+
+
+def test_hints_are_about_columns_that_there_are() -> None:
+    shown = {
+        name
+        for analysis in BUILT_IN
+        for view in analysis.tables().values()
+        for column in view.columns.split()
+        for name in (column, f"{analysis.name}.{column}")
+    }
+    assert set(COLUMNS) <= shown
+    assert meaning("steps", "duration_ns") != meaning("idle", "duration_ns")
+
+
+# -- several ranks -------------------------------------------------------------------------------------
+
+
+def ranks(folder: Path) -> list[tuple[Report, Trace]]:
+    """Reports of two ranks."""
+    made = []
+    for rank, build in enumerate((small_traces.host_bound, small_traces.compute_bound)):
+        (folder / str(rank)).mkdir()
+        trace = build(folder / str(rank))
+        trace = replace(trace, meta=replace(trace.meta, rank=rank))
+        made.append((build_report(trace), trace))
+    return made
+
+
+def test_several_ranks_are_one_page(tmp_path: Path) -> None:
+    pairs = ranks(tmp_path)
+    page = html.render_reports(pairs, Page())
+    ids = [attributes["id"] for _, attributes in Elements(page).elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {str(attributes.get("href", "#main"))[1:] for _, attributes in Elements(page).elements}
+    assert links <= set(ids)
+    assert page.count("<h1>") == 1
+    for report, _ in pairs:
+        assert (
+            page.count(str(escape(unbroken(report.verdict.headline)))) == 2
+        )  # in the table that compares, and in its own verdict
+
+
+SWITCH = """<script>
+setTimeout(() => {
+  const out = {errors: window.errors, shown: [], timeline: []};
+  const note = () => {
+    out.shown.push(document.querySelector(".headline").textContent);
+    out.timeline.push(document.querySelectorAll("#timeline .stage:not([hidden])").length);
+  };
+  note();
+  document.querySelector("#ranks a[href='#rank-1']").click();
+  setTimeout(() => {
+    note();
+    document.querySelector(".ranks a[href='#rank-0']").click();
+    setTimeout(() => { note(); document.title = JSON.stringify(out); }, 500);
+  }, 500);
+}, 500);
+</script>"""
+
+
+@needs_browser
+def test_ranks_are_shown_one_at_a_time(tmp_path: Path) -> None:
+    pairs = ranks(tmp_path)
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(pairs, Page()))
+    watch = "<script>window.errors = []; window.onerror = (text) => window.errors.push(text);</script>"
+    page = page.replace("<head>", "<head>" + watch).replace("</body>", SWITCH + "</body>")
+    out = json.loads(_title_after(page, tmp_path).replace("&nbsp;", " "))
+    first, second = (unbroken(report.verdict.headline) for report, _ in pairs)
+    assert out["errors"] == []
+    assert [text.replace("\xa0", " ") for text in out["shown"]] == [
+        text.replace("\xa0", " ") for text in (first, second, first)
+    ]
+    assert out["timeline"] == [1, 1, 1]

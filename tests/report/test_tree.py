@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tracekit.report.build import build_report, build_section
 from tracekit.report.format import arranged, costliest
 from tracekit.report.formats import Page
 from tracekit.report.html.charts import chart
+from tracekit.report.html.tree import OPEN_LAYERS, Branches, branches, repeats_as_one
 from tracekit.report.model import Table
 from tracekit.report.terminal.grid import tree_lines
 from tracekit.trace import Trace
@@ -180,7 +182,8 @@ def _page(trace: Trace) -> str:
 def test_the_tree_on_the_page_is_nested_as_the_layers_are() -> None:
     found = Nesting(_page(planted()))
     assert found.open == []
-    assert found.paths == {path: [one for one in TIMES if path.startswith(f"{one}.")] for path in TIMES}
+    expected = {path: [one for one in TIMES if path.startswith(f"{one}.")] for path in TIMES}
+    assert found.paths == {**expected, "net.large.*": ["net", "net.large"]}
 
 
 def test_hostile_layers_are_text(tmp_path: Path) -> None:
@@ -194,7 +197,8 @@ def test_hostile_layers_are_text(tmp_path: Path) -> None:
 ACT = """<script>
 setTimeout(() => {
   const out = {errors: window.errors};
-  const tree = document.querySelector(".tree");
+  const tree = [...document.querySelectorAll("details.tree")].at(-1);
+  tree.open = true;
   const nodes = [...tree.querySelectorAll(".node")];
   const shown = () => nodes.filter((node) => node.checkVisibility()).length;
   out.first = shown();
@@ -202,14 +206,14 @@ setTimeout(() => {
   out.closed = shown();
   tree.querySelector("[data-tree=open]").click();
   out.open = shown();
-  const search = tree.querySelector("input");
+  const search = tree.querySelector(".find input");
   search.value = "LARGE.1";
   search.dispatchEvent(new Event("input"));
   out.found = nodes.filter((node) => node.checkVisibility()).map((node) => node.querySelector(".layer-name").title);
   search.value = "";
   search.dispatchEvent(new Event("input"));
   out.again = shown();
-  const summary = tree.querySelector("summary");
+  const summary = tree.querySelector(".node summary");
   summary.focus();
   out.focus = document.activeElement === summary;
   document.title = JSON.stringify(out);
@@ -223,6 +227,47 @@ def _acted(page: str, folder: Path) -> dict[str, Any]:
     page = page.replace("<head>", "<head>" + watch).replace("</body>", ACT + "</body>")
     out: dict[str, Any] = json.loads(_title_after(page, folder))
     return out
+
+
+def visible(tree: Branches) -> list[str]:
+    """The paths of the rows that the page shows before anything is opened."""
+    seen: list[str] = []
+    opened: list[bool] = []
+    for node in tree.nodes:
+        del opened[len(opened) - node.ends :]
+        if all(opened):
+            seen.append(node.path)
+        if node.inner:
+            opened.append(node.open)
+    return seen
+
+
+def test_repeated_layers_are_one_row_with_their_sums() -> None:
+    table = repeats_as_one(tree_of(planted()))
+    assert table is not None
+    rows = table.frame.select("path", "name", "device_ns", "device_own_ns").rows()
+    assert ("net.large.*", "2 × large.*", 80 * US, 80 * US) in rows
+    assert table.frame["device_own_ns"].sum() == tree_of(planted()).frame["device_own_ns"].sum()
+    assert table.frame["parent_layer_id"].is_null().sum() == 2
+    assert repeats_as_one(tree_of(planted({"net": 0, "net.a": 1, "net.b": 2}))) is None
+
+
+def test_many_siblings_open_as_few_rows_and_none_is_lost() -> None:
+    times = {"net": 0, **{f"net.part{letter}": 1 for letter in string.ascii_letters}}
+    tree = branches(tree_of(planted(times)), folded=True)
+    assert len(visible(tree)) == 10
+    assert {node.path for node in tree.nodes} == {*times, ""}
+    (more,) = (node for node in tree.nodes if not node.path)
+    assert (more.name, more.figures[0]) == ("44 more", "44.0 µs")
+
+
+@pytest.mark.parametrize("path", traces(*SAMPLES))
+def test_few_rows_of_the_tree_are_open_at_first(path: Path) -> None:
+    table = tree_of(trace_of(path))
+    merged = repeats_as_one(table)
+    assert merged is not None
+    assert merged.frame["device_own_ns"].sum() == table.frame["device_own_ns"].sum()
+    assert 2 <= len(visible(branches(merged, folded=True))) <= OPEN_LAYERS
 
 
 @needs_browser
@@ -242,7 +287,7 @@ def test_five_thousand_layers_stay_usable(tmp_path: Path) -> None:
         times[f"net.{block}"] = 0
         times |= {f"net.{block}.{part}": 1 + block % 7 for part in range(9)}
     page = _page(planted(times))
-    assert len(Nesting(page).paths) == 5000
+    assert len(Nesting(page).paths) == 5002  # with net.* and net.*.*
     assert len(page) < 5_000_000
     out = _acted(page, tmp_path)
     assert out["errors"] == []

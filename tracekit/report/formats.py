@@ -61,7 +61,8 @@ class Can(Flag):
     """Text for a reader, one report or section below the other: `render(report, page)`, `render_section(section, page)`
     and `head(trace, page)`."""
     DOCUMENT = auto()
-    """One document for all reports, each with its trace: `render_reports(pairs, page)`."""
+    """One document for all reports, each with its trace: `render_reports(pairs, page)`, with a third argument where an overview
+    of more traces stands above them."""
     DATA = auto()
     """Any nested value: `render_data(value)`. An analysis stands in a report, with the verdict."""
     FILES = auto()
@@ -100,7 +101,7 @@ class Format(str, Enum):
         return str(self._value_)
 
     table = "table", "terminal", _PROSE | Can.FACTS | Can.FITTED, _NONE, ".txt"
-    html = "html", "html", Can.REPORT | Can.DOCUMENT, Can.REPORT, ".html", ".htm"
+    html = "html", "html", Can.REPORT | Can.DOCUMENT, _NONE, ".html", ".htm"
     json = "json", "json.render", _DATA, _NONE, ".json"
     md = "md", "markdown", _PROSE, _NONE, ".md", ".markdown"
     csv = "csv", "tables", _FILES, Can.SECTION, ".csv"
@@ -192,7 +193,7 @@ def render_reports(
     """The reports as one text; an `overview` of more traces stands above them."""
     module = _module(chosen, Can.REPORT)
     if Can.DOCUMENT in chosen.can:
-        return str(module.render_reports(reports, page))
+        return str(module.render_reports(reports, page, *(() if overview is None else (overview,))))
     texts = [module.render(report, page) for report, _ in reports]
     heads = [module.head(report.trace, page) for report, _ in reports]
     if overview is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 __all__ = ["report"]
-
-_NAMED: Final = 8
-"""Processes that an error names."""
 
 
 @with_flags
@@ -49,9 +46,6 @@ def report(
     """Report what bounds a run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     paths = expanded(traces)
-    if selection.rank is None and selection.process is None:
-        # Whatever the files hold, it is one trace each at least.
-        formats.check_traces(Can.REPORT, chosen, len(paths))
     page = out.page_for(chosen)
     sources = Sources(paths, selection, reading, ncu)
     as_text = figures is None and Can.FILES not in chosen.can
@@ -60,8 +54,8 @@ def report(
         out.emit(answer, output)
         return
     read, fits = sources.read()
-    formats.check_traces(Can.REPORT, chosen, len(read), **_processes(read))
-    read, overview = _few(read, selection) if Can.PROSE in chosen.can and not every else (read, None)
+    few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
+    read, overview = _few(read, selection) if few else (read, None)
     from tracekit.report.build import build_report
 
     reports = [
@@ -83,15 +77,6 @@ def report(
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
-
-
-def _processes(traces: Sequence[Trace]) -> dict[str, str]:
-    """The `path` and `remedy` of an error about the processes of one file; empty for other traces."""
-    if len(traces) == 1 or traces[0].meta.parts != len(traces):
-        return {}
-    names = ", ".join(str(trace.meta.process_ids[0]) for trace in traces[:_NAMED])
-    more = f", … (`tracekit info` lists all {len(traces)})" if len(traces) > _NAMED else ""
-    return {"path": traces[0].meta.path, "remedy": f"name a process: --process {names}{more}"}
 
 
 def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section | None]:

@@ -19,12 +19,12 @@ KNOWN_KINDS: Final = frozenset(
         *CATEGORIES,
         *("compute", "exposed-communication", "exposed-copies", "idle", "kernel", "runtime"),
         *("data-loader", "operator", "busy", "host-wait", "kernel-wait", "other-wait", "unknown", "step"),
-        *("annotation", "module", "op", "sync", "forward", "backward", "data"),
+        *("annotation", "module", "op", "sync", "forward", "backward", "data", "set-up"),
     }
 )
 """Kinds that have a colour of their own in the style sheet."""
 
-MANY_ROWS: Final = 20
+MANY_ROWS: Final = 6
 """More bars than this stand upright side by side instead of lying under each other."""
 
 LABELLED: Final = 1.5

@@ -9,20 +9,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.names import shorten_name, shorten_names, unbroken
+from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.names import shorten_names, unbroken
 from tracekit.report.format import (
+    NOT_CAPTURED,
     RIGHT_ALIGNED,
     bound_name,
     costliest,
@@ -37,37 +37,43 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.formats import Page
-from tracekit.report.html.charts import Chart, Part, chart, kind_class
+from tracekit.report.glossary import WORDS, meaning
+from tracekit.report.html.charts import chart, kind_class
 from tracekit.report.html.timeline import timeline
+from tracekit.report.html.tree import Branches, branches, repeats_as_one
 from tracekit.report.model import Column, Report, Section, Table
 from tracekit.trace import Trace
-from tracekit.trees import parent_rows
 
 __all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
 
-MAX_LAYERS: Final = 5000
-OPEN_LAYERS: Final = 25
-"""Layers that are visible at first, the costliest."""
-
-TREE_FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns")
-
 NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
 """Ratios that get a small bar beside the figure."""
 
 SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "timeline_places.js", "report.js")
-COLOURED: Final = frozenset({"category", "role", "kind"})
+COLOURED: Final = frozenset({"category"})
+
+FIRST_COLUMNS: Final = 6
+"""Columns of a table that are visible at first; the style sheet hides the others."""
+
+LEAST_LAYER: Final = 0.05
+"""A smaller share of the window makes no card of a layer beside the verdict."""
+
+DRAWN: Final = frozenset({"breakdown", "steps"})
+"""Sections that open with their figure, not with a table."""
+CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
+"""Sections whose answer is enough until the reader wants more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: what is shown, what it is sorted by, the full text where that is longer, and its decoration."""
+    """A cell: what is shown, what it is sorted by if that is a number, the full text where that is longer, and its decoration."""
 
     text: str
-    value: str
+    value: str = ""
     full: str = ""
     bar: float | None = None
     kind: str = ""
@@ -75,66 +81,119 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table ready for the page."""
+    """A table ready for the page; `hints` has what each of the columns means, where the title does not say it."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
+    hints: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     total_rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A row of a tree: `ends` open nodes close before it; an `inner` one has nodes below it, and may be `open`."""
+class Fold:
+    """A part of a section that opens and closes: its title, a note beside it, and what it holds."""
 
-    name: str
-    type: str
-    path: str
-    figures: tuple[str, ...]
-    parts: tuple[Part, ...]
-    inner: bool
-    open: bool
-    ends: int
-
-
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """A tree ready for the page; `ends` nodes are open after the last one."""
-
+    kind: Literal["tree", "grid", "drawing", "sums", "remarks"]
     title: str
-    columns: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    ends: int
-    phases: tuple[str, ...]
-    total_rows: int
+    note: str
+    item: Any
+    open: bool = False
 
 
 def render(report: Report, trace: Trace) -> str:
     """The whole page as text. `trace` gives the timeline of one step; it must be the one the report was built from."""
+    return render_reports([(report, trace)], Page())
+
+
+def render_reports(
+    reports: Sequence[tuple[Report, Trace]], _page: Page, overview: Section | None = None
+) -> str:
+    """The page of one report, or of several with a table that compares them; an `overview` of more traces stands above."""
     style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
-    shapes = timeline(trace, report)
-    charts = {section.name: [chart(figure) for figure in section.figures] for section in report.sections}
-    page = _environment().get_template("report.html.j2")
-    return page.render(
-        report=report,
-        source=format_source(report.trace),
-        window=format_window(report.window),
-        sections=[_view(section, charts[section.name]) for section in report.sections],
-        facts=_facts(report),
+    environment = _environment()
+    template = environment.get_template("report.html.j2")
+    names = _names([report for report, _ in reports])
+    bodies = [
+        Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
+        for at, (report, trace) in enumerate(reports)
+    ]
+    compared = [_comparison(report, name) for (report, _), name in zip(reports, names, strict=True)]
+    first = reports[0][0]
+    alike = len({report.trace.name for report, _ in reports}) == 1
+    return environment.get_template("page.html.j2").render(
+        title=first.trace.name if alike else f"{len(reports)} traces",
+        source=format_source(first.trace) if len(reports) == 1 else ", ".join(names),
+        bodies=bodies,
+        compared=compared if len(reports) > 1 else [],
+        overview=overview and _view(overview, frozenset()),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(style, script),
+        schema=first.schema_version,
+    )
+
+
+def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str]) -> str:
+    """All of the page that is about one trace; the ids of those after the first have a prefix."""
+    shapes = timeline(trace, report)
+    advised = frozenset(advice.finding for advice in report.verdict.advice)
+    views = [_view(section, advised) for section in report.sections]
+    answered = [view for view in views if not view["empty"]]
+    _pair(answered)
+    text: str = template.render(
+        p=f"r{at}-" if at else "",
+        at=at,
+        names=names if len(names) > 1 else [],
+        report=report,
+        source=format_source(report.trace),
+        window=format_window(report.window),
+        sections=answered,
+        unanswered=[view for view in views if view["empty"]],
+        layers=[cost for cost in report.verdict.layers if (cost.share or 0) >= LEAST_LAYER],
+        health=[item for item in report.health if item.severity != "info"],
+        remarks=[item for item in report.health if item.severity == "info"],
+        words=WORDS,
+        facts=_facts(report),
         timeline=shapes,
         timeline_json=embed(shapes),
         series_json=embed(_series(report)),
     )
+    return text
 
 
-def render_reports(reports: Sequence[tuple[Report, Trace]], _page: Page) -> str:
-    """The page of the one report; raises ValueError for several, which `check_traces` refuses before."""
-    ((report, trace),) = reports
-    return render(report, trace)
+def _names(reports: Sequence[Report]) -> list[str]:
+    """What tells the reports apart: the rank, the process, or the name of the file."""
+    traces = [report.trace for report in reports]
+    for word, numbers in (
+        ("rank", [trace.rank for trace in traces]),
+        ("process", [trace.process_id for trace in traces]),
+    ):
+        if None not in numbers and len(set(numbers)) == len(numbers):
+            return [f"{word} {number}" for number in numbers]
+    paths = [trace.path for trace in traces]
+    return [path if paths.count(path) == 1 else f"{path} ({at + 1})" for at, path in enumerate(paths)]
+
+
+def _comparison(report: Report, name: str) -> dict[str, Any]:
+    """A row of the table that compares several reports: the verdict, and how the busiest device passed the window."""
+    section = report.section("breakdown")
+    table = section.table("devices") if section else None
+    row = {} if table is None or not table.frame.height else table.frame.sort("busy_ns").row(-1, named=True)
+    whole = row.get("window_ns") or 0
+    shares = [row[f"{key}_ns"] / whole if whole else None for key in _COMPARED if row or whole]
+    return {
+        "name": name,
+        "window": format_ns(report.window.duration_ns),
+        "shares": [NOT_CAPTURED if share is None else format_share(share) for share in shares]
+        or [NOT_CAPTURED] * len(_COMPARED),
+        "bound": report.verdict.bound,
+        "headline": report.verdict.headline,
+    }
+
+
+_COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
 
 
 def embed(value: Any) -> Markup:
@@ -166,9 +225,9 @@ def _environment() -> Environment:
         kind=kind_class,
         bound=bound_name,
         unbroken=unbroken,
-        parts=lambda text: Markup("<wbr>").join(re.split(r"(?<=[./])", text)),
+        tail=tail,
     )
-    environment.globals["right_aligned"] = RIGHT_ALIGNED
+    environment.globals.update(right_aligned=RIGHT_ALIGNED, first_columns=FIRST_COLUMNS)
     return environment
 
 
@@ -188,82 +247,108 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _view(section: Section, charts: list[Chart]) -> dict[str, Any]:
-    """What the template needs of a section."""
+def _view(section: Section, advised: frozenset[str]) -> dict[str, Any]:
+    """What the template needs of a section; findings that the verdict `advised` on already stand there in one line."""
     listed = [table for table in section.tables if table.frame.height and not table.series]
-    grids = [_grid(table) for table in listed if table.tree is None]
+    grave = [item for item in section.findings if item.severity != "info"]
     return {
         "section": section,
-        "charts": charts,
-        "grids": grids,
-        "trees": [_branches(table) for table in listed if table.tree is not None],
-        "legend": legend(costliest(table, MAX_ROWS) for table in listed),
-        "series": [table for table in section.tables if table.series and table.frame.height],
-        "scalars": format_scalars(section),
+        "severity": grave[0].severity if grave else "",
+        "findings": [(item, item.id not in advised) for item in grave],
+        "folds": _folds(section, listed),
+        "half": False,
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }
 
 
-def _branches(table: Table) -> Branches:
-    """The tree as nodes in the order of the page; a node says how many open ones end before it."""
-    frame = costliest(table, MAX_LAYERS)
-    above = parent_rows(frame).tolist()
-    inner = set(above)
-    figures = [column for column in (table.column(name) for name in TREE_FIGURES) if column is not None]
-    figures = [column for column in figures if frame[column.name].null_count() < frame.height]
-    greatest = int(frame["device_ns"].max() or 0) or 1  # type: ignore[arg-type]
-    shown = costliest(table, OPEN_LAYERS)
-    opened = set(shown["parent_layer_id"].drop_nulls().to_list())
-    nodes, before = [], 0
-    for row, one in enumerate(frame.iter_rows(named=True)):
-        nodes.append(
-            Node(
-                name=shorten_name(one["name"], NAME_WIDTH),
-                type=shorten_name(one["type"] or "", NAME_WIDTH),
-                path=one["path"],
-                figures=tuple(format_cell(one[column.name], column.unit) for column in figures),
-                parts=tuple(_phase_parts(one, greatest)),
-                inner=row in inner,
-                open=one["layer_id"] in opened,
-                ends=max(before - one["depth"], 0),
-            )
-        )
-        before = one["depth"] + (1 if row in inner else 0)
-    phases = [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
-    return Branches(
-        table.title,
-        tuple(column.title for column in figures),
-        tuple(nodes),
-        before,
-        tuple(phases),
-        table.total_rows,
-    )
+def _pair(views: Sequence[dict[str, Any]]) -> None:
+    """Mark the sections that stand two side by side: neighbours of which neither shows a table at first."""
+    waiting = None
+    for view in views:
+        small = view["section"].name in CLOSED | DRAWN
+        if small and waiting is not None:
+            waiting["half"] = view["half"] = True
+        waiting = view if small and not view["half"] else None
 
 
-def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
-    """The pieces of a layer's bar, one a phase."""
-    at = 0
-    for phase in PHASES:
-        value = row[f"{phase}_ns"]
-        if value:
-            hint = f"{phase} {format_ns(value)}"
-            yield Part(phase, round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint)
-        at += value
+def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
+    """The parts of a section; the one that answers its question comes first and is open, if there is more to say than the answer."""
+    charts = [Fold("drawing", figure.title, "", chart(figure)) for figure in section.figures]
+    tables = [
+        fold
+        for table in listed
+        for fold in ([_grid_fold(section, table)] if table.tree is None else _tree_folds(table))
+    ]
+    folds = [*charts, *tables] if section.name in DRAWN else [*tables, *charts]
+    if folds and section.name not in CLOSED:
+        folds[0] = replace(folds[0], open=True)
+    scalars = format_scalars(section)
+    if scalars:
+        folds.append(Fold("sums", "Figures", "", scalars))
+    series = [
+        f"{table.title}: {format_count(table.total_rows)} rows are drawn, not listed; the JSON report has them."
+        for table in section.tables
+        if table.series and table.frame.height
+    ]
+    minor = [item for item in section.findings if item.severity == "info"]
+    notes = [note for note in (legend(costliest(table, MAX_ROWS) for table in listed), *series) if note]
+    if minor or notes:
+        folds.append(Fold("remarks", "Remarks", format_count(len(minor) + len(notes)), (minor, notes)))
+    return folds
 
 
-def _grid(table: Table) -> Grid:
-    ordered = [*table.short, *(name for name in table.frame.columns if name not in table.short)]
-    columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
+def _grid_fold(section: Section, table: Table) -> Fold:
+    grid = _grid(section, table)
+    shown = f", the first {format_count(len(grid.rows))} here" if len(grid.rows) < grid.total_rows else ""
+    return Fold("grid", table.title, f"{count_of(grid.total_rows, 'row')}{shown}", grid)
+
+
+def _tree_folds(table: Table) -> list[Fold]:
+    """The tree with repeated layers as one, and the tree of every layer; only the latter where none repeats."""
+    merged = repeats_as_one(table)
+    if merged is None:
+        trees = [branches(table, folded=True)]
+    else:
+        trees = [branches(merged, folded=True), branches(replace(table, title="Every layer"), folded=False)]
+    return [
+        Fold("tree", tree.title, f"{count_of(tree.total_rows, 'row')}{_shown(tree)}", tree) for tree in trees
+    ]
+
+
+def _shown(tree: Branches) -> str:
+    few = len(tree.nodes) < tree.total_rows
+    return f", the costliest {format_count(len(tree.nodes))} here" if few else ""
+
+
+def _grid(section: Section, table: Table) -> Grid:
     frame = table.frame.head(MAX_ROWS)
+    others = [name for name in frame.columns if name not in table.short]
+    # figures before names, and what is the same in every row last: it tells a reader the least
+    ordered = [
+        *table.short,
+        *sorted(others, key=lambda name: (frame[name].n_unique() == 1, _is_text(table, name))),
+    ]
+    columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
     cells = [_cells(frame[column.name], column) for column in columns]
-    return Grid(table.name, table.title, columns, tuple(zip(*cells, strict=True)), table.total_rows)
+    hints = tuple(meaning(section.name, column.name) for column in columns)
+    return Grid(table.name, table.title, columns, hints, tuple(zip(*cells, strict=True)), table.total_rows)
+
+
+def _is_text(table: Table, name: str) -> bool:
+    column = table.column(name)
+    return column is not None and column.unit == "text"
 
 
 def _cells(values: pl.Series, column: Column) -> list[Cell]:
     if column.unit == "text":
         texts = [format_value(value, column) for value in values.to_list()]
         short = shorten_names(texts, NAME_WIDTH)
+        short |= {
+            text: text
+            for text in short
+            if (path := _PATH.fullmatch(text)) and len(path["tail"]) <= NAME_WIDTH
+        }
         return [
             _text_cell(value, text, short[text], column)
             for value, text in zip(values.to_list(), texts, strict=True)
@@ -281,9 +366,26 @@ def _cells(values: pl.Series, column: Column) -> list[Cell]:
 
 def _text_cell(value: Any, text: str, short: str, column: Column) -> Cell:
     kind = kind_class(str(value)) if column.name in COLOURED and value is not None else ""
-    return Cell(
-        short, text.lower() if value is not None else "", full=text if short != text else "", kind=kind
-    )
+    return Cell(short, full=text if short != text else "", kind=kind)
+
+
+_PATH: Final = re.compile(
+    r"(?P<count>(?:[\d,]+ × )?)(?P<cut>(?:[^\s./:<>()]+\.)+)(?P<tail>[^\s./:<>()]+\.[^\s./:<>()]+)"
+)
+
+
+def tail(text: str) -> Markup:
+    """The last two parts of a dotted path; the others stand before them unseen, and are copied and found with them.
+
+    >>> str(tail("2 × model.encoder.layer.*.attention"))
+    '2 × <span class="cut">model.encoder.layer.</span>*.attention'
+    >>> str(tail("conv1")), str(tail("a.<b>"))
+    ('conv1', 'a.&lt;b&gt;')
+    """
+    path = _PATH.fullmatch(text) if text.count(".") > 1 else None
+    if path is None:
+        return escape(text)
+    return Markup('{}<span class="cut">{}</span>{}').format(path["count"], path["cut"], path["tail"])
 
 
 def _series(report: Report) -> dict[str, Any]:

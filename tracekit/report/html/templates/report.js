@@ -37,13 +37,12 @@
 
   // -- tables: sort, search, the first rows first ----------------------------------------------------
 
-  const FIRST = 10;
-
   const setUpTable = (holder) => {
+    const FIRST = holder.open ? 5 : 12; // those of a table that opens by itself
     const body = one("tbody", holder);
     const rows = all("tr", body);
     const more = one(".more", holder);
-    const search = one("input", holder);
+    const search = one(".find input", holder);
     let everything = false;
     let order = rows;
 
@@ -51,13 +50,14 @@
       const text = search ? search.value.trim().toLowerCase() : "";
       let shown = 0;
       let found = 0;
+      const most = order.length > FIRST + 2 && !everything ? FIRST : Infinity;
       for (const row of order) {
         const fits = !text || row.textContent.toLowerCase().includes(text);
         found += fits ? 1 : 0;
-        row.hidden = !fits || (!everything && shown >= FIRST);
+        row.hidden = !fits || shown >= most;
         shown += row.hidden ? 0 : 1;
       }
-      more.hidden = found <= FIRST;
+      more.hidden = order.length <= FIRST + 2 || found <= FIRST;
       more.textContent = everything ? `Show the first ${FIRST}` : `Show all ${found.toLocaleString("en")}`;
     };
 
@@ -68,7 +68,11 @@
       for (const other of all("th", holder)) other.setAttribute("aria-sort", "none");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const numeric = head.classList.contains("r");
-      const key = (row) => row.cells[index].dataset.v;
+      const key = ({ cells }) => {
+        if (numeric) return cells[index].dataset.v ?? "";
+        const text = cells[index].textContent.trim().toLowerCase();
+        return text === "–" ? "" : text;
+      };
       order = [...rows].sort((a, b) => {
         const [x, y] = [key(a), key(b)];
         // what was not captured stays at the end, whichever way
@@ -97,11 +101,11 @@
     });
     show();
   };
-  all("details.table").forEach(setUpTable);
-
   // -- the tree of layers ----------------------------------------------------------------------------
 
   const setUpTree = (tree) => {
+    const search = one(".find input", tree);
+    if (!search) return;
     const nodes = all(".node", tree);
     const paths = nodes.map((node) => one(".layer-name", node).title.toLowerCase());
     const parents = nodes.map((node) => node.parentElement.closest(".node"));
@@ -112,7 +116,6 @@
     for (const holder of all("[hidden]", tree)) holder.hidden = false;
     one("[data-tree=open]", tree).addEventListener("click", () => openAll(true));
     one("[data-tree=close]", tree).addEventListener("click", () => openAll(false));
-    const search = one("input", tree);
     search.addEventListener("input", () => {
       const text = search.value.trim().toLowerCase();
       const kept = new Set();
@@ -128,12 +131,9 @@
       });
     });
   };
-  all(".tree").forEach(setUpTree);
-
   // -- reading values off the lines ------------------------------------------------------------------
 
-  const lines = data("series-data");
-  const setUpPlot = (plot) => {
+  const setUpPlot = (plot, lines) => {
     const figure = lines[plot.dataset.chart];
     const svg = one("svg", plot);
     const output = one("output", plot);
@@ -162,10 +162,7 @@
       output.textContent = "";
     });
   };
-  all(".plot").forEach(setUpPlot);
-
-  const source = data("timeline-data");
-  const showTimeline = async () => {
+  const showTimeline = async (source, rank) => {
     if (!TimelineData.canUnpack()) {
       one("#picked").textContent =
         "This browser cannot unpack the timeline (it has no DecompressionStream, which browsers have had since 2023).";
@@ -174,20 +171,75 @@
     const began = performance.now();
     const shapes = await TimelineData.unpack(source);
     shapes.unpacked = performance.now() - began;
+    if (!rank.isConnected) return; // another rank was chosen meanwhile; this one starts anew when it is shown
     for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
     const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
     const view = new TimelineView(shapes, { canvas, stage, spacer, time, isDark });
     const timeline = new Timeline(view, { time });
+    drawn.add(rank);
     redraws.push(() => timeline.recolour());
     timeline.recolour();
     timeline.follow();
     new TimelinePlaces(timeline, time);
-    window.addEventListener("hashchange", () => timeline.follow());
+    window.addEventListener("hashchange", () => rank.isConnected && timeline.follow());
   };
+
+  // -- one rank at a time ----------------------------------------------------------------------------
+
+  // Only the rank that is shown is in the document. The ids of the others have a prefix, which they lose here.
+  const ranks = all(".rank");
+  const [ready, drawn] = [new Set(), new Set()];
+  const IDS = ["id", "href", "for", "aria-labelledby", "aria-describedby"];
+
+  const setUp = (rank) => {
+    const prefix = `r${ranks.indexOf(rank)}-`;
+    for (const name of IDS) {
+      for (const element of all(`[${name}^="${prefix}"], [${name}^="#${prefix}"]`, rank)) {
+        element.setAttribute(name, element.getAttribute(name).replace(prefix, ""));
+      }
+    }
+    all("details.grid", rank).forEach(setUpTable);
+    all("details.tree", rank).forEach(setUpTree);
+    const lines = data("series-data");
+    for (const plot of all(".plot", rank)) setUpPlot(plot, lines);
+    ready.add(rank);
+  };
+
+  const showRank = (rank) => {
+    const [shown] = ranks.filter((each) => each.isConnected);
+    if (shown !== rank) shown.replaceWith(rank);
+    if (!ready.has(rank)) setUp(rank);
+    const source = data("timeline-data");
+    if (source && !drawn.has(rank)) {
+      showTimeline(source, rank).catch((error) => {
+        one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
+      });
+    }
+  };
+
+  // A link to a folded part opens it, and a link to a rank shows this rank.
+  const follow = () => {
+    const [id] = location.hash.slice(1).split("&");
+    const rank = ranks.find((each) => each.id === id);
+    if (rank) {
+      showRank(rank);
+      rank.scrollIntoView();
+    }
+  };
+
+  all("#traces details.grid").forEach(setUpTable);
+  for (const rank of ranks.slice(1)) rank.remove();
   showTheme();
-  if (source) {
-    showTimeline().catch((error) => {
-      one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
-    });
-  }
+  showRank(ranks[0]);
+  follow();
+  window.addEventListener("hashchange", follow);
+
+  // The whole of a name of which only the end is seen.
+  document.addEventListener("mouseover", ({ target }) => {
+    const holder = target.closest("td, .cost-label");
+    if (holder && !holder.title && one(".cut", holder)) holder.title = holder.textContent.trim();
+  });
+  window.addEventListener("beforeprint", () => {
+    for (const callout of all("details.callout")) callout.open = true;
+  });
 })();

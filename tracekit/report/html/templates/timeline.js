@@ -2,6 +2,8 @@
 
 // The reader's hands on a TimelineView: moving, choosing, searching, and the panel that tells what was chosen.
 class Timeline {
+  static ON_HOST = new Set(["step", "annotation", "module", "op", "operator", "runtime", "sync", "overhead", "python"]);
+
   constructor(view, { time }) {
     Object.assign(this, { view, time, data: view.data, canvas: view.canvas });
     for (const id of ["tip", "picked", "find", "found"]) this[id] = document.getElementById(id);
@@ -21,14 +23,28 @@ class Timeline {
     });
   }
 
+  // A list for each sort of lanes, in which a colour stands for one thing only.
   makeLegend() {
     const legend = document.getElementById("kinds");
+    const lists = new Map();
+    const list = (sort) => {
+      if (!lists.has(sort)) {
+        const [made, head] = [document.createElement("ul"), document.createElement("li")];
+        made.className = "legend";
+        head.textContent = `${sort}:`;
+        made.append(head);
+        legend.append(made);
+        lists.set(sort, made);
+      }
+      return lists.get(sort);
+    };
     this.swatches = this.data.source.kinds.map((kind) => {
       if (kind === "layer") return null;
       const [item, mark] = [document.createElement("li"), document.createElement("span")];
+      const sort = kind.startsWith("idle: ") ? "idle" : Timeline.ON_HOST.has(kind) ? "host" : "work";
       mark.className = "swatch";
-      item.append(mark, ` ${kind}`);
-      legend.append(item);
+      item.append(mark, ` ${kind.replace("idle: ", "")}`);
+      list(sort).append(item);
       return mark;
     });
   }

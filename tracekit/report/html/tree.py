@@ -1,0 +1,250 @@
+"""The tree of layers for the page: repeated layers as one row, and few rows open at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.facts.stack_names import PHASES
+from tracekit.facts.units import format_count, format_ns
+from tracekit.names import shorten_name
+from tracekit.report.format import costliest, format_cell
+from tracekit.report.html.charts import Part, kind_class
+from tracekit.report.model import Column, Table
+from tracekit.trees import parent_rows
+
+__all__ = ["OPEN_LAYERS", "Branches", "Node", "branches", "repeats_as_one"]
+
+MAX_LAYERS: Final = 5000
+OPEN_LAYERS: Final = 20
+"""Rows that are visible at first."""
+
+LEAST_OPEN: Final = 0.05
+"""A layer with a smaller part of the time opens when the reader opens it."""
+
+MOST_SIBLINGS: Final = 8
+"""Of more layers side by side the cheapest stand behind one row, which says how many they are."""
+
+LEAST_SIBLING: Final = 0.005
+"""So do those with a smaller part of the time, if there are several."""
+
+FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns")
+_SUMS: Final = (*FIGURES, *(f"{phase}_ns" for phase in PHASES))
+NAME_WIDTH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A row of a tree: `ends` open nodes close before it; an `inner` one has nodes below it, and may be `open`."""
+
+    name: str
+    type: str
+    path: str
+    figures: tuple[str, ...]
+    parts: tuple[Part, ...]
+    inner: bool
+    open: bool
+    ends: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """A tree ready for the page; `ends` nodes are open after the last one. `phases` are pairs of a style class and a word."""
+
+    title: str
+    columns: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    ends: int
+    phases: tuple[tuple[str, str], ...]
+    total_rows: int
+
+
+def repeats_as_one(table: Table) -> Table | None:
+    """The tree with the layers of a repeated kind as one row, whose figures are their sums; None if no layer repeats.
+
+    Siblings repeat if they have one type and names that differ in a number only, as in the patterns of layers.
+    """
+    frame = table.frame
+    stems = frame.select(_stem()).to_series().to_list()
+    above = parent_rows(frame).tolist()
+    groups: dict[tuple[int, str, str | None], int] = {}
+    group_of: list[int] = []
+    for stem, parent, kind in zip(stems, above, frame["type"].to_list(), strict=True):
+        key = (group_of[parent] if parent >= 0 else -1, stem, kind)
+        group_of.append(groups.setdefault(key, len(groups)))
+    if len(groups) == frame.height:
+        return None
+    sums = [name for name in _SUMS if name in frame.columns]
+    grouped = (
+        frame.with_columns(
+            layer_id=pl.Series(group_of, dtype=pl.Int64), stem=pl.Series(stems, dtype=pl.String)
+        )
+        .group_by("layer_id", maintain_order=True)
+        .agg(
+            pl.len().alias("layers"),
+            pl.col("name", "type", "path", "depth", "stem", "parent_layer_id").first(),
+            *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in sums),
+        )
+    )
+    parents = [group for group, _, _ in groups]
+    rows = _named(grouped.rows(named=True), parents)
+    made = grouped.with_columns(
+        parent_layer_id=pl.Series([None if at < 0 else at for at in parents], dtype=pl.Int64),
+        name=pl.Series([name for name, _ in rows], dtype=pl.String),
+        path=pl.Series([path for _, path in rows], dtype=pl.String),
+    )
+    return replace(table, frame=made, title=f"{table.title}, repeated ones as one", total_rows=made.height)
+
+
+def _stem() -> pl.Expr:
+    """The name with `*` for the number that tells repeated layers apart; in a capture only a whole name is one."""
+    name, source = pl.col("name").cast(pl.String), pl.col("source").cast(pl.String)
+    numbered = name.str.replace(r"(^|[_ #:\-])\d+$", "${1}*")
+    plain = name.str.replace(r"^\d+$", "*")
+    of_model = source.is_in(["module", "range", "compiled", "interval"])
+    return pl.when(of_model).then(numbered).when(source == "capture").then(plain).otherwise(name)
+
+
+def _named(rows: list[dict[str, Any]], parents: list[int]) -> list[tuple[str, str]]:
+    """Name and path of each row: those of the layer, or of the pattern that its layers have in common."""
+    firsts = [str(row["path"]) for row in rows]
+    named: list[tuple[str, str]] = []
+    for row, parent in zip(rows, parents, strict=True):
+        stem = row["stem"] if row["layers"] > 1 else row["name"]
+        path = str(row["path"])
+        above = firsts[parent] if parent >= 0 else ""
+        if (
+            path.startswith(above)
+            and path.endswith(row["name"])
+            and len(path) >= len(above) + len(row["name"])
+        ):
+            between = path[len(above) : len(path) - len(row["name"])]
+            path = (named[parent][1] if parent >= 0 else "") + between + stem
+        shown = stem if stem != "*" or parent < 0 else f"{rows[parent]['name']}.*"
+        named.append((f"{format_count(row['layers'])} × {shown}" if row["layers"] > 1 else shown, path))
+    return named
+
+
+def branches(table: Table, *, folded: bool) -> Branches:
+    """The tree as nodes in the order of the page; with `folded` the cheapest of many siblings stand behind one row."""
+    frame = costliest(table, MAX_LAYERS)
+    figures = [column for column in (table.column(name) for name in FIGURES) if column is not None]
+    figures = [
+        one for one in figures if one.name in frame.columns and frame[one.name].null_count() < frame.height
+    ]
+    walk = _Walk(frame, figures, folded=folded)
+    nodes, ends = walk.nodes()
+    phases = [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
+    return Branches(
+        table.title,
+        tuple(column.title for column in figures),
+        tuple(nodes),
+        ends,
+        tuple((kind_class(phase), phase.replace("_", "-")) for phase in phases),
+        table.total_rows,
+    )
+
+
+Place = int | tuple[int, ...]
+"""A row, or the rows behind one that says how many they are."""
+
+
+class _Walk:
+    """The walk through a tree that makes its nodes."""
+
+    def __init__(self, frame: pl.DataFrame, figures: list[Column], *, folded: bool) -> None:
+        """Parents and their rows; `frame` has each row before those below it."""
+        self.rows, self.figures, self.folded = frame.rows(named=True), figures, folded
+        self.below: dict[int, list[int]] = {}
+        for row, parent in enumerate(parent_rows(frame).tolist()):
+            self.below.setdefault(parent, []).append(row)
+        self.greatest = max((row["device_ns"] or 0 for row in self.rows), default=0) or 1
+        self.total = sum(map(self._cost, self.below.get(-1, [])))
+        self.opened = self._opened()
+
+    def inside(self, place: Place) -> list[Place]:
+        """What stands below a place."""
+        if isinstance(place, tuple):
+            return list(place)
+        rows = self.below.get(place, [])
+        if not self.folded:
+            return list(rows)
+        least = LEAST_SIBLING * self.total
+        most = next((at for at, row in enumerate(rows) if self._cost(row) < least), len(rows))
+        most = min(most, MOST_SIBLINGS)
+        few = len(rows) <= most + 1  # a row that says "1 more" would say less than the row
+        return list(rows) if few else [*rows[:most], tuple(rows[most:])]
+
+    def _cost(self, row: int) -> int:
+        return self.rows[row]["device_ns"] or 0
+
+    def _opened(self) -> set[int]:
+        """The rows that are open at first: the costliest first, as long as no more than `OPEN_LAYERS` rows are visible."""
+        visible = len(self.inside(-1))
+        waiting: list[tuple[int, int]] = []
+        opened: set[int] = set()
+
+        def see(places: list[Place]) -> None:
+            for place in places:
+                if isinstance(place, int):
+                    heappush(waiting, (-self._cost(place), place))
+
+        see(self.inside(-1))
+        while waiting:
+            cost, row = heappop(waiting)
+            inside = self.inside(row)
+            if inside and -cost >= LEAST_OPEN * self.total and visible + len(inside) <= OPEN_LAYERS:
+                opened.add(row)
+                visible += len(inside)
+                see(inside)
+        return opened
+
+    def nodes(self) -> tuple[list[Node], int]:
+        """The nodes, and how many are open after the last."""
+        made: list[Node] = []
+        before = 0
+        waiting = [(place, 0) for place in reversed(self.inside(-1))]
+        while waiting:
+            place, depth = waiting.pop()
+            inside = self.inside(place)
+            made.append(self._node(place, inner=bool(inside), ends=max(before - depth, 0)))
+            before = depth + bool(inside)
+            waiting += [(one, depth + 1) for one in reversed(inside)]
+        return made, before
+
+    def _node(self, place: Place, *, inner: bool, ends: int) -> Node:
+        row = self._more(place) if isinstance(place, tuple) else self.rows[place]
+        return Node(
+            name=shorten_name(row["name"], NAME_WIDTH),
+            type=shorten_name(row["type"] or "", NAME_WIDTH),
+            path=row["path"],
+            figures=tuple(format_cell(row[column.name], column.unit) for column in self.figures),
+            parts=tuple(_phase_parts(row, self.greatest)),
+            inner=inner,
+            open=place in self.opened,
+            ends=ends,
+        )
+
+    def _more(self, places: tuple[int, ...]) -> dict[str, Any]:
+        """The sums over rows that stand behind one."""
+        names = {column.name for column in self.figures} | {f"{phase}_ns" for phase in PHASES}
+        values = {name: [v for at in places if (v := self.rows[at][name]) is not None] for name in names}
+        sums = {name: sum(given) if given else None for name, given in values.items()}
+        return {"name": f"{len(places)} more", "type": "", "path": "", **sums}
+
+
+def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
+    """The pieces of a layer's bar, one a phase."""
+    at = 0
+    for phase in PHASES:
+        value = row[f"{phase}_ns"]
+        if value:
+            hint = f"{phase.replace('_', '-')} {format_ns(value)}"
+            yield Part(
+                kind_class(phase), round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint
+            )
+        at += value or 0
