@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.files import scratch_folder
 from tracekit.limits import Limits
 from tracekit.readers.format import Progress
 from tracekit.readers.nsys.reader import read_nsys
@@ -68,7 +68,7 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
             path=path,
             remedy=f"export it on a machine with nsys: nsys export --type sqlite {path.name}",
         )
-    with tempfile.TemporaryDirectory(prefix="tracekit-nsys-") as folder:
+    with scratch_folder() as folder:
         place = Path(folder)
         # The name of the report may contain the rank, so the export keeps it. nsys would take % for a variable.
         export = place / f"{path.stem[:_LONGEST_STEM].replace('%', '_')}.sqlite"
