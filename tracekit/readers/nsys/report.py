@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError
@@ -66,7 +67,7 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
         raise UnreadableTraceError(
             "only nsys can read this report of Nsight Systems, and nsys is not on the PATH",
             path=path,
-            remedy=f"export it on a machine with nsys: nsys export --type sqlite {path.name}",
+            remedy=f"export it on a machine with nsys: nsys export --type sqlite {quote(path.name)}",
         )
     with scratch_folder() as folder:
         place = Path(folder)
@@ -85,7 +86,7 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
             raise UnreadableTraceError(
                 f"it could not be exported: {outcome}" + (f" ({reason})" if reason else ""),
                 path=path,
-                remedy=f"use the nsys that recorded it: nsys export --type sqlite {path.name}",
+                remedy=f"use the nsys that recorded it: nsys export --type sqlite {quote(path.name)}",
             )
         yield export
 
