@@ -27,6 +27,7 @@ __all__ = [
     "page_for",
     "say",
     "terminal_width",
+    "without_notes_of_matplotlib",
 ]
 
 PAGE_WIDTH: Final = 80
@@ -74,6 +75,15 @@ def _write(data: bytes) -> None:
 def emit_paths(paths: Iterable[Path]) -> None:
     """Write paths to stdout, one a line; what would steer a terminal is a space."""
     emit("\n".join(printable(str(path)) for path in paths), None)
+
+
+def without_notes_of_matplotlib() -> None:
+    """Keep off stderr what it says of a home folder that cannot be written, and of letters that no font has."""
+    import logging
+    import warnings
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "Glyph ")
 
 
 def say(line: str) -> None:

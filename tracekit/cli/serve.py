@@ -34,7 +34,8 @@ _BLOCK: Final = 1 << 20
 class Document:
     """What is served: its `name` in the address, its type, its content, and the one `origin` that may fetch it.
 
-    `read` returns at most so many bytes from a place on. Without an origin it is for opening in a browser, and pages of no other origin may fetch it.
+    `read` returns at most so many bytes from a place on, until `close`. Without an origin it is for opening in a browser,
+    and pages of no other origin may fetch it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Document:
     read: Callable[[int, int], bytes]
     size: int
     origin: str | None = None
+    close: Callable[[], None] = lambda: None
 
     @classmethod
     def of_trace(cls, path: Path) -> Document:
@@ -64,7 +66,7 @@ class Document:
                 file.seek(offset)
                 return file.read(count)
 
-        return cls(path.name, "application/octet-stream", read, size, PERFETTO)
+        return cls(path.name, "application/octet-stream", read, size, PERFETTO, file.close)
 
     @classmethod
     def of_page(cls, name: str, page: str) -> Document:
@@ -97,6 +99,7 @@ class Server:
         try:
             self._http = _Http((_ADDRESS, self.port), _handler(self))
         except (OSError, OverflowError) as error:
+            self.document.close()
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             fault = f"port {self.port} is in use" if taken else f"port {self.port} cannot be used ({error})"
             raise UsageError(fault, remedy=_REMEDY) from error
@@ -125,6 +128,7 @@ class Server:
             self._http.shutdown()
             self._thread.join()
         self._http.server_close()
+        self.document.close()
 
 
 _REMEDY: Final = "end what uses it; another tracekit view, or Perfetto's trace_processor, may"
@@ -137,7 +141,9 @@ class _Http(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """Say in a line what kept a request from being answered, and nothing of a browser that went away."""
         error = sys.exc_info()[1]
-        if not isinstance(error, ConnectionError | TimeoutError):
+        if not isinstance(
+            error, ConnectionError | TimeoutError | ValueError
+        ):  # the file is closed at the end
             say(f"warning: a request could not be answered ({error})")
 
 
