@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -131,6 +132,8 @@ def _make_streams_usable() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - lives as long as we do
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    with suppress(OSError, ValueError, AttributeError):  # no file stands behind it
+        os.set_blocking(sys.stdout.fileno(), True)  # else a pipe that another program made so takes a part
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         # Without a buffer (PYTHONUNBUFFERED) a text is cut in silence where the disk has room for a part of it only.
         buffered = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - lives as long as we do
