@@ -33,6 +33,7 @@ __all__ = ["clear", "load", "store"]
 _LIMIT_BYTES: Final = 4 << 30
 _ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-rank[0-9]+)?(-[0-9]+)?|\.tracekit-[0-9a-z_]{8}\.tmp")
 _SUMS: Final = "sums.json"
+_ALWAYS: Final = ("host.parquet", "device.parquet", "threads.parquet", "health.parquet")
 _LARGEST_SUMS: Final = 1 << 16
 _FAILURES: Final = (
     OSError,
@@ -182,7 +183,7 @@ def _is_plain(file: Path, at_most: int) -> bool:
 
 
 def _frame(entry: Path, name: str, sums: dict[str, tuple[int, int]]) -> pl.DataFrame | None:
-    if name not in sums and not (entry / name).exists():
+    if name not in sums and name not in _ALWAYS and not (entry / name).exists():
         return None  # this trace has no such frame
     return pl.read_parquet(io.BytesIO(_verified(entry, name, sums)))
 
