@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import msgspec
 
 from tracekit.capture.output import prepare_folder, write_capture
 from tracekit.errors import MissingDependencyError, TracekitError, UsageError
+from tracekit.files import scratch_folder
 from tracekit.manifest import MANIFEST_FILE, Level, read_manifest
 
 __all__ = ["PROFILE_FILE", "collects", "command", "levels_under_nsys", "noted", "profile", "under_nsys"]
@@ -87,7 +87,7 @@ def profile(words: Sequence[str], folder: Path, *, on_gpu: bool) -> int:
     folder = prepare_folder(folder)
     paths = folder / MANIFEST_FILE, folder / PROFILE_FILE
     before = [_written_at(path) for path in paths]
-    with tempfile.TemporaryDirectory(prefix=".nsys-", dir=folder) as scratch:
+    with scratch_folder(folder, prefix=".nsys-") as scratch:
         note = Path(scratch) / "outcome"
         try:
             code = _run(command(nsys, words, folder, on_gpu=on_gpu), note)

@@ -6,7 +6,6 @@ import gzip
 import mmap
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.files import scratch_folder
 from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
 if TYPE_CHECKING:  # it imports torch and this module
@@ -115,7 +115,7 @@ def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = 
     `TracekitError` if the profiler wrote a file without events.
     """
     run = manifest.runs[-1] if manifest.runs else None
-    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
+    with scratch_folder(folder, prefix=SCRATCH_PREFIX) as scratch_name:
         scratch = Path(scratch_name)
         names = [MANIFEST_FILE]
         if recorded is not None and run is not None and run.trace is not None:
@@ -132,7 +132,7 @@ def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
     """Write only the trace of a run, completely or not at all; return the run with the defect of the trace, if any."""
     if run.trace is None:
         return run
-    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH_PREFIX) as scratch_name:
+    with scratch_folder(folder, prefix=SCRATCH_PREFIX) as scratch_name:
         run = msgspec.structs.replace(run, trace_defect=_export(Path(scratch_name), run.trace, recorded))
         (Path(scratch_name) / str(run.trace)).replace(folder / str(run.trace))
     return run

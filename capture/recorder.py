@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,6 +27,7 @@ from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import TracekitError, UsageError
+from tracekit.files import scratch_folder
 from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["QUIET_SECONDS", "record", "train_step"]
@@ -184,7 +184,7 @@ class _Capture:
     def _measure_counters(self) -> None:
         """Record the counters of one step as a separate trace; if there are none, the manifest says why."""
         settings = self.plan.settings
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=SCRATCH_PREFIX) as scratch:
+        with scratch_folder(self.folder, prefix=SCRATCH_PREFIX) as scratch:
             exported = Path(scratch) / "counters.json"
             why = counters.measure(
                 lambda: train_step(self.workload, self._batches, no_phase),

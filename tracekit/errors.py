@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 
+from tracekit.facts.terminal_text import printable
+
 __all__ = [
     "GateFailedError",
     "InconclusiveError",
@@ -29,7 +31,7 @@ __all__ = [
 class TracekitError(Exception):
     """A failure that a user can act on: which file, what is wrong, what to do.
 
-    `str()` of it is one line, whatever the parts hold.
+    `str()` of it is one line that cannot steer a terminal, whatever the parts hold.
 
     >>> str(UnreadableTraceError("the file is empty", path="a.json", remedy="capture it again"))
     'a.json: the file is empty; capture it again'
@@ -47,7 +49,7 @@ class TracekitError(Exception):
         text = f"{self.path}: {self.fault}" if self.path else self.fault
         if self.remedy:
             text += f"; {self.remedy}"
-        return " ".join(text.split())
+        return " ".join(printable(text).split())
 
 
 class GateFailedError(TracekitError):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import secrets
+import re
+import shutil
+import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    import tempfile
 
 __all__ = [
     "cache_root",
@@ -18,6 +25,8 @@ __all__ = [
     "digest_of",
     "keep_inputs",
     "make_directory",
+    "scratch_folder",
+    "write_all",
     "write_bytes",
     "write_chunks",
     "write_text",
@@ -38,39 +47,56 @@ def keep_inputs(paths: Iterable[Path]) -> None:
 
 
 def write_text(path: str | os.PathLike[str], data: str) -> Path:
-    """Write text as UTF-8 and return the path; see `write_bytes`."""
+    """Write text as UTF-8 and return the path; see `write_chunks`."""
     # A file name in a trace may hold half of a surrogate pair, which UTF-8 cannot say.
     return write_bytes(path, data.encode("utf-8", errors="replace"))
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file through a temporary one beside it, and return its path; see `write_chunks`."""
+    """Write a file and return its path; see `write_chunks`."""
     return write_chunks(path, (data,))
 
 
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
-    """Write a file piece by piece through a temporary one beside it, and return its path.
+    """Write a file piece by piece, under another name until it is whole, and return its path.
 
-    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly. Raises UsageError when
-    it cannot be written, or is an input (`keep_inputs`); then the file that was there is untouched and nothing is left
-    behind.
+    A link is followed, as `>` and `cp` do, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly.
+    Raises UsageError when it cannot be written, or is an input (`keep_inputs`); then the file that was there is
+    untouched and nothing is left behind.
     """
     target = Path(os.path.realpath(path))
     try:
-        if _is_input(target):
-            raise UsageError(
-                "it is an input of this command, and would be lost",
-                path=path,
-                remedy="choose another place with -o",
-            )
-        if target.exists() and not target.is_file() and not target.is_dir():
+        _check(target, path)
+        if target.exists() and not target.is_file():
             with target.open("wb") as special:
                 special.writelines(chunks)
         else:
-            _replace(target, chunks)
+            with scratch_folder(target.parent) as scratch:
+                draft = _written(Path(scratch, "draft"), chunks)
+                _put(draft, target)
     except OSError as error:
         raise _refusal(error, path) from error
     return Path(path)
+
+
+def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]) -> tuple[Path, ...]:
+    """Write files by their names into a folder, which is made if it is not there, and return their paths.
+
+    None has its name before all are written, so that a full disk leaves what was there as it was. A link in the folder is
+    replaced, not followed. Raises UsageError when one cannot be written, or is an input.
+    """
+    place = make_directory(folder)
+    try:
+        with scratch_folder(place) as scratch:
+            drafts = [_written(Path(scratch, name), (data,)) for name, data in files]
+            targets = tuple(place / draft.name for draft in drafts)
+            for target in targets:
+                _check(target, target)
+            for draft, target in zip(drafts, targets, strict=True):
+                _put(draft, target)
+    except OSError as error:
+        raise _refusal(error, place) from error
+    return targets
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
@@ -83,27 +109,70 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     return directory
 
 
-def _is_input(target: Path) -> bool:
-    if not target.is_file():
-        return False
-    status = target.stat()
-    return (status.st_dev, status.st_ino) in _INPUTS
+def scratch_folder(
+    place: str | os.PathLike[str] | None = None, *, prefix: str = ".tracekit-"
+) -> tempfile.TemporaryDirectory[str]:
+    """A new folder in a folder (else in the system's place for temporary files), which its `with` block removes.
+
+    Only its user may open it, so that nobody can plant a link in it. What killed processes left beside it over a day
+    ago is removed as well. Raises OSError when it cannot be made.
+    """
+    import tempfile  # noqa: PLC0415 - it takes as long as an answer from the cache
+
+    _clear_leftovers(Path(place or tempfile.gettempdir()))
+    return tempfile.TemporaryDirectory(prefix=prefix, suffix=".tmp", dir=place)
 
 
-def _replace(target: Path, chunks: Iterable[bytes]) -> None:
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
-    try:
-        # "x" fails on a file that is there; the mode follows the user's umask, as for any file he makes.
-        with temporary.open("xb") as stream:
-            stream.writelines(chunks)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            temporary.chmod(target.stat().st_mode & 0o7777)
-        os.replace(temporary, target)  # noqa: PTH105 - tests make this very call fail
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+_LEFTOVER: Final = re.compile(r"\.(tracekit|capture|nsys)-[0-9a-z_]{8}\.tmp")
+_KEPT_S: Final = 86_400
+
+
+def _clear_leftovers(place: Path) -> None:
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if (
+                _LEFTOVER.fullmatch(entry.name)
+                and entry.is_dir(follow_symlinks=False)
+                and _changed_at(entry.path) < time.time() - _KEPT_S
+            ):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _changed_at(folder: str) -> float:
+    """When the folder, or what lies in it, was last changed."""
+    with os.scandir(folder) as entries:
+        inside = [entry.stat(follow_symlinks=False).st_mtime for entry in entries]
+    return max([Path(folder).stat().st_mtime, *inside])
+
+
+def _check(target: Path, path: str | os.PathLike[str]) -> None:
+    """Raise UsageError if the file, which the user calls `path`, is an input; OSError if it is a folder."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.is_file():
+        status = target.stat()
+        if (status.st_dev, status.st_ino) in _INPUTS:
+            fault, remedy = (
+                "it is an input of this command, and would be lost",
+                "choose another place with -o",
+            )
+            raise UsageError(fault, path=path, remedy=remedy)
+
+
+def _written(draft: Path, chunks: Iterable[bytes]) -> Path:
+    # The mode follows the user's umask, as for any file he makes.
+    with draft.open("xb") as stream:
+        stream.writelines(chunks)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return draft
+
+
+def _put(draft: Path, target: Path) -> None:
+    with suppress(FileNotFoundError):
+        if stat.S_ISREG(mode := target.lstat().st_mode):
+            draft.chmod(stat.S_IMODE(mode))
+    os.replace(draft, target)  # noqa: PTH105 - tests make this very call fail
 
 
 def _refusal(error: OSError, path: str | os.PathLike[str]) -> UsageError:
@@ -125,8 +194,9 @@ def cache_root() -> Path:
     """`$TRACEKIT_CACHE_DIR`, else the user's cache folder (`$XDG_CACHE_HOME` or ~/.cache) with `tracekit` in it."""
     if own := os.environ.get("TRACEKIT_CACHE_DIR"):
         return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tracekit"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The specification of that variable has programs ignore a path that is not absolute.
+    return (base if base.is_absolute() else Path.home() / ".cache") / "tracekit"
 
 
 def changes_beside(path: Path) -> Path | None:

@@ -9,6 +9,8 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.facts.terminal_text import UNSAFE, printable
+
 __all__ = [
     "HOME_FOLDER",
     "category_name",
@@ -329,12 +331,9 @@ def _first(words: list[str], at: int) -> tuple[str, int]:
 HOME_FOLDER: Final = r"(?:/home|/Users|[A-Za-z]:[/\\]+(?i:users))[/\\]+[^/\\\s\"':]+"
 """The home folder of a user, wherever in a text it stands: a regular expression for Python and for Polars. In texts of JSON separators stand twice or behind a backslash."""
 
-# Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them.
-_UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff]+"
 _QUANTITY: Final = re.compile(
     r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|[kMGT]B|[kMGTP]?FLOP)(?![A-Za-z])|× )|(?<=\d ×) | (?=· )"
 )
-_UNSAFE_RE: Final = re.compile(_UNSAFE)
 _HOME_RE: Final = re.compile(HOME_FOLDER)
 
 
@@ -354,8 +353,8 @@ def clean(text: str) -> str:
     >>> clean("a\x1b[31mb\n/home/someone/train.py")
     'a [31mb ~/train.py'
     """
-    printable = text.encode("utf-8", "replace").decode("utf-8")  # file names may hold lone surrogates
-    return _HOME_RE.sub("~", _UNSAFE_RE.sub(" ", printable))
+    whole = text.encode("utf-8", "replace").decode("utf-8")  # file names may hold lone surrogates
+    return _HOME_RE.sub("~", printable(whole))
 
 
 def unbroken(text: str) -> str:
@@ -374,7 +373,7 @@ def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
         column = pl.col(name)
         if dtype in (pl.Categorical, pl.Enum, pl.String):
             columns.append(
-                column.cast(pl.String).str.replace_all(_UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
+                column.cast(pl.String).str.replace_all(UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
             )
         elif dtype.is_float():
             columns.append(pl.when(column.is_finite()).then(column).alias(name))

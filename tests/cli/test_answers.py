@@ -202,3 +202,19 @@ def test_an_analysis_is_not_answered_with_the_answer_to_another_question(
     run(capsys, "idle", trace)
     run(capsys, "idle", trace, *other)
     assert len(made) == 2
+
+
+def test_the_answer_to_another_question_is_none_to_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    one, other = Question(["0" * 64], 1), Question(["0" * 64], 2)
+    one.keep("one")
+    (kept,) = tmp_path.rglob("answer-*.txt")
+    other.keep("other")
+    (replaced,) = set(tmp_path.rglob("answer-*.txt")) - {kept}
+    kept.replace(replaced)
+    assert other.answer() is None
+    replaced.unlink()
+    replaced.symlink_to("/dev/zero")
+    assert other.answer() is None

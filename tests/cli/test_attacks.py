@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import polars as pl
 import pytest
 from commands import ok, run
 from paths import ROOT
+
+from tracekit.report.tables import encode_frame
 
 EVENT = {"ph": "X", "cat": "user_annotation", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m"
@@ -54,10 +59,12 @@ def test_a_device_without_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here")
-@pytest.mark.parametrize("arguments", [["info"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["info"], ["--help"], ["export", "-o", "out"]])
 def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        ran = tracekit(tmp_path, *arguments, *([trace] if arguments == ["info"] else []), stdout=full)
+        ran = tracekit(
+            tmp_path, *arguments, *([trace] if "--help" not in arguments else []), stdout=full, cwd=tmp_path
+        )
     assert ran.returncode == 2
     assert ran.stderr.decode().splitlines() == [
         "tracekit: error: the disk is full; make room, or write elsewhere"
@@ -67,20 +74,20 @@ def test_a_full_disk_behind_stdout(arguments: list[str], trace: Path, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="limits of a process")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_disk_that_is_nearly_full(unbuffered: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["report", ROOT / "sample_traces" / "cnn_cpu", "-f", "json"], ["--help"]]
+)
+def test_a_disk_that_is_nearly_full(arguments: list[object], unbuffered: str, tmp_path: Path) -> None:
     """An unbuffered stream takes a part of a text, which was then lost with exit code 0."""
     import resource
 
     with (tmp_path / "out.json").open("wb") as out:
         ran = tracekit(
             tmp_path,
-            "report",
-            ROOT / "sample_traces" / "cnn_cpu",
-            "-f",
-            "json",
+            *arguments,
             stdout=out,
             env={"PYTHONUNBUFFERED": unbuffered},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_480, 20_480)),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000)),
         )
     assert ran.returncode == 2
     assert b"the disk is full" in ran.stderr
@@ -198,6 +205,122 @@ def test_names_cannot_steer_the_terminal(
     assert not [
         letter for letter in text if letter != "\n" and (ord(letter) < 32 or 127 <= ord(letter) < 160)
     ]
+
+
+STEERS = "\x1b]0;x\x07\x9b31m\u202er\r\u2028"
+RAW = re.compile("[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def steering(tmp_path: Path) -> Path:
+    """A trace in which every name steers a terminal, in such a file, in such a folder, with such a manifest."""
+    where = {"pid": 1, "tid": 1, "ph": "X", "dur": 50}
+    device = {"device": 0, "stream": 7, "correlation": 1, "External id": 1}
+    events = [
+        {**where, "cat": "user_annotation", "name": f"range{STEERS}", "ts": 1},
+        {**where, "cat": "cpu_op", "name": f"@op{STEERS}", "ts": 2, "dur": 9, "args": {"External id": 1}},
+        {**where, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 3, "dur": 1, "args": device},
+        {**where, "cat": "kernel", "name": f"=k{STEERS}", "ts": 9, "dur": 3, "args": device},
+    ]
+    folder = tmp_path / f"d{STEERS}"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"schema_version": STEERS}))
+    header = {"deviceProperties": [{"id": 0, "name": STEERS}]}
+    path = folder / f"t{STEERS}.json"
+    path.write_text(json.dumps({**header, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "info",
+            "doctor",
+            "report -f json",
+            "layers -f speedscope",
+            "export -o {out}",
+            "export -f csv -o {out}",
+        ),
+        *("export --to chrome -o {out}.json", "nsys-stats -r cuda_gpu_kern_sum -f csv", "kernels -f csv"),
+        *("nsys-stats -r cuda_gpu_kern_sum -f json", "xsp --analysis A8 -f csv", "xsp --analysis A8 -f json"),
+        *(
+            "report --rank 3",
+            "report -o {out}/none/x.json",
+            "scrub {out}",
+            "kernels --sort {out}",
+            "--debug {out}",
+        ),
+    ],
+)
+def test_nothing_steers_the_terminal(
+    command: str, steering: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *flags = command.split()
+    out = str(tmp_path / f"o{STEERS}")
+    _, text, err = run(capsys, name, steering, *(flag.replace("{out}", out) for flag in flags))
+    assert text or err
+    assert not RAW.search(text + err)
+    _, text, err = run(capsys, name, steering.parent)
+    assert not RAW.search(text + err)
+
+
+@pytest.mark.slow
+def test_a_cell_that_begins_like_a_formula_is_text(
+    steering: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ok(capsys, "export", steering, "-f", "csv", "-o", tmp_path / "out")
+    cells = [line.split(",") for line in (tmp_path / "out" / "device.csv").read_text().splitlines()]
+    assert [row[4] for row in cells] == ["name", "'=k ]0;x 31m r "]
+    table = ok(capsys, "nsys-stats", steering, "-r", "cuda_gpu_kern_sum", "-f", "csv")
+    assert table.splitlines()[1].startswith("100.0,3000,1,3000.0,")
+    assert table.splitlines()[1].endswith(",'=k ]0;x 31m r ")
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        *(("=1+1", "'=1+1"), ("+a", "'+a"), ("-a", "'-a"), ("@a", "'@a"), ("\t=a", "' =a"), ("\ra", "' a")),
+        *(
+            ("-5", "-5"),
+            ("+1.5e-3", "+1.5e-3"),
+            ("-1-1", "'-1-1"),
+            ("a=b", "a=b"),
+            (" =a", "' =a"),
+            (None, ""),
+        ),
+    ],
+)
+def test_texts_of_csv(text: str | None, cell: str) -> None:
+    frame = pl.DataFrame({"=a": [text], "n": [-5]}, schema={"=a": pl.String, "n": pl.Int64})
+    assert encode_frame(frame, "csv").decode() == f"'=a,n\n{cell},-5\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    environment = {**os.environ, "TRACEKIT_CACHE_DIR": str(tmp_path / "cache")}
+    code = (
+        "import os, sys, tracekit.cli.main as program\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), int(sys.argv[-1]))\n"
+        "program.main(sys.argv[1:-1])"
+    )
+    words = ["report", str(ROOT / "sample_traces" / "cnn_cpu"), "-o", str(out / "r.json"), str(int(number))]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 128 + number, ran.stderr
+    assert list(out.iterdir()) == []
+    assert ran.stderr.decode().strip().count("\n") == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")

@@ -6,6 +6,7 @@ import http.client
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -162,6 +163,54 @@ def test_several_ask_at_once_and_one_goes_away(trace_server: Server) -> None:
     assert answers == [SAMPLE.stat().st_size] * 4
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_browser_that_goes_away_in_the_middle_says_nothing(
+    reset: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, and the file counted as fetched or not by chance."""
+    path = tmp_path / "large.json"
+    path.write_bytes(b"[" + b" " * (32 << 20) + b"]")
+    server = Server(Document.of_trace(path), 0)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            if reset:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            head = f"GET /large.json HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nOrigin: {PERFETTO}\r\n\r\n"
+            gone.sendall(head.encode())
+            assert gone.recv(1000)
+        assert not server.served.wait(0.3)
+        assert len(ask(server.port, "/large.json", **ORIGIN)[2]) == path.stat().st_size
+        assert server.served.wait(5)
+    finally:
+        server.stop()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_name_that_comes_to_mean_another_file(tmp_path: Path) -> None:
+    path, secret = tmp_path / "t.json", tmp_path / "secret"
+    path.write_text("[]")
+    secret.write_text("no")
+    server = Server(Document.of_trace(path), 0)
+    path.unlink()
+    path.symlink_to(secret)
+    server.start()
+    try:
+        assert ask(server.port, "/t.json", **ORIGIN)[2] == b"[]"
+    finally:
+        server.stop()
+
+
+def test_it_ends_when_nobody_fetches_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tracekit.cli.commands.view.PATIENCE_S", 0.1)
+    with pytest.raises(SystemExit) as left:
+        main(["view", str(SAMPLE), "--no-browser", "--port", "0"])
+    assert left.value.code == 2
+    assert "no browser has fetched it" in capsys.readouterr().err
+
+
 def test_it_listens_on_this_machine_only(trace_server: Server) -> None:
     assert trace_server._http.server_address[0] == "127.0.0.1"
 
@@ -208,8 +257,8 @@ class _Program:
 
 
 @pytest.mark.slow
-def test_once_ends_when_the_file_was_fetched() -> None:
-    program = _Program("--no-browser", "--once")
+def test_it_ends_when_the_file_was_fetched() -> None:
+    program = _Program("--no-browser")
     assert ask(program.port, "/other", **ORIGIN)[0] == 404
     assert program.process.poll() is None
     assert ask(program.port, "/trace.json.gz", **ORIGIN)[2] == SAMPLE.read_bytes()
@@ -218,7 +267,7 @@ def test_once_ends_when_the_file_was_fetched() -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_without_an_error() -> None:
-    program = _Program("--no-browser")
+    program = _Program("--no-browser", "--stay")
     for _ in range(2):
         assert ask(program.port, "/trace.json.gz", **ORIGIN)[0] == 200
     program.process.send_signal(signal.SIGINT)
@@ -230,7 +279,7 @@ def test_ctrl_c_ends_it_without_an_error() -> None:
 
 @pytest.mark.slow
 def test_the_report_is_served_too() -> None:
-    program = _Program("--no-browser", "--html", "--once", "--no-cache")
+    program = _Program("--no-browser", "--html", "--no-cache")
     assert program.link == f"http://127.0.0.1:{program.port}/report.html"
     body = ask(program.port, "/report.html")[2].decode()
     assert body.startswith("<!doctype html>")
@@ -251,7 +300,7 @@ def test_the_browser_is_told_the_link(
 
     monkeypatch.setattr("webbrowser.open", fetch)
     with pytest.raises(SystemExit) as left:
-        main(["view", str(SAMPLE), "--once", "--port", "0"])
+        main(["view", str(SAMPLE), "--port", "0"])
     assert (left.value.code or 0) == 0
     assert opened == [capsys.readouterr().out.strip()]
 
@@ -269,5 +318,5 @@ def test_without_a_browser_it_says_so(
 
     monkeypatch.setattr("webbrowser.open", none)
     with pytest.raises(SystemExit):
-        main(["view", str(SAMPLE), "--once", "--port", "0"])
+        main(["view", str(SAMPLE), "--port", "0"])
     assert "open the address yourself" in capsys.readouterr().err

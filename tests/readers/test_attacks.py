@@ -246,6 +246,34 @@ def test_a_cache_with_any_damaged_file_is_not_used(entry: Path) -> None:
     assert cache.load(entry.name, "t.json") is not None
 
 
+def test_an_entry_that_was_renamed_is_not_used(entry: Path) -> None:
+    """It gave the report of another trace."""
+    other = entry.rename(entry.with_name("0" * 64))
+    assert cache.load(other.name, "t.json") is None
+    assert cache.load(other.rename(entry).name, "t.json") is not None
+
+
+@pytest.mark.parametrize("linked", ["", "host.parquet", "meta.json", "sums.json"])
+def test_links_in_the_cache_are_not_followed(linked: str, entry: Path) -> None:
+    """Reading /dev/zero had no end."""
+    trace = cache.load(entry.name, "t.json")
+    assert trace is not None
+    outside = entry.parent.parent / "outside"
+    (entry / linked).rename(outside)
+    (entry / linked).symlink_to(outside)
+    before = sorted(outside.rglob("*"))
+    assert cache.load(entry.name, "t.json") is None
+    if linked:
+        (entry / linked).unlink()
+        (entry / linked).symlink_to("/dev/zero")
+        assert cache.load(entry.name, "t.json") is None
+    assert cache.store(entry.name, trace)
+    assert not entry.is_symlink()
+    assert cache.load(entry.name, "t.json") is not None
+    assert sorted(outside.rglob("*")) == before
+    assert [path.name for path in entry.parent.iterdir()] == [entry.name]
+
+
 def test_what_a_user_keeps_beside_the_cache_is_never_removed(
     entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

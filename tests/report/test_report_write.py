@@ -5,13 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tracekit.errors import UsageError
-from tracekit.files import make_directory, write_bytes, write_text
+from tracekit.files import (
+    cache_root,
+    make_directory,
+    scratch_folder,
+    write_all,
+    write_bytes,
+    write_chunks,
+    write_text,
+)
 
 
 @pytest.fixture
@@ -84,3 +95,93 @@ def test_a_pipe_or_device_is_written_to() -> None:
 def test_half_a_surrogate_pair_does_not_stop_the_report(tmp_path: Path) -> None:
     write_text(tmp_path / "report", "a\ud800b")
     assert (tmp_path / "report").read_text() == "a?b"
+
+
+def test_an_interrupt_leaves_nothing_behind(old: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_chunks(old, chunks())
+    assert old.read_text() == "the old report"
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk left some tables of the new report beside others of the old one."""
+    folder = old.parent
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        yield old.name, b"new"
+        monkeypatch.setattr(os, "fsync", _full)
+        yield "second.csv", b"new"
+
+    with pytest.raises(UsageError, match="No space left on device"):
+        write_all(folder, files())
+    assert list(folder.iterdir()) == [old]
+    assert old.read_text() == "the old report"
+    monkeypatch.undo()
+    assert write_all(folder / "a" / "b", [("x", b"1"), ("y", b"2")])[1].read_bytes() == b"2"
+    assert sorted(each.name for each in (folder / "a" / "b").iterdir()) == ["x", "y"]
+
+
+def test_a_link_in_a_folder_of_tables_is_replaced(old: Path) -> None:
+    folder = make_directory(old.parent / "tables")
+    (folder / "a.csv").symlink_to(old)
+    write_all(folder, [("a.csv", b"new")])
+    assert old.read_text() == "the old report"
+    assert (folder / "a.csv").read_bytes() == b"new"
+    assert not (folder / "a.csv").is_symlink()
+    (folder / "b.csv").mkdir()
+    with pytest.raises(UsageError, match="Is a directory"):
+        write_all(folder, [("a.csv", b"newer"), ("b.csv", b"")])
+    assert (folder / "a.csv").read_bytes() == b"new"
+
+
+def _made_a_day_ago(path: Path) -> Path:
+    (path / "entry").mkdir(parents=True)
+    for each in (path / "entry", path):
+        os.utime(each, (time.time() - 90_000,) * 2)
+    return path
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(old: Path) -> None:
+    folder, outside = old.parent, make_directory(old.parent / "outside")
+    gone = [_made_a_day_ago(folder / f".{name}-0a1b2c3d.tmp") for name in ("tracekit", "capture", "nsys")]
+    own = _made_a_day_ago(folder / ".tracekit-notes.tmp")
+    link = folder / ".tracekit-aaaaaaaa.tmp"
+    link.symlink_to(_made_a_day_ago(outside / "kept"))
+    os.utime(link, (0, 0), follow_symlinks=False)
+    with scratch_folder(folder) as fresh:
+        write_text(old, "the new report")
+        assert Path(fresh).is_dir()
+    assert not any(path.exists() for path in gone)
+    assert own.exists()
+    assert link.is_symlink()
+    assert (outside / "kept" / "entry").exists()
+
+
+def test_two_writers_of_one_file_each_write_all_of_it(old: Path) -> None:
+    texts = [letter * 100_000 for letter in "ab"]
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            write_text(old, text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert old.read_text() in {*texts, "the old report"}
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_a_cache_folder_that_is_not_absolute_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRACEKIT_CACHE_DIR")
+    monkeypatch.setenv("HOME", "/somewhere")
+    for odd in ("", "here", "~/.cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", odd)
+        assert cache_root() == Path("/somewhere/.cache/tracekit")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cache_root() == Path("/cache/tracekit")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Final
 import tracekit
 import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
-from tracekit.files import cache_root
+from tracekit.files import cache_root, scratch_folder
 
 __all__ = ["MOST_ANSWERS", "Question", "code_state"]
 
@@ -50,9 +51,11 @@ class Question:
         if self._place is None:
             return None
         try:
+            if self._place.parent.is_symlink() or not stat.S_ISREG(self._place.lstat().st_mode):
+                return None
             stored = self._place.read_bytes()
             text = stored[_SUM_DIGITS:]
-            return text.decode("utf-8") if _sum_of(text) == stored[:_SUM_DIGITS] else None
+            return text.decode("utf-8") if self._sum_of(text) == stored[:_SUM_DIGITS] else None
         except (OSError, ValueError):
             return None
 
@@ -60,16 +63,17 @@ class Question:
         """Remember the answer, where the disk allows it and nothing but tracekit's own code has made it."""
         if self._place is None or _has_plugins():
             return
-        temporary = self._place.with_name(f".{self._place.name}.{os.getpid()}")
-        try:
+        with suppress(OSError, ValueError):
             data = text.encode("utf-8")
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(_sum_of(data) + data)
-            temporary.replace(self._place)
+            folder = self._place.parent
+            folder.mkdir(parents=True, exist_ok=True)
+            if folder.is_symlink():
+                return
+            with scratch_folder(folder) as scratch:
+                draft = Path(scratch, "answer")
+                draft.write_bytes(self._sum_of(data) + data)
+                draft.replace(self._place)
             self._forget_oldest()
-        except (OSError, ValueError):
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def _forget_oldest(self) -> None:
         if self._place is None:
@@ -78,9 +82,10 @@ class Question:
         for file in answers[:-MOST_ANSWERS]:
             file.unlink(missing_ok=True)
 
-
-def _sum_of(data: bytes) -> bytes:
-    return f"{zlib.crc32(data):0{_SUM_DIGITS}x}".encode()
+    def _sum_of(self, data: bytes) -> bytes:
+        """The checksum of an answer to this question: a file that was renamed answers another one."""
+        name = b"" if self._place is None else os.fsencode(self._place.name)
+        return f"{zlib.crc32(data, zlib.crc32(name)):0{_SUM_DIGITS}x}".encode()
 
 
 def code_state() -> Iterator[object]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import output as out
 from tracekit.errors import InconclusiveError, UsageError
-from tracekit.report.formats import Can, Format, choose_format, render_data, render_sections
+from tracekit.report.formats import Can, Format, choose_format, encode_frame, render_data, render_sections
 
 if TYPE_CHECKING:
     import polars as pl
@@ -84,18 +83,23 @@ def write_tables(
 def _write_files(
     tables: Sequence[tuple[Entry, StatedTable]], chosen: Format, output: Path | None, top: int | None
 ) -> None:
-    from tracekit.files import make_directory
+    from tracekit.files import write_all
 
     several = len(tables) > 1
-    folder = make_directory(output or Path()) if several else Path()
+    there: list[tuple[Entry, StatedTable]] = []
     for entry, table in tables:
-        if table.not_captured is not None and not table.frame.height:
-            if not several:
-                raise InconclusiveError(f"{entry.key}: not captured", remedy=table.not_captured)
-            sys.stderr.write(f"tracekit: {entry.key} is not captured: {table.not_captured}\n")
-            continue
-        file = folder / f"{entry.key}.{chosen.value}" if several else output
-        out.emit_frame(table.frame.head(top) if top and not several else table.frame, chosen, file)
+        if table.not_captured is None or table.frame.height:
+            there.append((entry, table))
+        elif several:
+            out.say(f"tracekit: {entry.key} is not captured: {table.not_captured}")
+        else:
+            raise InconclusiveError(f"{entry.key}: not captured", remedy=table.not_captured)
+    if several:
+        files = ((f"{entry.key}.{chosen.value}", encode_frame(chosen, table.frame)) for entry, table in there)
+        write_all(output or Path(), files)
+    else:
+        ((_, table),) = there
+        out.emit_frame(table.frame.head(top) if top else table.frame, chosen, output)
 
 
 def _document(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -27,7 +28,9 @@ from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
+from tracekit.cli.ending import ended_by_signals
 from tracekit.errors import TracekitError, WorkloadError
+from tracekit.facts.terminal_text import printable
 
 __all__ = ["app", "main"]
 
@@ -38,8 +41,6 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """The disk is full, or the user may not fill more of it."""
 _INTERNAL: Final = 70
 """The exit code of a fault in tracekit itself, as sysexits.h has it."""
-
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 app = typer.Typer(
     name="tracekit",
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         if isinstance(error, WorkloadError):
             # It is the user's own code: where it failed is what he needs to see, before our one line.
-            sys.stderr.write(error.traceback)
+            sys.stderr.write("".join(f"{printable(line)}\n" for line in error.traceback.split("\n")[:-1]))
         code = _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _complain("interrupted", _INTERRUPTED)
@@ -131,6 +132,12 @@ def _make_streams_usable() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - lives as long as we do
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    with suppress(OSError, ValueError, AttributeError):  # no file stands behind it
+        os.set_blocking(sys.stdout.fileno(), True)  # else a pipe that another program made so takes a part
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        # Without a buffer (PYTHONUNBUFFERED) a text is cut in silence where the disk has room for a part of it only.
+        buffered = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - lives as long as we do
+        sys.stdout = io.TextIOWrapper(buffered, sys.stdout.encoding, "replace", line_buffering=True)
 
 
 def _give_stdout_up() -> None:
@@ -145,7 +152,12 @@ def _program() -> Any:
 
 def _run(arguments: list[str]) -> int:
     try:
-        result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
+        with ended_by_signals():
+            result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
+            if (
+                result == _INTERRUPTED
+            ):  # releases of typer differ in how an interrupt arrives: as Abort, or so
+                raise KeyboardInterrupt
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:
@@ -163,15 +175,11 @@ def _run(arguments: list[str]) -> int:
         text = message().strip()
         ended = text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
         return _complain(f"{ended} See '{where} --help'.", 2)
-    # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
-    if result == _INTERRUPTED:
-        return _complain("interrupted", _INTERRUPTED)
     return result if isinstance(result, int) else 0  # that of a typer.Exit, after a failure that was reported
 
 
 def _complain(text: str, code: int) -> int:
-    # A file's name may hold what moves a terminal's cursor.
-    line = f"tracekit: error: {' '.join(_CONTROL.sub(' ', text).split())}"
+    line = f"tracekit: error: {' '.join(printable(text).split())}"
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2 - 3]} … {line[-_LONGEST_LINE // 2 :]}"
     sys.stderr.write(f"{line}\n")

@@ -6,17 +6,29 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracekit.errors import UsageError
+from tracekit.facts.terminal_text import printable
 from tracekit.report.formats import Can, Format, Page, encode_frame
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["PAGE_WIDTH", "check_binary", "emit", "emit_frame", "labelled", "page_for", "terminal_width"]
+__all__ = [
+    "PAGE_WIDTH",
+    "check_binary",
+    "emit",
+    "emit_frame",
+    "emit_paths",
+    "labelled",
+    "page_for",
+    "say",
+    "terminal_width",
+    "without_notes_of_matplotlib",
+]
 
 PAGE_WIDTH: Final = 80
 """The width of the lines of `info` and `doctor`."""
@@ -55,12 +67,28 @@ def emit(text: str, output: Path | None) -> None:
 
 
 def _write(data: bytes) -> None:
-    """Write all of it to stdout: an unbuffered stream (PYTHONUNBUFFERED) takes a part if the disk has room for no more."""
     sys.stdout.flush()
-    rest = memoryview(data)
-    while rest:
-        rest = rest[sys.stdout.buffer.write(rest) or 0 :]
+    sys.stdout.buffer.write(data)
     sys.stdout.flush()
+
+
+def emit_paths(paths: Iterable[Path]) -> None:
+    """Write paths to stdout, one a line; what would steer a terminal is a space."""
+    emit("\n".join(printable(str(path)) for path in paths), None)
+
+
+def without_notes_of_matplotlib() -> None:
+    """Keep off stderr what it says of a home folder that cannot be written, and of letters that no font has."""
+    import logging
+    import warnings
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "Glyph ")
+
+
+def say(line: str) -> None:
+    """Write a line to stderr; what would steer a terminal is a space."""
+    sys.stderr.write(f"{printable(line)}\n")
 
 
 def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, piped: bool = False) -> None:

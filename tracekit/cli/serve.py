@@ -8,59 +8,71 @@ other origins, and requests that reach this machine under another name (DNS rebi
 from __future__ import annotations
 
 import errno
-import io
-import shutil
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
+from tracekit.cli.output import say
 from tracekit.errors import UnreadableTraceError, UsageError
 
 __all__ = ["PERFETTO", "Document", "Server"]
 
 PERFETTO: Final = "https://ui.perfetto.dev"
 _ADDRESS: Final = "127.0.0.1"
+_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """What is served: its `name` in the address, its type, its content, and the one `origin` that may fetch it.
 
-    Without an origin it is for opening in a browser, and pages of no other origin may fetch it.
+    `read` returns at most so many bytes from a place on, until `close`. Without an origin it is for opening in a browser,
+    and pages of no other origin may fetch it.
     """
 
     name: str
     content_type: str
-    open: Callable[[], BinaryIO]
+    read: Callable[[int, int], bytes]
     size: int
     origin: str | None = None
+    close: Callable[[], None] = lambda: None
 
     @classmethod
     def of_trace(cls, path: Path) -> Document:
-        """A trace file, as it is, for the Perfetto UI. Raises UsageError for a folder, and UnreadableTraceError when it
-        cannot be read.
+        """A trace file, as it is, for the Perfetto UI. It stays open, so that nothing else is served if its name comes to
+        mean another file. Raises UsageError for a folder, and UnreadableTraceError when it cannot be read.
         """
         try:
             if path.exists() and not path.is_file():
                 raise UsageError("it is not a file", path=path, remedy="give one trace file")
-            with path.open("rb"):
-                size = path.stat().st_size
+            file = path.open("rb")
+            size = os.fstat(file.fileno()).st_size
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
         except OSError as error:
             raise UnreadableTraceError(f"it cannot be opened ({error.strerror})", path=path) from error
-        return cls(path.name, "application/octet-stream", lambda: path.open("rb"), size, PERFETTO)
+        alone = threading.Lock()
+
+        def read(offset: int, count: int) -> bytes:
+            with alone:
+                file.seek(offset)
+                return file.read(count)
+
+        return cls(path.name, "application/octet-stream", read, size, PERFETTO, file.close)
 
     @classmethod
     def of_page(cls, name: str, page: str) -> Document:
         """A page of HTML."""
         data = page.encode("utf-8", errors="replace")
-        return cls(name, "text/html; charset=utf-8", lambda: io.BytesIO(data), len(data))
+        return cls(name, "text/html; charset=utf-8", lambda at, count: data[at : at + count], len(data))
 
     @property
     def path(self) -> str:
@@ -72,12 +84,13 @@ class Document:
 class Server:
     """Serves a document on 127.0.0.1 from `start` on, until `stop`; `served` is set once it was sent whole.
 
-    Port 0 is any free one. Raises UsageError when the port is taken.
+    `active_at` is when a part of it was last sent, else when the server was made (`time.monotonic`). Port 0 is any free one. Raises UsageError when the port is taken.
     """
 
     document: Document
     port: int
     served: threading.Event = field(default_factory=threading.Event)
+    active_at: float = field(default_factory=time.monotonic)
     _http: ThreadingHTTPServer = field(init=False)
     _thread: threading.Thread | None = field(init=False, default=None)
 
@@ -86,6 +99,7 @@ class Server:
         try:
             self._http = _Http((_ADDRESS, self.port), _handler(self))
         except (OSError, OverflowError) as error:
+            self.document.close()
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             fault = f"port {self.port} is in use" if taken else f"port {self.port} cannot be used ({error})"
             raise UsageError(fault, remedy=_REMEDY) from error
@@ -114,6 +128,7 @@ class Server:
             self._http.shutdown()
             self._thread.join()
         self._http.server_close()
+        self.document.close()
 
 
 _REMEDY: Final = "end what uses it; another tracekit view, or Perfetto's trace_processor, may"
@@ -122,6 +137,14 @@ _REMEDY: Final = "end what uses it; another tracekit view, or Perfetto's trace_p
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # a port in use is still refused; this is about connections that linger
+
+    def handle_error(self, *_: object) -> None:
+        """Say in a line what kept a request from being answered, and nothing of a browser that went away."""
+        error = sys.exc_info()[1]
+        if not isinstance(
+            error, ConnectionError | TimeoutError | ValueError
+        ):  # the file is closed at the end
+            say(f"warning: a request could not be answered ({error})")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -133,12 +156,19 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        if self._allowed():
-            self._send_headers()
-            with self.owner.document.open() as stream:
-                shutil.copyfileobj(stream, self.wfile, 1 << 20)
-            self.wfile.flush()
-            self.owner.served.set()
+        if not self._allowed():
+            return
+        document, sent = self.owner.document, 0
+        self._send_headers()
+        while sent < document.size:
+            block = document.read(sent, min(_BLOCK, document.size - sent))
+            if not block:
+                return  # the file was cut meanwhile, which the browser sees by the length
+            self.wfile.write(block)
+            sent += len(block)
+            self.owner.active_at = time.monotonic()
+        self.wfile.flush()
+        self.owner.served.set()
 
     def do_HEAD(self) -> None:
         if self._allowed():

@@ -12,12 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
+from tracekit.cli.output import say
 from tracekit.errors import UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.facts.terminal_text import printable
 from tracekit.files import digest_of, keep_inputs
 from tracekit.range_filter import RangeFilter
 
@@ -142,7 +145,9 @@ def one_file(path: Path) -> Path:
     """The one trace of a file, a folder or standard input; see `expanded`. Raises UsageError if there are several."""
     paths = expanded([path])
     if len(paths) != 1:
-        raise UsageError("it holds several traces", path=path, remedy=f"give one of them, such as {paths[0]}")
+        raise UsageError(
+            "it holds several traces", path=path, remedy=f"give one of them, such as {quote(str(paths[0]))}"
+        )
     return paths[0]
 
 
@@ -164,10 +169,10 @@ def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
 
     match = join_ncu(trace, *reports)
     if not match.linked:
-        sys.stderr.write(
-            f"warning: {_printable(trace.meta.name)}: none of the {match.measured:,} launches that Nsight Compute measured "
+        say(
+            f"warning: {trace.meta.name}: none of the {match.measured:,} launches that Nsight Compute measured "
             f"matches one of the {match.kernels:,} kernels of the trace (name, grid or block differ for "
-            f"{match.unmatched:,}, the number of launches for {match.ambiguous:,})\n"
+            f"{match.unmatched:,}, the number of launches for {match.ambiguous:,})"
         )
     return match.trace, match.linked > 0
 
@@ -247,17 +252,12 @@ def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
     return choose_ranges(trace, ranges)
 
 
-def _printable(name: str) -> str:
-    """The name without characters that would move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
-
-
 def _progress(path: Path) -> Callable[[int, int], None]:
     """A line with the share of the file that was read, on a terminal only; called with −1 it wipes itself."""
     began = shown = time.monotonic()
     visible = False
     wanted = sys.stderr.isatty()
-    name = _printable(path.name)
+    name = printable(path.name)
 
     def report(plain_bytes: int, _file_bytes: int) -> None:
         nonlocal shown, visible

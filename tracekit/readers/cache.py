@@ -1,8 +1,9 @@
 """Parsed traces on disk, keyed by the content of the file, so that a second look is fast.
 
-An entry is a folder with one Parquet file a frame, `meta.json`, and `sums.json` with the checksums of the others. It is written beside its place and renamed
-into it, so that a crash leaves nothing half-written and two processes cannot disturb each other. A damaged
-entry is read again from the source and replaced.
+An entry is a folder with one Parquet file a frame, `meta.json`, and `sums.json` with the entry's name and the sizes and
+checksums of the others. It is written beside its place and renamed into it, so that a crash leaves nothing half-written
+and two processes cannot disturb each other. An entry that is damaged, that was renamed or that holds links is read
+again from the source and replaced. The checksums are no signature: who may write to the cache may change the figures.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import re
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -23,20 +24,23 @@ from typing import Any, Final
 import polars as pl
 from isal import isal_zlib
 
-from tracekit.files import cache_root
+from tracekit.files import cache_root, scratch_folder
 from tracekit.readers.common.trace_frames import rank_in_name
 from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 
 __all__ = ["clear", "load", "store"]
 
 _LIMIT_BYTES: Final = 4 << 30
-_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-rank[0-9]+)?(-[0-9]+)?|\.writing-.*")
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?(-rank[0-9]+)?(-[0-9]+)?|\.tracekit-[0-9a-z_]{8}\.tmp")
 _SUMS: Final = "sums.json"
+_ALWAYS: Final = ("host.parquet", "device.parquet", "threads.parquet", "health.parquet")
+_LARGEST_SUMS: Final = 1 << 16
 _FAILURES: Final = (
     OSError,
     ValueError,
     TypeError,
-    KeyError,
+    LookupError,
+    AttributeError,
     RuntimeError,  # no home folder is known; JSON is nested too deep
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
@@ -73,7 +77,7 @@ def _key(digest: str, part: int, path: str | os.PathLike[str]) -> str:
 def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trace | None:
     try:
         entry = cache_root() / key
-        sums = json.loads((entry / _SUMS).read_text("utf-8"))
+        sums = _sums(entry)
         fields = json.loads(_verified(entry, "meta.json", sums))
         if fields.pop("rows") > (most_rows or math.inf):
             return None
@@ -98,30 +102,31 @@ def store(digest: str, traces: Sequence[Trace], *, max_events: int | None = None
 def _store(digest: str, trace: Trace, max_events: int | None) -> bool:
     key = _key(digest, trace.meta.part, trace.meta.path)
     key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
-    temporary: Path | None = None
     try:
         root = cache_root()
         root.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=root))
-        for name in FRAMES:
-            frame: pl.DataFrame | None = getattr(trace, name)
-            if frame is not None:
-                frame.write_parquet(temporary / f"{name}.parquet", compression="lz4", statistics=False)
-        rows = sum(frame.height for name in FRAMES if (frame := getattr(trace, name)) is not None)
-        meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": "", "rows": rows}
-        (temporary / "meta.json").write_text(json.dumps(meta), "utf-8")
-        sums = {file.name: isal_zlib.crc32(file.read_bytes()) for file in temporary.iterdir()}
-        (temporary / _SUMS).write_text(json.dumps(sums), "utf-8")
-        entry = root / key
-        if entry.exists():
-            shutil.rmtree(entry, ignore_errors=True)
-        temporary.rename(entry)
+        with scratch_folder(root) as scratch:
+            draft = Path(scratch, "entry")
+            draft.mkdir(0o700)
+            _fill(draft, key, trace)
+            with suppress(FileNotFoundError):  # whatever is there goes, and no link is followed
+                (root / key).rename(Path(scratch, "old"))
+            draft.rename(root / key)
         _prune(root, keep=key)
     except _FAILURES:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
         return False
     return True
+
+
+def _fill(entry: Path, key: str, trace: Trace) -> None:
+    frames = {name: frame for name in FRAMES if (frame := getattr(trace, name)) is not None}
+    for name, frame in frames.items():
+        frame.write_parquet(entry / f"{name}.parquet", compression="lz4", statistics=False)
+    rows = sum(frame.height for frame in frames.values())
+    meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": "", "rows": rows}
+    (entry / "meta.json").write_text(json.dumps(meta), "utf-8")
+    sums = {file.name: [file.stat().st_size, isal_zlib.crc32(file.read_bytes())] for file in entry.iterdir()}
+    (entry / _SUMS).write_text(json.dumps({"entry": key, "files": sums}), "utf-8")
 
 
 def clear() -> int:
@@ -149,23 +154,46 @@ def _prune(root: Path, keep: str) -> None:
 
 def _entries(root: Path) -> Iterator[Path]:
     """The cache's own folders. Whatever else lies beside them, in a folder that a user named, is his."""
-    return (entry for entry in root.iterdir() if _ENTRY.fullmatch(entry.name) and entry.is_dir())
+    return (
+        entry
+        for entry in root.iterdir()
+        if _ENTRY.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()
+    )
 
 
 def _size(entry: Path) -> int:
     return sum(file.stat().st_size for file in entry.glob("*") if file.is_file())
 
 
-def _frame(entry: Path, name: str, sums: dict[str, int]) -> pl.DataFrame | None:
-    if name not in sums and not (entry / name).exists():
+def _sums(entry: Path) -> dict[str, tuple[int, int]]:
+    """The size and checksum of each file of an entry."""
+    file = entry / _SUMS
+    if entry.is_symlink() or not _is_plain(file, at_most=_LARGEST_SUMS):
+        raise ValueError(f"{entry.name} is not tracekit's own")
+    sums = json.loads(file.read_text("utf-8"))
+    if sums["entry"] != entry.name:
+        raise ValueError(f"{entry.name} is another entry")
+    return dict(sums["files"])
+
+
+def _is_plain(file: Path, at_most: int) -> bool:
+    """Whether it is a file and not larger: a link may lead to a device that has no end."""
+    status = file.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size <= at_most
+
+
+def _frame(entry: Path, name: str, sums: dict[str, tuple[int, int]]) -> pl.DataFrame | None:
+    if name not in sums and name not in _ALWAYS and not (entry / name).exists():
         return None  # this trace has no such frame
     return pl.read_parquet(io.BytesIO(_verified(entry, name, sums)))
 
 
-def _verified(entry: Path, name: str, sums: dict[str, int]) -> bytes:
+def _verified(entry: Path, name: str, sums: dict[str, tuple[int, int]]) -> bytes:
     """The bytes of a file that is as it was written: Parquet itself would give other numbers for a flipped bit."""
-    data = (entry / name).read_bytes()
-    if isal_zlib.crc32(data) != sums[name]:
+    size, checksum = sums[name]
+    file = entry / name
+    data = file.read_bytes() if _is_plain(file, at_most=size) else b""
+    if (len(data), isal_zlib.crc32(data)) != (size, checksum):
         raise ValueError(f"{name} is damaged")
     return data
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
 from tracekit.errors import UsageError
-from tracekit.files import make_directory, write_bytes
+from tracekit.files import write_all
 from tracekit.names import category_name, shorten_name, shorten_names
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FIGURE_FORMATS, FigureFormat
@@ -64,13 +64,11 @@ def write(
     written.
     """
     check_format(format)
-    folder = make_directory(directory)
-    written = []
-    for section in report.sections:
-        for figure in section.figures:
-            path = folder / f"{section.name}.{figure.name}.{format}"
-            written.append(write_bytes(path, encode(figure, format)))
-    return tuple(written)
+    figures = ((section.name, figure) for section in report.sections for figure in section.figures)
+    return write_all(
+        directory,
+        ((f"{section}.{figure.name}.{format}", encode(figure, format)) for section, figure in figures),
+    )
 
 
 def check_format(format: str) -> None:

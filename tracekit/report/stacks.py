@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 import tracekit
+from tracekit.facts.terminal_text import escaped
 from tracekit.names import clean_frame
 
 __all__ = ["collapsed", "render_stacks", "speedscope"]
@@ -61,7 +62,7 @@ def speedscope(stacks: pl.DataFrame, name: str) -> str:
         "shared": {"frames": [{"name": one} for one in distinct["frames"].to_list()]},
         "profiles": profiles or [_profile("nothing ran", rows)],
     }
-    return msgspec.json.encode(data).decode() + "\n"
+    return escaped(msgspec.json.encode(data).decode()) + "\n"
 
 
 def _profile(name: str, rows: pl.DataFrame) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,8 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.files import make_directory, write_bytes, write_text
+from tracekit.facts.terminal_text import UNSAFE
+from tracekit.files import write_all
 from tracekit.report.json.render import render_data, report_dict, section_dict
 from tracekit.report.model import Report, Table
 from tracekit.trace import FRAMES, Trace
@@ -22,27 +23,34 @@ __all__ = ["MANIFEST", "encode_frame", "write", "write_trace"]
 
 _ENCODERS: Final[dict[str, Callable[[pl.DataFrame, BytesIO], None]]] = {
     "parquet": lambda frame, stream: frame.write_parquet(stream),
-    "csv": lambda frame, stream: frame.write_csv(stream),
+    "csv": lambda frame, stream: _as_text(frame).write_csv(stream),
 }
 MANIFEST: Final = "manifest.json"
 
+_FORMULA: Final = r"^\s*[=+@\t\r-]"
+"""The beginning of a cell that a spreadsheet would calculate."""
+_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
 
 def write(report: Report, directory: str | os.PathLike[str], format: str = "parquet") -> tuple[Path, ...]:
-    """Write every table as `<section>.<table>.<format>` and, last, `manifest.json`; return the paths written.
+    """Write every table as `<section>.<table>.<format>` and `manifest.json`, all or none; return the paths written.
 
     The directory is made if it is not there. The manifest holds the envelope of the JSON report (trace, window,
     verdict, health, answers, findings) and, for each file, its columns with their units and its number of rows.
     Raises UsageError for an unknown format or when a file cannot be written.
     """
     _check(format)
-    folder = make_directory(directory)
-    written, entries = [], []
+    return write_all(directory, _files(report, format))
+
+
+def _files(report: Report, format: str) -> Iterator[tuple[str, bytes]]:
+    entries = []
     for section in report.sections:
         for table in section.tables:
             name = f"{_safe(section.name)}.{_safe(table.name)}.{format}"
-            written.append(write_bytes(folder / name, encode_frame(table.frame, format)))
             entries.append(_entry(section.name, table, name))
-    return (*written, write_text(folder / MANIFEST, render_data(_manifest(report, entries))))
+            yield name, encode_frame(table.frame, format)
+    yield MANIFEST, render_data(_manifest(report, entries)).encode("utf-8", errors="replace")
 
 
 def write_trace(trace: Trace, directory: str | os.PathLike[str], format: str = "parquet") -> tuple[Path, ...]:
@@ -52,20 +60,36 @@ def write_trace(trace: Trace, directory: str | os.PathLike[str], format: str = "
     for an unknown format or when a file cannot be written.
     """
     _check(format)
-    folder = make_directory(directory)
     frames = ((name, getattr(trace, name)) for name in FRAMES)
-    return tuple(
-        write_bytes(folder / f"{name}.{format}", encode_frame(frame, format))
-        for name, frame in frames
-        if frame is not None
+    return write_all(
+        directory,
+        ((f"{name}.{format}", encode_frame(frame, format)) for name, frame in frames if frame is not None),
     )
 
 
 def encode_frame(frame: pl.DataFrame, format: str) -> bytes:
-    """One table as the bytes of a file."""
+    """One table as the bytes of a file.
+
+    In CSV, control and direction characters of texts are spaces, and a text that a spreadsheet would take for a formula
+    has an apostrophe before it.
+    """
     stream = BytesIO()
     _ENCODERS[format](frame, stream)
     return stream.getvalue()
+
+
+def _as_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with texts, and names of columns, that neither a terminal nor a spreadsheet acts upon."""
+    texts = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+    names = pl.DataFrame({"name": frame.columns}).select(_inert("name")).to_series()
+    return frame.with_columns(map(_inert, texts)).rename(dict(zip(frame.columns, names, strict=True)))
+
+
+def _inert(name: str) -> pl.Expr:
+    text = pl.col(name).cast(pl.String)
+    formula = text.str.contains(_FORMULA) & ~text.str.contains(_NUMBER)
+    shown = text.str.replace_all(UNSAFE, " ")
+    return pl.when(formula).then(pl.lit("'") + shown).otherwise(shown).alias(name)
 
 
 def _check(format: str) -> None:

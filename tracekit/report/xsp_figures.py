@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter
 
 from tracekit.analyses.result import StatedTable, unit_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, Analysis, Figure
-from tracekit.files import make_directory, write_bytes
-from tracekit.names import shorten_name
+from tracekit.files import write_all
+from tracekit.names import clean_frame, shorten_name
 from tracekit.report.figures import canvas_for, check_format, encode_canvas, plain
 from tracekit.report.format import format_cell
 from tracekit.report.formats import FigureFormat
@@ -34,11 +34,13 @@ def write_xsp(
     The directory is made if it is not there. Raises UsageError for an unknown format or when a file cannot be written.
     """
     check_format(format)
-    folder = make_directory(directory)
-    return tuple(
-        write_bytes(folder / f"{key}.{format}", _encode(CATALOGUE[key], table.frame, format))
-        for key, table in tables.items()
-        if CATALOGUE[key].figure and table.frame.height
+    drawn = {key: table for key, table in tables.items() if CATALOGUE[key].figure and table.frame.height}
+    return write_all(
+        directory,
+        (
+            (f"{key}.{format}", _encode(CATALOGUE[key], clean_frame(table.frame), format))
+            for key, table in drawn.items()
+        ),
     )
 
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.files import scratch_folder
 from tracekit.readers.common.store import roomy_place
 from tracekit.readers.nsys.columns import COLUMNS
 from tracekit.readers.nsys.tables import open_tables
@@ -69,27 +67,23 @@ def scrub(
     """
     source, target, replace = Path(source), Path(os.path.realpath(target)), tuple(replace)
     _check(source, target, replace)
-    draft = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
-        with closing(open_tables(source)) as tables:
+        with closing(open_tables(source)) as tables, scratch_folder(target.parent) as scratch:
             if not COLUMNS.keys() & set(tables.names()):
                 fault, remedy = "it is not an Nsight Systems export", "give a file that nsys export wrote"
                 raise UnreadableTraceError(fault, path=source, remedy=remedy)
             words = private_words(tables, keep)
+            draft = Path(scratch, "copy")
             with closing((FolderWriter if source.is_dir() else SqliteWriter)(draft)) as writer:
                 kept = copied(tables, writer, Cleaner(replace, words), progress or (lambda _table: None))
             left_out = sorted(set(tables.names()) - {one.table for one in kept})
-        _put(draft, target)
+            _put(draft, target)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).split("\n", maxsplit=1)[0][
             :120
         ]
         fault, remedy = f"cannot write the copy ({reason})", "choose another place, or make room"
         raise UsageError(fault, path=target, remedy=remedy) from error
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        draft.unlink(missing_ok=True)
     return Scrubbed(
         target, _size(source), _size(target), tuple(kept), tuple(left_out), len(replace) + len(words)
     )
@@ -103,7 +97,7 @@ def rehearse(
     progress: Callable[[str], None] | None = None,
 ) -> Scrubbed:
     """The result that `scrub` would have: the copy is written and deleted. Arguments and errors are those of `scrub`."""
-    with tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place()) as folder:
+    with scratch_folder(roomy_place()) as folder:
         done = scrub(source, Path(folder) / "copy", replace=replace, keep=keep, progress=progress)
     return dataclasses.replace(done, path=None)
 

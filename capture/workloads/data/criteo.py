@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -138,7 +139,7 @@ class CriteoFile(Dataset[ClickRow]):
             raise UsageError(
                 "a compressed file does not allow access to single rows",
                 path=path,
-                remedy=f"gunzip {path.name}",
+                remedy=f"gunzip {quote(path.name)}",
             )
         try:
             self._offsets, self._count = _find_rows(self.path)

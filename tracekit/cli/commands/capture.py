@@ -13,7 +13,7 @@ import typer
 from tracekit.cli.capture_options import Recording, Training
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.options import with_flags
-from tracekit.cli.output import terminal_width
+from tracekit.cli.output import emit_paths, say, terminal_width
 from tracekit.errors import UsageError
 from tracekit.facts.units import times
 
@@ -100,18 +100,16 @@ def _tell(line: str) -> None:
 
 
 def _print_result(result: CaptureResult) -> None:
-    for path in (*result.traces, result.manifest_path):
-        typer.echo(path)
+    emit_paths([*result.traces, result.manifest_path])
     for run in result.manifest.runs:
         if run.trace_defect:
-            typer.echo(f"warning: {run.trace}: {run.trace_defect}", err=True)
+            say(f"warning: {run.trace}: {run.trace_defect}")
     if result.manifest.counters_missing:
-        typer.echo(f"warning: no hardware counters: {result.manifest.counters_missing}", err=True)
+        say(f"warning: no hardware counters: {result.manifest.counters_missing}")
     if result.manifest.skipped_samples:
-        typer.echo(
+        say(
             f"warning: a sample could not be used {times(result.manifest.skipped_samples)}, and another took its place "
-            "(a sample that is drawn twice counts twice)",
-            err=True,
+            "(a sample that is drawn twice counts twice)"
         )
 
 
@@ -120,7 +118,7 @@ def _say_what_is_left(folder: Path) -> None:
 
     done = ", ".join(dict.fromkeys(run.level for run in read_manifest(folder / MANIFEST_FILE).runs))
     if done:
-        typer.echo(f"finished levels ({done}) are in {folder}", err=True)
+        say(f"finished levels ({done}) are in {folder}")
 
 
 def _written_at(path: Path) -> int | None:
@@ -154,8 +152,7 @@ def _capture_under_nsys(context: typer.Context, folder: Path, levels: tuple[Leve
     if code:
         raise typer.Exit(code)
     traces = [run.trace for run in read_manifest(folder / MANIFEST_FILE).runs if run.trace]
-    for name in (*traces, MANIFEST_FILE, PROFILE_FILE):
-        typer.echo(folder / name)
+    emit_paths(folder / name for name in (*traces, MANIFEST_FILE, PROFILE_FILE))
 
 
 def _words_of(context: typer.Context, *, without: Iterable[str] = ()) -> list[str]:

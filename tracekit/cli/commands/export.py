@@ -10,8 +10,10 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli.options import NamedRanges, Reading, format_option, with_flags
+from tracekit.cli.output import emit, emit_paths
 from tracekit.cli.sources import one_file, read_one
 from tracekit.errors import UsageError
+from tracekit.facts.terminal_text import printable
 from tracekit.report.formats import Can, Format, choose_format
 
 __all__ = ["export"]
@@ -66,9 +68,9 @@ def export(
         from tracekit.report import chrome
 
         added = chrome.write(read, output, limits=reading.limits)
-        typer.echo(f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in added.items()) + " added")
+        listed = ", ".join(f"{count:,} {what}" for what, count in added.items())
+        emit(printable(f"{output}: {listed} added"), None)
         return
     from tracekit.report.tables import write_trace
 
-    for name in write_trace(read, output, chosen.value):
-        typer.echo(name)
+    emit_paths(write_trace(read, output, chosen.value))

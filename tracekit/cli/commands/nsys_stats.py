@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
@@ -13,6 +12,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli.catalogue import format_for, keys_of, section_of, write_tables
 from tracekit.cli.options import Reading, Selection, with_flags
+from tracekit.cli.output import say
 from tracekit.cli.sources import Sources, expanded
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _tell_excerpts(traces: Sequence[Trace]) -> None:
 
     for trace in traces:
         if trace.meta.excerpt is not None:
-            sys.stderr.write(f"tracekit: {format_excerpt(trace.meta.excerpt)}\n")
+            say(f"tracekit: {format_excerpt(trace.meta.excerpt)}")
 
 
 def _section(unit: str, entry: Entry, table: StatedTable) -> Section:

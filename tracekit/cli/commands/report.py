@@ -63,6 +63,7 @@ def report(
         for one in read
     ]
     if figures is not None:
+        out.without_notes_of_matplotlib()
         from tracekit.report.figures import write as draw
 
         for one, folder in _folders(reports, figures):

@@ -12,6 +12,7 @@ import typer
 
 from tracekit.cli import output as out
 from tracekit.errors import UsageError
+from tracekit.facts.terminal_text import printable
 
 if TYPE_CHECKING:
     from tracekit.scrub import Scrubbed
@@ -92,7 +93,7 @@ def _progress() -> Callable[[str], None]:
             sys.stderr.write("\r\033[K" if visible else "")
         elif time.monotonic() - began > _PROGRESS_AFTER_S:
             visible = True
-            sys.stderr.write(f"\r\033[Kscrubbing {table}")
+            sys.stderr.write(f"\r\033[Kscrubbing {printable(table)}")
         sys.stderr.flush()
 
     return report

@@ -13,7 +13,9 @@ from tracekit.cli.capture_options import Extent, GridFlags, Setup
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.listing import Listing, format_of, varied
 from tracekit.cli.options import format_option, with_flags
+from tracekit.cli.output import say
 from tracekit.errors import TracekitError
+from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import count_of, format_ns
 from tracekit.report.formats import Can, Format
 
@@ -97,7 +99,7 @@ def _teller() -> Callable[[Progress], None]:
     def tell(progress: Progress) -> None:
         if progress.row is None and not live:
             return
-        line = "".join(letter if letter.isprintable() else "?" for letter in _line(progress))
+        line = printable(_line(progress))
         wipe = "\r\033[K" if live else ""
         sys.stderr.write(f"{wipe}{line}" + ("" if progress.row is None else "\n"))
         sys.stderr.flush()
@@ -141,13 +143,10 @@ def _say_how_to_go_on(folder: Path) -> None:
     from tracekit.sweep_index import INDEX_FILE, read_index
 
     if sys.stderr.isatty():
-        typer.echo(err=True)
+        say("")
     if (folder / INDEX_FILE).exists():
         runs = read_index(folder).height
-        typer.echo(
-            f"{folder / INDEX_FILE} holds {count_of(runs, 'run')}; the same command continues the sweep",
-            err=True,
-        )
+        say(f"{folder / INDEX_FILE} holds {count_of(runs, 'run')}; the same command continues the sweep")
 
 
 def _runs(rows: pl.DataFrame, folder: Path) -> Listing:
@@ -174,7 +173,4 @@ def _say_what_failed(rows: pl.DataFrame) -> None:
         raise TracekitError(f"no run succeeded; the first error is: {rows['error'][0]}")
     failed = rows.filter(rows["status"] == "failed").height
     if failed:
-        typer.echo(
-            f"{count_of(failed, 'run')} failed; the same command with --retry tries again",
-            err=True,
-        )
+        say(f"{count_of(failed, 'run')} failed; the same command with --retry tries again")

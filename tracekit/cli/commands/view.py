@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,6 +10,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli.options import NamedRanges, Reading, with_flags
+from tracekit.cli.output import say
 from tracekit.cli.sources import one_file, read_one
 from tracekit.errors import UsageError
 
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
     from tracekit.cli.serve import Document, Server
     from tracekit.trace import Trace
 
-__all__ = ["view"]
+__all__ = ["PATIENCE_S", "view"]
 
 PERFETTO_PORT: Final = 9001
 """The only one that the Perfetto UI may load from."""
+
+PATIENCE_S: Final = 600.0
+"""After which time a file that nobody fetched is served no more."""
 
 
 @with_flags
@@ -31,7 +36,13 @@ def view(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open a browser, or only print the address.")
     ] = True,
-    once: Annotated[bool, typer.Option("--once", help="Stop once the browser has fetched the file.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once/--stay",
+            help="End once the browser has fetched the file, or after 10 minutes; or serve it until Ctrl-C.",
+        ),
+    ] = True,
     port: Annotated[
         int,
         typer.Option(
@@ -49,7 +60,7 @@ def view(
 ) -> None:
     """Open a trace in Perfetto, or its report in a browser.
 
-    The page ui.perfetto.dev gets the trace from this machine; it is sent nowhere else.
+    The page ui.perfetto.dev gets the trace from this machine, once; it is sent nowhere else.
     """
     from tracekit.cli.serve import Document, Server
 
@@ -70,9 +81,9 @@ def _serve(server: Server, *, browser: bool, once: bool) -> None:
     try:
         typer.echo(server.link)
         if browser and not webbrowser.open(server.link):
-            typer.echo("no browser could be opened; open the address yourself", err=True)
+            say("no browser could be opened; open the address yourself")
         if not once:
-            typer.echo("serving it until Ctrl-C", err=True)
+            say("serving it until Ctrl-C")
         _wait(server, once=once)
     finally:
         server.stop()
@@ -90,15 +101,15 @@ def _for_perfetto(path: Path) -> None:
 
 
 def _wait(server: Server, *, once: bool) -> None:
-    """Serve until Ctrl-C, or with `once` until the document was sent."""
+    """Serve until Ctrl-C, or with `once` until the document was sent. Raises UsageError if nobody fetches it."""
     try:
-        while True:  # a wait without an end cannot be interrupted on every system
-            if server.served.wait(0.2):
-                if once:
-                    return
-                server.served.clear()
+        # A wait without an end cannot be interrupted on every system.
+        while not (server.served.wait(0.2) and once):
+            if once and time.monotonic() - server.active_at > PATIENCE_S:
+                fault = f"no browser has fetched it in {PATIENCE_S / 60:g} minutes"
+                raise UsageError(fault, remedy="open the address sooner, or use --stay")
     except KeyboardInterrupt:
-        typer.echo("", err=True)
+        say("")
 
 
 def _report(read: Trace, step: str | None, window: flags.WindowKind) -> Document:

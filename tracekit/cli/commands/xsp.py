@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import options as flags
+from tracekit.cli import output as out
 from tracekit.cli.catalogue import format_for, keys_of, section_of, write_tables
 from tracekit.cli.options import NamedRanges, Reading, with_flags
 from tracekit.cli.sources import attached, read_one, read_reports
@@ -89,6 +90,7 @@ def xsp(
     runs = find_runs(traces, rank=rank)
     tables = xsp_of(runs, read, analyses=keys, counters=metrics, batch=batch, step=step)
     if figures is not None:
+        out.without_notes_of_matplotlib()
         from tracekit.report.xsp_figures import write_xsp
 
         write_xsp(tables, figures, figure_format)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.errors import TracekitError, UsageError
+from tracekit.files import scratch_folder
 
 __all__ = ["FrameStore", "TimeSample", "roomy_place"]
 
@@ -137,7 +138,7 @@ class FrameStore:
     def _flush(self) -> None:
         try:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place())
+                self._folder = scratch_folder(roomy_place())
             for name, frames in self._held.items():
                 file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
                 _joined(frames).write_ipc(file, compression="lz4")

@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.files import scratch_folder
 from tracekit.limits import LONGEST_NAME, LONGEST_TEXT
 from tracekit.readers.nsys.pages import (
     DTYPES,
@@ -189,7 +190,7 @@ class ParquetTables:
     def _with_texts_as_bytes(self, table: str) -> Path:
         """A copy of a table's file in which some text is not UTF-8; Polars cannot read a page with such a text."""
         if self._copies is None:
-            self._copies = tempfile.TemporaryDirectory(prefix="tracekit-parquet-")
+            self._copies = scratch_folder()
         copy = Path(self._copies.name) / f"{len(list(Path(self._copies.name).iterdir()))}.parquet"
         with_texts_as_bytes(self._files[table], copy)
         return copy

@@ -10,15 +10,16 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError
+from tracekit.files import scratch_folder
 from tracekit.limits import Limits
 from tracekit.readers.format import Progress
 from tracekit.readers.nsys.reader import read_nsys
@@ -66,9 +67,9 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
         raise UnreadableTraceError(
             "only nsys can read this report of Nsight Systems, and nsys is not on the PATH",
             path=path,
-            remedy=f"export it on a machine with nsys: nsys export --type sqlite {path.name}",
+            remedy=f"export it on a machine with nsys: nsys export --type sqlite {quote(path.name)}",
         )
-    with tempfile.TemporaryDirectory(prefix="tracekit-nsys-") as folder:
+    with scratch_folder() as folder:
         place = Path(folder)
         # The name of the report may contain the rank, so the export keeps it. nsys would take % for a variable.
         export = place / f"{path.stem[:_LONGEST_STEM].replace('%', '_')}.sqlite"
@@ -85,7 +86,7 @@ def export_report(path: Path, progress: Progress | None = None) -> Iterator[Path
             raise UnreadableTraceError(
                 f"it could not be exported: {outcome}" + (f" ({reason})" if reason else ""),
                 path=path,
-                remedy=f"use the nsys that recorded it: nsys export --type sqlite {path.name}",
+                remedy=f"use the nsys that recorded it: nsys export --type sqlite {quote(path.name)}",
             )
         yield export
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tracekit.facts.terminal_text import escaped
 from tracekit.findings import Finding
 from tracekit.report.format import costliest
 from tracekit.report.formats import Page
@@ -51,7 +52,7 @@ def render_data(value: Any) -> str:
     """
     lines: list[str] = []
     _write(value, "", lines, "", "")
-    return "\n".join(lines) + "\n"
+    return escaped("\n".join(lines) + "\n")
 
 
 def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
