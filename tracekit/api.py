@@ -14,6 +14,7 @@ from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
 from tracekit.readers import cache as parsed
 from tracekit.readers import format_of
 from tracekit.readers.format import Progress
+from tracekit.readers.remote import address_of, fetched, masked
 from tracekit.trace import Trace
 
 __all__ = ["read", "read_all"]
@@ -27,7 +28,7 @@ def read(
     digest: str | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Read a trace file of any known format, or the one trace of a capture's folder.
+    """Read a trace file of any known format, that of an address (https://, s3://, gs://), or the one of a capture's folder.
 
     All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see
     `tracekit.readers.cache`) and used the next time, whatever the file's name; `digest` is the file's `digest_of`, if the
@@ -59,6 +60,8 @@ def read_all(
     >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
     [None]
     """
+    if (address := address_of(path)) is not None:
+        return _read_remote(address, limits, cache=cache, progress=progress)
     file, limits = _trace_file(Path(path)), limits or Limits()
     key = (digest or digest_of(file)) if cache else None
     traces = None if key is None else _cached(key, file, limits)
@@ -69,6 +72,18 @@ def read_all(
             parsed.store(_key(key, limits) if apart else key, traces, max_events=limits.max_events)
     manifest = manifest_beside(file)
     return traces if manifest is None else [replace(trace, manifest=manifest) for trace in traces]
+
+
+def _read_remote(
+    address: str, limits: Limits | None, *, cache: bool, progress: Progress | None
+) -> list[Trace]:
+    """The traces of the file at an address, which is fetched each time; errors and traces name the address."""
+    with fetched(address) as file:
+        try:
+            traces = read_all(file, limits=limits, cache=cache, progress=progress)
+        except UnreadableTraceError as error:
+            raise UnreadableTraceError(error.fault, path=masked(address), remedy=error.remedy) from error
+    return [replace(trace, meta=replace(trace.meta, path=masked(address))) for trace in traces]
 
 
 def _cached(digest: str, file: Path, limits: Limits) -> list[Trace] | None:

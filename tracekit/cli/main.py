@@ -27,6 +27,7 @@ from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
+from tracekit.cli.ending import ended_by_signals
 from tracekit.errors import TracekitError, WorkloadError
 
 __all__ = ["app", "main"]
@@ -34,6 +35,7 @@ __all__ = ["app", "main"]
 _INTERRUPTED: Final = 130
 _LONGEST_LINE: Final = 1_000
 """A path may have thousands of characters; its ends say enough."""
+_REMOTE: Final = "tracekit.readers.remote"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """The disk is full, or the user may not fill more of it."""
 _INTERNAL: Final = 70
@@ -120,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
                 _INTERNAL,
             )
+    finally:
+        if _REMOTE in sys.modules:
+            sys.modules[_REMOTE].forget()
     sys.exit(code)
 
 
@@ -145,7 +150,8 @@ def _program() -> Any:
 
 def _run(arguments: list[str]) -> int:
     try:
-        result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
+        with ended_by_signals():
+            result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:
@@ -170,6 +176,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complain(text: str, code: int) -> int:
+    if _REMOTE in sys.modules:
+        text = sys.modules[_REMOTE].with_addresses(text)
     # A file's name may hold what moves a terminal's cursor.
     line = f"tracekit: error: {' '.join(_CONTROL.sub(' ', text).split())}"
     if len(line) > _LONGEST_LINE:

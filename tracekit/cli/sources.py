@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "attached", "expanded", "one_file", "read_one", "read_reports"]
+__all__ = ["Sources", "attached", "expanded", "local", "one_file", "read_one", "read_reports"]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -52,7 +52,7 @@ class Sources:
         self._paths = paths
         self._selection = selection
         self._reading = reading
-        self._ncu = ncu or []
+        self._ncu = [local(path) for path in ncu or ()]
         keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
         self._all_processes = all_processes
 
@@ -121,12 +121,13 @@ def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFil
 
 
 def expanded(paths: Sequence[Path]) -> list[Path]:
-    """The same paths, with `-` as standard input, and a folder replaced by the traces in it: of a capture one a rank.
+    """The same paths, with `-` as standard input, what is at an address fetched, and a folder replaced by the traces in it:
+    of a capture one a rank.
 
-    Raises UnreadableTraceError for a folder with a damaged manifest or without traces.
+    Raises UnreadableTraceError for a folder with a damaged manifest or without traces, and the errors of `local`.
     """
     files: list[Path] = []
-    for path in paths:
+    for path in map(local, paths):
         if str(path) == "-":
             files.append(Path("/dev/stdin"))
         elif _is_folder(path):
@@ -136,6 +137,25 @@ def expanded(paths: Sequence[Path]) -> list[Path]:
         else:
             files.append(path)
     return files
+
+
+def local(path: Path) -> Path:
+    """The path; instead of an address (https://, s3://, …) that of the file there, fetched for as long as the command runs.
+
+    Raises UnreadableTraceError if it cannot be fetched, and UsageError for an address of an unknown kind.
+    """
+    if ":" not in str(path):
+        return path
+    from tracekit.readers.remote import address_of, fetch, masked
+
+    address = address_of(path)
+    if address is None:
+        return path
+    progress = _progress(Path(masked(address)), "fetching")
+    try:
+        return fetch(address, progress)
+    finally:
+        progress(-1, 0)
 
 
 def one_file(path: Path) -> Path:
@@ -150,10 +170,11 @@ def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:
     """The tables of Nsight Compute in these files. Raises UnreadableTraceError for one that holds none."""
     if not paths:
         return []
-    keep_inputs(paths)
+    files = [local(path) for path in paths]
+    keep_inputs(files)
     from tracekit.readers.ncu import read_ncu
 
-    return [read_ncu(path) for path in paths]
+    return [read_ncu(file) for file in files]
 
 
 def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
@@ -252,8 +273,8 @@ def _printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def _progress(path: Path) -> Callable[[int, int], None]:
-    """A line with the share of the file that was read, on a terminal only; called with −1 it wipes itself."""
+def _progress(path: Path, verb: str = "reading") -> Callable[[int, int], None]:
+    """A line with the amount of the file that was read, on a terminal only; called with −1 it wipes itself."""
     began = shown = time.monotonic()
     visible = False
     wanted = sys.stderr.isatty()
@@ -273,7 +294,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
             return
         shown, visible = now, True
         rate = plain_bytes / (now - began) / 1e6
-        sys.stderr.write(f"\r\033[Kreading {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        sys.stderr.write(f"\r\033[K{verb} {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
         sys.stderr.flush()
 
     return report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import output as out
+from tracekit.cli.sources import local
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def scrub(
         raise UsageError(
             "the output file is missing", remedy="name one: tracekit scrub IN OUT, or use --dry-run"
         )
+    source = local(source)
     progress = _progress()
     try:
         if target is None or dry_run:

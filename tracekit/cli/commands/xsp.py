@@ -11,7 +11,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli.catalogue import format_for, keys_of, section_of, write_tables
 from tracekit.cli.options import NamedRanges, Reading, with_flags
-from tracekit.cli.sources import attached, read_one, read_reports
+from tracekit.cli.sources import attached, local, read_one, read_reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,8 +86,10 @@ def xsp(
         # The trace of another level may hold no kernel, which is no fault.
         return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 
+    traces = [local(path) for path in traces]
     runs = find_runs(traces, rank=rank)
-    tables = xsp_of(runs, read, analyses=keys, counters=metrics, batch=batch, step=step)
+    counters = None if metrics is None else local(metrics)
+    tables = xsp_of(runs, read, analyses=keys, counters=counters, batch=batch, step=step)
     if figures is not None:
         from tracekit.report.xsp_figures import write_xsp
 
