@@ -152,6 +152,10 @@ def _run(arguments: list[str]) -> int:
     try:
         with ended_by_signals():
             result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
+            if (
+                result == _INTERRUPTED
+            ):  # releases of typer differ in how an interrupt arrives: as Abort, or so
+                raise KeyboardInterrupt
     except typer.Exit as leave:
         return int(leave.exit_code)
     except SystemExit as leave:
@@ -169,9 +173,6 @@ def _run(arguments: list[str]) -> int:
         text = message().strip()
         ended = text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
         return _complain(f"{ended} See '{where} --help'.", 2)
-    # Releases of typer differ in how a Ctrl-C inside a command arrives: as Abort above, or as this result.
-    if result == _INTERRUPTED:
-        return _complain("interrupted", _INTERRUPTED)
     return result if isinstance(result, int) else 0  # that of a typer.Exit, after a failure that was reported
 
 
