@@ -6,7 +6,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final
 
@@ -28,7 +29,8 @@ from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
 from tracekit.cli.ending import ended_by_signals
-from tracekit.errors import TracekitError, WorkloadError
+from tracekit.errors import TracekitError, WorkloadError, nearest
+from tracekit.facts.distribution import EXTRAS, how_to_install
 
 __all__ = ["app", "main"]
 
@@ -72,15 +74,35 @@ for command in (analysis, view, export, scrub, capture, sweep, characterize, xsp
 
 def _print_version(value: bool) -> None:
     if value:
-        typer.echo(f"tracekit {tracekit.__version__}")
+        typer.echo("\n".join(_version_lines()))
         raise typer.Exit
+
+
+def _version_lines() -> Iterator[str]:
+    """The version, and for each optional part the packages that are installed, or how to install it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    yield f"tracekit {tracekit.__version__}"
+    for extra, packages in EXTRAS.items():
+        versions = {}
+        for package in packages:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+        parts = [f"{package} {versions.get(package, '(not installed)')}" for package in packages]
+        lacking = "" if len(versions) == len(packages) else f"; {how_to_install(extra)}"
+        yield f"  {extra:<8} {', '.join(parts) if versions else 'not installed'}{lacking}"
 
 
 @app.callback()
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of tracekit and its optional parts.",
+        ),
     ] = False,
 ) -> None:
     del version
@@ -170,10 +192,17 @@ def _run(arguments: list[str]) -> int:
             sys.stderr.write(f"{message()}\n")
             return 2
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
-        text = message().strip()
-        ended = text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
-        return _complain(f"{ended} See '{where} --help'.", 2)
+        return _complain(f"{_sentence(message().strip())} See '{where} --help'.", 2)
     return result if isinstance(result, int) else 0  # that of a typer.Exit, after a failure that was reported
+
+
+def _sentence(text: str) -> str:
+    """A message of the parser as a sentence; of a value that is none of those that there are, with the nearest."""
+    text = text.replace("Value error, ", "")  # pydantic's own words
+    if match := re.search(r"'([^']*)' is not one of (.*?)\.?$", text):
+        close = nearest(match[1], re.findall(r"[^\s',]+", match[2]))
+        text = f"{text.removesuffix('.')}; {close}" if close else text
+    return text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
 
 
 def _complain(text: str, code: int) -> int:

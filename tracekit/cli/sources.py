@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, nearest
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.files import digest_of, keep_inputs
 from tracekit.range_filter import RangeFilter
@@ -103,7 +104,21 @@ class Sources:
             return traces
         from tracekit.classify import recategorise
 
-        return [recategorise(trace, patterns) for trace in traces]
+        traces = [recategorise(trace, patterns) for trace in traces]
+        _check_patterns(traces, patterns)
+        return traces
+
+
+def _check_patterns(traces: Sequence[Trace], patterns: Sequence[str]) -> None:
+    """Raise UsageError for a pattern of --comm-pattern that matches no name, if there are names."""
+    import polars as pl
+
+    names = pl.concat([trace.device["name"].cast(pl.String).unique() for trace in traces]).unique().sort()
+    for pattern in patterns if names.len() else ():
+        if not names.str.contains(f"(?i){pattern}").any():
+            by_word = {word: name for name in names for word in re.findall(r"[A-Za-z]{3,}", name or "")}
+            like = nearest(re.sub(r"\W", "", pattern), by_word, "tracekit kernels lists their names")
+            raise UsageError(f"no kernel matches --comm-pattern {pattern!r}", remedy=like)
 
 
 def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFilter | None = None) -> Trace:

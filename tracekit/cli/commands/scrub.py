@@ -39,7 +39,7 @@ def scrub(
         bool, typer.Option("--dry-run", help="Only list what would be kept and left out; OUT is not needed.")
     ] = False,
 ) -> None:
-    """Copy an Nsight Systems export with only the data that tracekit reads.
+    """Copy what tracekit reads of an Nsight Systems export.
 
     The copy has no environment variables, command lines, program output, host and user names, or paths.
     """

@@ -72,7 +72,7 @@ def xsp(
     ncu: flags.Ncu = None,
     reading: Reading,
 ) -> None:
-    """Show XSP's analyses A1 to A15 of a model, its layers and its kernels."""
+    """Show XSP's analyses of a model, its layers and kernels."""
     from tracekit.analyses.xsp.analysis import find_runs, xsp_of
     from tracekit.analyses.xsp.catalogue import CATALOGUE
 
