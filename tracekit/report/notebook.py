@@ -11,7 +11,6 @@ from typing import Final
 from tracekit.facts.units import format_count
 from tracekit.names import clean, shorten_names
 from tracekit.notebook import ROWS, block, grid, heading, items, paragraph
-from tracekit.report.figures import encode
 from tracekit.report.format import (
     RIGHT_ALIGNED,
     costliest,
@@ -37,6 +36,8 @@ class Plots:
     figures: tuple[Figure, ...]
 
     def _repr_html_(self) -> str:
+        from tracekit.report.figures import encode  # noqa: PLC0415 - matplotlib, which only a drawing needs
+
         # As an image a drawing cannot run or load anything, whatever the names in it are.
         return "".join(
             f'<img alt="{escape(clean(one.title))}" src="data:image/svg+xml;base64,'
