@@ -14,7 +14,6 @@ from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
 from tracekit.readers import cache as parsed
 from tracekit.readers import format_of
 from tracekit.readers.format import Progress
-from tracekit.readers.remote import address_of, fetched, masked
 from tracekit.trace import Trace
 
 __all__ = ["read", "read_all"]
@@ -60,8 +59,11 @@ def read_all(
     >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
     [None]
     """
-    if (address := address_of(path)) is not None:
-        return _read_remote(address, limits, cache=cache, progress=progress)
+    if ":" in os.fspath(path):
+        from tracekit.readers.remote import address_of  # noqa: PLC0415 - 15 ms that a file does not need
+
+        if (address := address_of(path)) is not None:
+            return _read_remote(address, limits, cache=cache, progress=progress)
     file, limits = _trace_file(Path(path)), limits or Limits()
     key = (digest or digest_of(file)) if cache else None
     traces = None if key is None else _cached(key, file, limits)
@@ -78,6 +80,8 @@ def _read_remote(
     address: str, limits: Limits | None, *, cache: bool, progress: Progress | None
 ) -> list[Trace]:
     """The traces of the file at an address, which is fetched each time; errors and traces name the address."""
+    from tracekit.readers.remote import fetched, masked  # noqa: PLC0415
+
     with fetched(address) as file:
         try:
             traces = read_all(file, limits=limits, cache=cache, progress=progress)
