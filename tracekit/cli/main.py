@@ -88,9 +88,10 @@ def _version_lines() -> Iterator[str]:
         for package in packages:
             with suppress(PackageNotFoundError):
                 versions[package] = version(package)
-        parts = [f"{package} {versions.get(package, '(not installed)')}" for package in packages]
-        lacking = "" if len(versions) == len(packages) else f"; {how_to_install(extra)}"
-        yield f"  {extra:<8} {', '.join(parts) if versions else 'not installed'}{lacking}"
+        parts = [f"{package} {number}" for package, number in versions.items()]
+        if lacking := [package for package in packages if package not in versions]:
+            parts.append(f"no {' and no '.join(lacking)} ({how_to_install(extra)})")
+        yield f"  {extra:<8} {', '.join(parts)}"
 
 
 @app.callback()

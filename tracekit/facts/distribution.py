@@ -12,11 +12,11 @@ __all__ = ["DISTRIBUTION", "EXTRAS", "how_to_install"]
 DISTRIBUTION: Final = "tracekit-torch"
 
 EXTRAS: Final = {
-    "capture": ("torch", "nvtx", "pillow"),
+    "capture": ("torch", "nvtx"),
     "hf": ("transformers", "scipy"),
     "remote": ("obstore",),
 }
-"""The extras that add something to a command, and the packages that each installs."""
+"""The extras that add something to a command, and the packages that only they install."""
 
 
 def how_to_install(extra: str) -> str:

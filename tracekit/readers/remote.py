@@ -71,10 +71,14 @@ def address_of(path: str | os.PathLike[str]) -> str | None:
 def masked(address: str) -> str:
     """The address as it may be printed: without a user, a password, and the query, which may be a signature.
 
-    >>> masked("https://me:secret@host/trace.json?X-Amz-Signature=abc")
-    'https://host/trace.json'
+    >>> masked("https://me:secret@host/trace.json?X-Amz-Signature=abc"), masked("https://me:sec/ret@host/trace.json")
+    ('https://host/trace.json', 'https://…')
     """
     scheme, _, rest = address.partition("://")
+    try:
+        urlsplit(address).port  # noqa: B018 - it raises for what may be a password with a slash in it
+    except ValueError:
+        return f"{scheme}://…"
     place, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
@@ -161,7 +165,7 @@ def _from_web(parts: SplitResult) -> Iterator[tuple[bytes, int]]:
     """The pieces of the answer, each with the size of all of it (0: unknown)."""
     user, _, place = parts.netloc.rpartition("@")
     bare = urlunsplit((parts.scheme, place, parts.path or "/", parts.query, ""))
-    path = f"{parts.scheme}://{place}{parts.path}"
+    path = masked(urlunsplit(parts))
     try:
         request = web.Request(quote(bare, safe=_IN_ADDRESSES), headers={"User-Agent": "tracekit"})  # noqa: S310 - of http(s) only
         if user:  # which no other server gets when this one redirects
@@ -237,7 +241,7 @@ def _reason_of(reason: object, address: str) -> str:
 
 def _from_store(parts: SplitResult) -> Iterator[tuple[bytes, int]]:
     """The pieces of the object, each with the size of all of it."""
-    path, key = f"{parts.scheme}://{parts.netloc}{parts.path}", parts.path.lstrip("/")
+    path, key = masked(urlunsplit(parts)), parts.path.lstrip("/")
     if not key or key.endswith("/"):
         raise UnreadableTraceError("it names no object", path=path, remedy="name one trace")
     if find_spec("obstore") is None:
