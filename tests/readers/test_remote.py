@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, b"x", Content_Length=str(1 << 50))
         elif path == "/short":
             self._answer(200, self.trace[:1000], Content_Length=str(len(self.trace)))
-        elif path == "/slow":
+        elif path.endswith("/slow"):
             self._answer(200, self.trace[:1000], Content_Length=str(len(self.trace)))
             self.wfile.flush()
             self.hold.wait(20)
@@ -192,9 +192,14 @@ def test_addresses_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("address", ["http://{}/slow", "s3://bucket/slow"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_nothing(server: str, temporary: Path, number: int, code: int) -> None:
-    words = [sys.executable, "-m", "tracekit", "report", f"http://{server}/slow"]
+def test_a_signal_leaves_nothing(
+    server: str, temporary: Path, address: str, number: int, code: int, request: pytest.FixtureRequest
+) -> None:
+    if address.startswith("s3"):
+        request.getfixturevalue("store")
+    words = [sys.executable, "-m", "tracekit", "report", address.format(server)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
         while not [*temporary.rglob("slow")]:
             time.sleep(0.05)

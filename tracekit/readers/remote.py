@@ -13,7 +13,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -38,6 +38,7 @@ _TIMEOUT_S: Final = 30
 """For a connection, and for each piece of the answer."""
 
 _BLOCK_BYTES: Final = 1 << 20
+_LOOK_S: Final = 0.2
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):[/\\]+(.*)", re.DOTALL | re.IGNORECASE)
 _IN_ADDRESSES: Final = "/%:=&?~+!$,;'@()*[]"
 """Signs that stay in an address, besides letters and digits."""
@@ -285,7 +286,10 @@ def _store_of(scheme: str, bucket: str) -> Any:
 
 
 def _beside(call: Callable[[], _T]) -> _T:
-    """What the call returns or raises. Ctrl-C ends the wait for it, but would not end a call of obstore itself."""
+    """What the call returns or raises. Ctrl-C ends the wait for it, but would not end a call of obstore itself.
+
+    The wait is one of short ones, because a signal may reach another thread and wake none.
+    """
     outcome: Future[_T] = Future()
 
     def run() -> None:
@@ -295,4 +299,6 @@ def _beside(call: Callable[[], _T]) -> _T:
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
+    while not wait([outcome], _LOOK_S).done:
+        pass
     return outcome.result()
