@@ -5,18 +5,26 @@ It imports nothing heavy, so that `tracekit --help` can list the analyses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result, TableView
 
-__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "Analysis", "AnalysisFunction", "analyses", "get_analysis"]
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "Analysis",
+    "AnalysisFunction",
+    "analyses",
+    "get_analysis",
+    "no_analysis",
+]
 
 
 AnalysisFunction = Callable[[Any], "Result"]
@@ -126,8 +134,13 @@ def get_analysis(name: str) -> Analysis:
 
     Raises UsageError when there is none.
     """
-    for analysis in analyses():
-        if analysis.name == name:
-            return analysis
-    known = ", ".join(analysis.name for analysis in analyses())
-    raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")
+    by_name = {analysis.name: analysis for analysis in analyses()}
+    if name not in by_name:
+        raise no_analysis(name, by_name)
+    return by_name[name]
+
+
+def no_analysis(name: str, names: Collection[str]) -> UsageError:
+    """The error for a name that is not among these names of analyses."""
+    remedy = nearest(name, names, f"choose one of {', '.join(names)}")
+    return UsageError(f"there is no analysis {name!r}", remedy=remedy)

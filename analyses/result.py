@@ -13,6 +13,8 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.findings import Finding
+from tracekit.names import clean_frame
+from tracekit.notebook import ROWS, block, heading, items, paragraph
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
@@ -77,6 +79,16 @@ class Result:
             for name, value in self._own_fields()
             if value is None or isinstance(value, int | float | str)
         }
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the answer, the findings, and the first rows of each table under the name of its field."""
+        parts = [heading(type(self).__name__), paragraph(self.answer)]
+        if self.not_captured is not None:
+            parts.append(paragraph(str(self.not_captured), "Not captured:"))
+        parts.append(items((f"{one.title}.", f"{one.evidence} {one.advice}") for one in self.findings))
+        for name, frame in self.tables().items():
+            parts += [paragraph(f"{frame.height:,} rows", name), clean_frame(frame.head(ROWS))._repr_html_()]
+        return block(parts)
 
     def _own_fields(self) -> list[tuple[str, Any]]:
         base = {field.name for field in dataclasses.fields(Result)}

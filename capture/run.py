@@ -12,6 +12,7 @@ from tracekit.capture import workloads
 from tracekit.capture.output import forget_older_traces, new_folder
 from tracekit.capture.plan import DEFAULT_LEVELS, Plan
 from tracekit.errors import MissingDependencyError, UsageError
+from tracekit.facts.distribution import how_to_install
 from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings
 
 __all__ = ["CaptureResult", "run"]
@@ -74,7 +75,7 @@ def run(
     plan.check()
     workloads.find(workload)
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
+        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
     if data is not None and not Path(data).exists():
         raise UsageError(
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"

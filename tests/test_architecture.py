@@ -19,6 +19,7 @@ ROOMS = (
         "limits",
         "name_table",
         "names",
+        "notebook",
         "spans",
         "statistics",
         "trees",

@@ -21,6 +21,11 @@ __version__ = "0.1.0"
 _HOME = {"read": "tracekit.api", "read_all": "tracekit.api", "Trace": "tracekit.trace"}
 
 
+def __dir__() -> list[str]:
+    """The names that the package promises."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `tracekit --help` does not wait for Polars."""
     if name in _HOME:

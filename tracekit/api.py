@@ -27,7 +27,7 @@ def read(
     digest: str | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Read a trace file of any known format, or the one trace of a capture's folder.
+    """Read a trace file of any known format, that of an address (https://, s3://, gs://), or the one of a capture's folder.
 
     All of it is read, unless `limits` sets `max_events`. With `cache`, the parsed frames are kept on disk (see
     `tracekit.readers.cache`) and used the next time, whatever the file's name; `digest` is the file's `digest_of`, if the
@@ -59,6 +59,11 @@ def read_all(
     >>> [trace.meta.rank for trace in read_all("sample_traces/cnn_cpu/trace.json.gz")]
     [None]
     """
+    if ":" in os.fspath(path):
+        from tracekit.readers.remote import address_of  # noqa: PLC0415 - 15 ms that a file does not need
+
+        if (address := address_of(path)) is not None:
+            return _read_remote(address, limits, cache=cache, progress=progress)
     file, limits = _trace_file(Path(path)), limits or Limits()
     key = (digest or digest_of(file)) if cache else None
     traces = None if key is None else _cached(key, file, limits)
@@ -69,6 +74,20 @@ def read_all(
             parsed.store(_key(key, limits) if apart else key, traces, max_events=limits.max_events)
     manifest = manifest_beside(file)
     return traces if manifest is None else [replace(trace, manifest=manifest) for trace in traces]
+
+
+def _read_remote(
+    address: str, limits: Limits | None, *, cache: bool, progress: Progress | None
+) -> list[Trace]:
+    """The traces of the file at an address, which is fetched each time; errors and traces name the address."""
+    from tracekit.readers.remote import fetched, masked  # noqa: PLC0415
+
+    with fetched(address) as file:
+        try:
+            traces = read_all(file, limits=limits, cache=cache, progress=progress)
+        except UnreadableTraceError as error:
+            raise UnreadableTraceError(error.fault, path=masked(address), remedy=error.remedy) from error
+    return [replace(trace, meta=replace(trace.meta, path=masked(address))) for trace in traces]
 
 
 def _cached(digest: str, file: Path, limits: Limits) -> list[Trace] | None:

@@ -7,12 +7,14 @@ TracekitError
 ├── UnreadableTraceError      3   the input is missing, damaged beyond repair or not a trace
 ├── WorkloadError             1   code that is not tracekit's own raised, while it was being recorded
 ├── GateFailedError           1   a comparison exceeded its limit
-└── InconclusiveError         4   the data cannot answer the question
+└── InconclusiveError         4   what was asked for as a file was not captured
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterable
 
 from tracekit.facts.terminal_text import printable
 
@@ -25,6 +27,7 @@ __all__ = [
     "UnreadableTraceError",
     "UsageError",
     "WorkloadError",
+    "nearest",
 ]
 
 
@@ -95,3 +98,14 @@ class InconclusiveError(TracekitError):
     """The data cannot answer the question that was asked."""
 
     exit_code = 4
+
+
+def nearest(word: str, names: Iterable[str], otherwise: str = "") -> str:
+    """The remedy for a name that does not exist: a question with the names that are most like it, else `otherwise`.
+
+    >>> nearest("idel", ["idle", "kernels"]), nearest("gpu", ["idle", "kernels"], "choose one of idle, kernels")
+    ('did you mean idle?', 'choose one of idle, kernels')
+    """
+    by_case = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), by_case)
+    return f"did you mean {' or '.join(by_case[name] for name in close)}?" if close else otherwise

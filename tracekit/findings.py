@@ -7,7 +7,17 @@ from typing import Final, Literal, get_args
 
 from tracekit.facts.units import NS_PER_S
 
-__all__ = ["BOUNDS", "SEVERITIES", "SHOWN_SHARE", "Bound", "Finding", "Severity", "Stretches", "rank"]
+__all__ = [
+    "BOUNDS",
+    "SEVERITIES",
+    "SHOWN_SHARE",
+    "Bound",
+    "Finding",
+    "Severity",
+    "Stretches",
+    "bound_name",
+    "rank",
+]
 
 Severity = Literal["critical", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("critical", "warning", "info")
@@ -72,3 +82,12 @@ def rank(findings: list[Finding]) -> list[Finding]:
     ['b', 'a']
     """
     return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), -(f.ns_at_stake or 0), f.id))
+
+
+def bound_name(bound: str) -> str:
+    """The name of a bound. Nothing in a profile proves that arithmetic and not bandwidth is short.
+
+    >>> bound_name("compute-bound"), bound_name("idle")
+    ('device-bound', 'idle')
+    """
+    return "device-bound" if bound == "compute-bound" else bound

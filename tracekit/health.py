@@ -14,6 +14,7 @@ __all__ = ["MEANINGS", "HealthLog"]
 _TEXTS: Final = """
 error truncated_file: the file is truncated; everything before its end was read
 error malformed_event: events that could not be repaired were left out
+error no_event: the file holds no span of a host and no activity of a device
 error oversized_event: an event is longer than 64 MB, which no real event is; reading stopped there
 error damaged_gzip: the compressed data are damaged or their checksum is wrong; what could be unpacked was read
 warning dropped_records: the profiler says that it dropped records of device activities and calls

@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.manifest import Manifest
+from tracekit.notebook import block, grid, items
 from tracekit.range_filter import RangeFilter
 
 __all__ = [
@@ -345,6 +346,19 @@ class Trace:
             theirs is None if mine is None else theirs is not None and mine.equals(theirs)
             for mine, theirs in frames
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: where it comes from, and how many rows each frame has."""
+        meta = self.meta
+        facts = [
+            ("trace:", f"{meta.name} ({meta.format}, {meta.event_count:,} events)"),
+            ("rank:", "unknown" if meta.rank is None else str(meta.rank)),
+            ("devices:", ", ".join(f"{one.device_id}: {one.name}" for one in meta.devices) or "none"),
+            ("captured:", ", ".join(sorted(meta.captured)) or "nothing"),
+        ]
+        frames = {name: getattr(self, name) for name in FRAMES}
+        rows = [(name, f"{frame.height:,}") for name, frame in frames.items() if frame is not None]
+        return block([items(facts), grid(["frame", "rows"], rows, [1])])
 
 
 FRAMES: Final[dict[str, Schema]] = {

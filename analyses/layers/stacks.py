@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attributed, attribution
 from tracekit.analyses.scope import Scope, select
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, nearest
 from tracekit.facts.stack_names import PHASES
 from tracekit.trace import Trace
 
@@ -28,7 +28,10 @@ def layer_stacks(of: Scope | Trace, *, phase: str | None = None) -> pl.DataFrame
     ['<root>', 'aten::to']
     """
     if phase is not None and phase not in PHASES:
-        raise UsageError(f"there is no phase {phase!r}", remedy=f"choose one of {', '.join(PHASES)}")
+        raise UsageError(
+            f"there is no phase {phase!r}",
+            remedy=nearest(phase, PHASES, f"choose one of {', '.join(PHASES)}"),
+        )
     scope = of if isinstance(of, Scope) else select(of)
     rows = attributed(scope).filter(pl.col("duration") > 0)
     if phase is not None:

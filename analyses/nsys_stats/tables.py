@@ -17,7 +17,7 @@ from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING, SOURCES
 from tracekit.analyses.nsys_stats.ranges import is_range
 from tracekit.analyses.nsys_stats.rows import summed
 from tracekit.analyses.result import StatedTable, in_order, in_schema
-from tracekit.errors import InconclusiveError, UsageError
+from tracekit.errors import InconclusiveError, UsageError, nearest
 from tracekit.facts.units import count_of, format_count
 from tracekit.readers import format_named
 from tracekit.trace import Trace
@@ -61,7 +61,7 @@ def table(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) -> 
     if entry is None:
         raise UsageError(
             f"there is no report {name!r}",
-            remedy=ELSEWHERE.get(name, f"choose one of {', '.join(CATALOGUE)}"),
+            remedy=ELSEWHERE.get(name) or nearest(name, CATALOGUE, f"choose one of {', '.join(CATALOGUE)}"),
         )
     every = [traces] if isinstance(traces, Trace) else list(traces)
     lacking = next((need for need in entry.needs if not any(_holds(trace, need) for trace in every)), None)

@@ -25,6 +25,7 @@ from tracekit.capture.sweep import process as sweep_process
 from tracekit.capture.sweep.grid import Grid, folder_of, label_of, run_key, series_key
 from tracekit.capture.sweep.process import Outcome
 from tracekit.errors import MissingDependencyError, TracekitError, UsageError
+from tracekit.facts.distribution import how_to_install
 from tracekit.facts.units import NS_PER_S
 from tracekit.files import write_bytes
 from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings, read_manifest
@@ -146,7 +147,7 @@ def _check(plans: list[Plan]) -> None:
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"
         )
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("capturing needs torch", remedy="pip install 'tracekit[capture]'")
+        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
 
 
 def _left(seconds: list[float], runs: int) -> float | None:

@@ -13,6 +13,7 @@ import torch
 
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.errors import MissingDependencyError, OutOfMemoryError, UsageError
+from tracekit.facts.distribution import how_to_install
 
 __all__ = [
     "CONTROL_GROUP",
@@ -83,7 +84,7 @@ def _import(package: str) -> ModuleType:
     except ImportError as error:
         raise MissingDependencyError(
             f"this workload needs {package}, which cannot be imported: {error}",
-            remedy="pip install 'tracekit[hf]'",
+            remedy=how_to_install("hf"),
         ) from error
 
 

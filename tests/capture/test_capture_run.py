@@ -81,7 +81,7 @@ def test_progress_is_plain_lines_where_stderr_is_no_terminal(tmp_path: Path) -> 
 
 def test_without_torch_the_error_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'tracekit\[capture\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'tracekit-torch\[capture\]'"):
         run("cnn", tmp_path)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import polars as pl
@@ -17,9 +19,11 @@ from paths import PUBLIC, ROOT, SAMPLES
 from real_traces import traces
 from synthetic import damage, dump, generate, write
 
+import tracekit
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
+from tracekit.facts.distribution import DISTRIBUTION, EXTRAS
 
 SAMPLE = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
 
@@ -153,6 +157,8 @@ def test_causes_shows_only_the_tables_of_device_idle_time(
     code, _, err = run(capsys, "idle", gpu_trace, "--causes", "--table", "streams")
     assert code == 2
     assert "its tables are by_cause" in err
+    code, _, err = run(capsys, "idle", gpu_trace, "--table", "by_caus")
+    assert (code, err) == (2, "tracekit: error: idle has no table 'by_caus'; did you mean by_cause?\n")
     assert run(capsys, "kernels", gpu_trace, "--causes")[0] == 2
 
 
@@ -166,6 +172,38 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "breakdown", gpu_trace, "--comm-pattern", "(")
     assert code == 2
     assert "regular expression" in err
+    code, _, err = run(capsys, "breakdown", gpu_trace, "--comm-pattern", "elementwize")
+    assert (code, err) == (
+        2,
+        "tracekit: error: no kernel matches --comm-pattern 'elementwize'; did you mean elementwise?\n",
+    )
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["kernls", SAMPLE], "'kernels'"),
+        (["report", SAMPLE, "--formt", "x"], "--format"),
+        (["report", "missing.json", "--only", "idel"], "there is no analysis 'idel'; did you mean idle?"),
+        (["analysis", "Kernel", SAMPLE], "did you mean kernels?"),
+        (["report", SAMPLE, "-f", "jsn"], "did you mean json?"),
+        (
+            ["report", SAMPLE, "--window", "step"],
+            "'step' is not one of 'steps', 'trace'; did you mean steps?",
+        ),
+        (["kernels", SAMPLE, "--sort", "total"], "did you mean total_ns?"),
+        (["nsys-stats", SAMPLE, "-r", "cuda_gpu_kern_sm"], "did you mean cuda_gpu_kern_sum"),
+        (["characterize", SAMPLE, "--sort", "optimal"], "did you mean optimal_batch?"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest_one(
+    words: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert nearest in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.quick(3)
@@ -184,7 +222,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["idle", str(SAMPLE), "-f", "parquet"], 2, "-o"),
         (["idle", str(SAMPLE), "--window", "week"], 2, "window"),
         (["idle", str(SAMPLE), "--step", "("], 2, "regular expression"),
-        (["report", str(SAMPLE), "-o", "/nonexistent/dir/r.html"], 2, "cannot"),
+        (["report", str(SAMPLE), "-o", str(SAMPLE / "r.html")], 2, "cannot"),
         (["analysis", "nope", str(SAMPLE)], 2, "nope"),
         (["info", str(SAMPLE), "-f", "csv"], 2, "info writes"),
     ],
@@ -218,7 +256,8 @@ def test_bad_input_never_gives_a_traceback(
         }[kind]
     )
     code, _, err = run(capsys, command, path)
-    assert code == (0 if kind in ("truncated", "cut_gz") else 3)
+    read = 1 if command == "doctor" else 0
+    assert code == (read if kind in ("truncated", "cut_gz") else 3)
     assert "Traceback" not in err
     assert len(err.strip().splitlines()) <= 1
 
@@ -331,7 +370,78 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert "report" in done.stdout
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--version")
-    assert code == 0
-    assert out.startswith("tracekit ")
+def test_the_summaries_of_the_commands_are_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = ok(capsys, "--help").partition("Commands:")[2]
+    assert "..." not in commands
+
+
+def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "obstore":
+            raise PackageNotFoundError
+        return f"7.{len(package)}"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert ok(capsys, "--version").splitlines() == [
+        f"tracekit {tracekit.__version__}",
+        "  capture  torch 7.5, nvtx 7.4",
+        "  hf       transformers 7.12, scipy 7.5",
+        "  remote   no obstore (pip install 'tracekit-torch[remote]')",
+    ]
+
+
+def test_the_distribution_has_one_name_and_these_extras() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'\nname = "{DISTRIBUTION}"\n' in project
+    for extra, packages in EXTRAS.items():
+        (declared,) = re.findall(rf"^{extra} = (\[.*\])$", project, re.MULTILINE)
+        assert set(packages) <= set(re.findall(r'"([a-z]+)', declared))
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": ""}, False),
+    ],
+)
+def test_colours_as_the_environment_says(
+    environment: dict[str, str],
+    coloured: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ("\033[" in ok(capsys, "report", SAMPLE, "--only", "breakdown")) == coloured
+
+
+def test_only_the_public_names_are_listed() -> None:
+    assert dir(tracekit) == ["Trace", "__version__", "read", "read_all"]
+
+
+def test_doctor_fails_if_there_is_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"traceEvents": []}')
+    code, out, err = run(capsys, "doctor", path)
+    assert (code, err) == (1, "")
+    assert out.startswith("error            1  no_event: ")
+    code, out, err = run(capsys, "kernels", path, "-f", "csv")
+    assert (code, out) == (4, "")
+    assert err.startswith("tracekit: error: kernels: not captured; ")
+
+
+@pytest.mark.slow
+def test_two_traces_are_one_json_document(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("report", *(each.name for each in BUILT_IN)):
+        document = json.loads(ok(capsys, command, gpu_trace, SAMPLE, "-f", "json"))
+        assert len(document["reports"]) == 2
+    document = json.loads(ok(capsys, "nsys-stats", gpu_trace, SAMPLE, "-f", "json"))
+    assert document["nsys_stats"]

@@ -382,7 +382,7 @@ setTimeout(() => {
   canvas.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape", bubbles: true, cancelable: true}));
   out.back = document.activeElement === advice;
   out.gone = document.getElementById("place").hidden;
-  const table = [...document.querySelectorAll("details.table")].find((one) => one.textContent.includes("Longest gaps of a whole device"));
+  const table = [...document.querySelectorAll("details.grid")].find((one) => one.textContent.includes("Longest gaps of a whole device"));
   const rows = [...table.querySelectorAll("tbody tr")].map((row) => row.querySelector("button.at"));
   out.rows = rows.filter(Boolean).length;
   out.row = rows[0].getAttribute("aria-label");

@@ -266,7 +266,7 @@ def test_all_formats(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--analysis", "A16"], 2, "there is no analysis 'A16'; choose one of A1"),
+        (["--analysis", "A16"], 2, "there is no analysis 'A16'; did you mean A6 or A1"),
         (["--format", "html"], 2, "xsp writes table, json, md, csv or parquet, not html"),
         (["--format", "csv"], 2, "give --analysis, or -o FOLDER"),
         (["--analysis", "A9", "--format", "csv"], 4, "A9: not captured; bytes to and from"),

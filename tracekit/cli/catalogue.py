@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import output as out
-from tracekit.errors import InconclusiveError, UsageError
+from tracekit.errors import InconclusiveError, UsageError, nearest
 from tracekit.report.formats import Can, Format, choose_format, encode_frame, render_data, render_sections
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def keys_of(
     keys: list[str] = []
     for name in (part.strip() for word in words for part in word.split(",")):
         if name.lower() not in by_name:
-            remedy = (elsewhere or {}).get(name, f"choose one of {', '.join(catalogue)}")
+            names = nearest(name, [*catalogue, *groups], f"choose one of {', '.join(catalogue)}")
+            remedy = (elsewhere or {}).get(name, names)
             raise UsageError(f"there is no {what} {name!r}", remedy=remedy)
         keys += by_name[name.lower()]
     return list(dict.fromkeys(keys))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,8 @@ class EndedBySignalError(TracekitError):
 def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt in the block, and EndedBySignalError behind it.
 
-    A signal that is being ignored, as SIGHUP below nohup, stays so.
+    A signal that is being ignored, as SIGHUP below nohup, stays so. Outside of the main thread, which alone gets signals,
+    nothing changes.
     """
     first: int | None = None
     replaced: dict[int, Any] = {}
@@ -51,7 +53,8 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(signal.SIGCHLD, lambda *_: None)
         raise KeyboardInterrupt
 
-    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    names = _NAMES if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     try:
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final
@@ -29,7 +30,8 @@ from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
 from tracekit.cli.ending import ended_by_signals
-from tracekit.errors import TracekitError, WorkloadError
+from tracekit.errors import TracekitError, WorkloadError, nearest
+from tracekit.facts.distribution import EXTRAS, how_to_install
 from tracekit.facts.terminal_text import printable
 
 __all__ = ["app", "main"]
@@ -37,6 +39,7 @@ __all__ = ["app", "main"]
 _INTERRUPTED: Final = 130
 _LONGEST_LINE: Final = 1_000
 """A path may have thousands of characters; its ends say enough."""
+_REMOTE: Final = "tracekit.readers.remote"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """The disk is full, or the user may not fill more of it."""
 _INTERNAL: Final = 70
@@ -71,15 +74,36 @@ for command in (analysis, view, export, scrub, capture, sweep, characterize, xsp
 
 def _print_version(value: bool) -> None:
     if value:
-        typer.echo(f"tracekit {tracekit.__version__}")
+        typer.echo("\n".join(_version_lines()))
         raise typer.Exit
+
+
+def _version_lines() -> Iterator[str]:
+    """The version, and for each optional part the packages that are installed, or how to install it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    yield f"tracekit {tracekit.__version__}"
+    for extra, packages in EXTRAS.items():
+        versions = {}
+        for package in packages:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
+        parts = [f"{package} {number}" for package, number in versions.items()]
+        if lacking := [package for package in packages if package not in versions]:
+            parts.append(f"no {' and no '.join(lacking)} ({how_to_install(extra)})")
+        yield f"  {extra:<8} {', '.join(parts)}"
 
 
 @app.callback()
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of tracekit and its optional parts.",
+        ),
     ] = False,
 ) -> None:
     del version
@@ -121,6 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
                 _INTERNAL,
             )
+    finally:
+        if _REMOTE in sys.modules:
+            sys.modules[_REMOTE].forget()
     sys.exit(code)
 
 
@@ -172,13 +199,22 @@ def _run(arguments: list[str]) -> int:
             sys.stderr.write(f"{message()}\n")
             return 2
         where = getattr(getattr(error, "ctx", None), "command_path", "tracekit")
-        text = message().strip()
-        ended = text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
-        return _complain(f"{ended} See '{where} --help'.", 2)
+        return _complain(f"{_sentence(message().strip())} See '{where} --help'.", 2)
     return result if isinstance(result, int) else 0  # that of a typer.Exit, after a failure that was reported
 
 
+def _sentence(text: str) -> str:
+    """A message of the parser as a sentence; of a value that is none of those that there are, with the nearest."""
+    text = text.replace("Value error, ", "")  # pydantic's own words
+    if match := re.search(r"'([^']*)' is not one of (.*?)\.?$", text):
+        close = nearest(match[1], re.findall(r"[^\s',]+", match[2]))
+        text = f"{text.removesuffix('.')}; {close}" if close else text
+    return text if not text or text.endswith("?") else f"{text.removesuffix('.')}."
+
+
 def _complain(text: str, code: int) -> int:
+    if _REMOTE in sys.modules:
+        text = sys.modules[_REMOTE].with_addresses(text)
     line = f"tracekit: error: {' '.join(printable(text).split())}"
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2 - 3]} … {line[-_LONGEST_LINE // 2 :]}"

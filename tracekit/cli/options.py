@@ -92,10 +92,18 @@ def _names(name: str, metavar: str, text: str) -> Any:
 
 _FORMS = "from PyTorch's profiler (.json, .json.gz) or Nsight Systems (.sqlite, a folder of Parquet files, .nsys-rep)"
 TraceFile = Annotated[
-    Path, typer.Argument(metavar="TRACE", help=f"A trace {_FORMS}, or the folder of a capture.")
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help=f"A trace {_FORMS}, its address (https://, s3://, gs://), or the folder of a capture.",
+    ),
 ]
 TraceFiles = Annotated[
-    list[Path], typer.Argument(metavar="TRACE...", help=f"Traces {_FORMS}, or folders of captures.")
+    list[Path],
+    typer.Argument(
+        metavar="TRACE...",
+        help=f"Traces {_FORMS}, their addresses (https://, s3://, gs://), or folders of captures.",
+    ),
 ]
 
 Rank = Annotated[int | None, typer.Option(help="Take only the trace of this rank.")]

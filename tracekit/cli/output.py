@@ -45,11 +45,17 @@ def terminal_width() -> int:
 
 
 def page_for(chosen: Format, top: int | None = None) -> Page:
-    """For what a text of this format is laid out; only one for a terminal depends on it, and NO_COLOR is honoured."""
+    """For what a text of this format is laid out; only one for a terminal depends on it."""
     if Can.FITTED not in chosen.can:
         return Page(top=top)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return Page(terminal_width(), color, top)
+    return Page(terminal_width(), _coloured(), top)
+
+
+def _coloured() -> bool:
+    """Whether a terminal's text has colours: as NO_COLOR says, else as FORCE_COLOR says, else if stdout is a terminal."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def emit(text: str, output: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, nearest
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.facts.terminal_text import printable
 from tracekit.files import digest_of, keep_inputs
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "attached", "expanded", "one_file", "read_one", "read_reports"]
+__all__ = ["Sources", "attached", "expanded", "local", "one_file", "read_one", "read_reports"]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -55,7 +56,7 @@ class Sources:
         self._paths = paths
         self._selection = selection
         self._reading = reading
-        self._ncu = ncu or []
+        self._ncu = [local(path) for path in ncu or ()]
         keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
         self._all_processes = all_processes
 
@@ -106,7 +107,21 @@ class Sources:
             return traces
         from tracekit.classify import recategorise
 
-        return [recategorise(trace, patterns) for trace in traces]
+        traces = [recategorise(trace, patterns) for trace in traces]
+        _check_patterns(traces, patterns)
+        return traces
+
+
+def _check_patterns(traces: Sequence[Trace], patterns: Sequence[str]) -> None:
+    """Raise UsageError for a pattern of --comm-pattern that matches no name, if there are names."""
+    import polars as pl
+
+    names = pl.concat([trace.device["name"].cast(pl.String).unique() for trace in traces]).unique().sort()
+    for pattern in patterns if names.len() else ():
+        if not names.str.contains(f"(?i){pattern}").any():
+            by_word = {word: name for name in names for word in re.findall(r"[A-Za-z]{3,}", name or "")}
+            like = nearest(re.sub(r"\W", "", pattern), by_word, "tracekit kernels lists their names")
+            raise UsageError(f"no kernel matches --comm-pattern {pattern!r}", remedy=like)
 
 
 def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFilter | None = None) -> Trace:
@@ -124,12 +139,13 @@ def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFil
 
 
 def expanded(paths: Sequence[Path]) -> list[Path]:
-    """The same paths, with `-` as standard input, and a folder replaced by the traces in it: of a capture one a rank.
+    """The same paths, with `-` as standard input, what is at an address fetched, and a folder replaced by the traces in it:
+    of a capture one a rank.
 
-    Raises UnreadableTraceError for a folder with a damaged manifest or without traces.
+    Raises UnreadableTraceError for a folder with a damaged manifest or without traces, and the errors of `local`.
     """
     files: list[Path] = []
-    for path in paths:
+    for path in map(local, paths):
         if str(path) == "-":
             files.append(Path("/dev/stdin"))
         elif _is_folder(path):
@@ -139,6 +155,25 @@ def expanded(paths: Sequence[Path]) -> list[Path]:
         else:
             files.append(path)
     return files
+
+
+def local(path: Path) -> Path:
+    """The path; instead of an address (https://, s3://, …) that of the file there, fetched for as long as the command runs.
+
+    Raises UnreadableTraceError if it cannot be fetched, and UsageError for an address of an unknown kind.
+    """
+    if ":" not in str(path):
+        return path
+    from tracekit.readers.remote import address_of, fetch, masked
+
+    address = address_of(path)
+    if address is None:
+        return path
+    progress = _progress(Path(masked(address)), "fetching")
+    try:
+        return fetch(address, progress)
+    finally:
+        progress(-1, 0)
 
 
 def one_file(path: Path) -> Path:
@@ -155,10 +190,11 @@ def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:
     """The tables of Nsight Compute in these files. Raises UnreadableTraceError for one that holds none."""
     if not paths:
         return []
-    keep_inputs(paths)
+    files = [local(path) for path in paths]
+    keep_inputs(files)
     from tracekit.readers.ncu import read_ncu
 
-    return [read_ncu(path) for path in paths]
+    return [read_ncu(file) for file in files]
 
 
 def attached(trace: Trace, reports: Sequence[NcuReport]) -> tuple[Trace, bool]:
@@ -252,8 +288,8 @@ def _with_ranges(trace: Trace, ranges: RangeFilter | None) -> Trace:
     return choose_ranges(trace, ranges)
 
 
-def _progress(path: Path) -> Callable[[int, int], None]:
-    """A line with the share of the file that was read, on a terminal only; called with −1 it wipes itself."""
+def _progress(path: Path, verb: str = "reading") -> Callable[[int, int], None]:
+    """A line with the amount of the file that was read, on a terminal only; called with −1 it wipes itself."""
     began = shown = time.monotonic()
     visible = False
     wanted = sys.stderr.isatty()
@@ -273,7 +309,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
             return
         shown, visible = now, True
         rate = plain_bytes / (now - began) / 1e6
-        sys.stderr.write(f"\r\033[Kreading {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
+        sys.stderr.write(f"\r\033[K{verb} {name}: {plain_bytes / 1e6:,.0f} MB, {rate:,.0f} MB/s")
         sys.stderr.flush()
 
     return report

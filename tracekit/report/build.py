@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tracekit.analyses.parts import conservation
-from tracekit.analyses.registry import BUILT_IN, Analysis, analyses
+from tracekit.analyses.registry import BUILT_IN, Analysis, analyses, no_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import Scope, Window, select
@@ -50,12 +50,10 @@ def build_report(
     if top is not None and top < 1:
         raise UsageError(f"--top {top} leaves nothing to show", remedy="use 1 or more")
     registered, broken = _registered()
-    names = {analysis.name for analysis in registered}
+    names = [analysis.name for analysis in registered]
     unknown = [name for name in only or () if name not in names]
     if unknown:
-        raise UsageError(
-            f"there is no analysis {unknown[0]!r}", remedy=f"choose from {', '.join(sorted(names))}"
-        )
+        raise no_analysis(unknown[0], names)
     scope = select(trace, window=window, step=step)
     outcomes = {
         analysis.name: _run(analysis, scope)
@@ -104,8 +102,7 @@ def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: i
     registered, _ = _registered()
     analysis = next((a for a in registered if a.name == name), None)
     if analysis is None:
-        known = ", ".join(a.name for a in registered)
-        raise UsageError(f"there is no analysis {name!r}", remedy=f"choose one of {known}")
+        raise no_analysis(name, [a.name for a in registered])
     scope = scope or select(trace)
     outcome = _run(analysis, scope)
     lacks = outcome.not_captured if isinstance(outcome, Result) else None

@@ -14,6 +14,7 @@ from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import unit_of
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.findings import bound_name
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
 from tracekit.trace import Excerpt
@@ -78,15 +79,6 @@ def format_value(value: Any, column: Column) -> str:
 _NAMED: Final = frozenset({"category", "measure", "part"})
 _SCALARS: Final = re.compile(r"(?:, \[\])+\]$")
 """Arguments without a shape at the end of a list of shapes: they hide what tells two rows apart."""
-
-
-def bound_name(bound: str) -> str:
-    """The name of a bound. Nothing in a profile proves that arithmetic and not bandwidth is short.
-
-    >>> bound_name("compute-bound"), bound_name("idle")
-    ('device-bound', 'idle')
-    """
-    return "device-bound" if bound == "compute-bound" else bound
 
 
 def format_number(value: float) -> str:

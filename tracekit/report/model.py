@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -120,6 +121,13 @@ class Section:
         """The figure of this name, None when there is none."""
         return next((figure for figure in self.figures if figure.name == name), None)
 
+    def plot(self) -> Any:
+        """The figures, which a notebook shows (`tracekit.report.notebook.Plots`)."""
+        return _notebook().Plots(self.figures)
+
+    def _repr_html_(self) -> str:
+        return str(_notebook().section_html(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -200,3 +208,15 @@ class Report:
     def section(self, name: str) -> Section | None:
         """The section of this name, None when there is none."""
         return next((section for section in self.sections if section.name == name), None)
+
+    def plot(self) -> Any:
+        """The figures of all sections, which a notebook shows (`tracekit.report.notebook.Plots`)."""
+        return _notebook().Plots(tuple(figure for section in self.sections for figure in section.figures))
+
+    def _repr_html_(self) -> str:
+        return str(_notebook().report_html(self))
+
+
+def _notebook() -> Any:
+    """The module that formats for notebooks, which stands above the data as the other renderers do."""
+    return import_module("tracekit.report.notebook")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracekit.findings import Bound, Severity, Stretches
+from tracekit.facts.units import format_ns, format_share
+from tracekit.findings import Bound, Severity, Stretches, bound_name
+from tracekit.notebook import block, grid, heading, items, paragraph
 
 __all__ = ["Advice", "Cost", "Verdict"]
 
@@ -54,3 +56,11 @@ class Verdict:
     """The layers with the most own time; their shares are of `layers_ns`. Empty if no layer is known."""
     layers_ns: int = 0
     """The basis, once for each device that worked, in ns: layers add the time of all devices."""
+
+    def _repr_html_(self) -> str:
+        costs = [(cost.label, format_ns(cost.ns), format_share(cost.share)) for cost in self.costs]
+        parts = [heading(bound_name(self.bound)), paragraph(self.headline)]
+        if costs:
+            parts.append(grid(["largest costs", "time", f"share of {self.basis}"], costs, [1, 2]))
+        parts.append(items((f"{one.title}.", one.advice) for one in self.advice))
+        return block([*parts, *(paragraph(note) for note in self.notes)])

@@ -78,7 +78,7 @@ def test_a_longer_sequence_gets_a_model_with_more_positions() -> None:
 )
 def test_a_missing_package_is_named_with_the_remedy(missing: str, name: str, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingDependencyError, match=rf"needs {missing}.*pip install 'tracekit\[hf\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"needs {missing}.*pip install 'tracekit-torch\[hf\]'"):
         build(name)
     if missing == "scipy":
         assert build("hf:bert").batch == 2

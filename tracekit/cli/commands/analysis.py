@@ -14,7 +14,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Request, Selection, with_flags
 from tracekit.cli.sources import Sources, expanded
-from tracekit.errors import UsageError
+from tracekit.errors import InconclusiveError, UsageError, nearest
 from tracekit.readers import flag_for
 from tracekit.report import formats
 from tracekit.report.formats import Can, Format
@@ -154,6 +154,9 @@ def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Rep
 def _write_table(section: Section, chosen: Format, request: Request) -> None:
     from tracekit.report.format import costliest
 
+    rows = sum(table.frame.height for table in section.tables[:1])
+    if not section.tables or (section.not_captured and not rows):
+        raise InconclusiveError(f"{section.name}: not captured", remedy=section.not_captured or "")
     table = section.tables[0]
     frame = costliest(table, request.top) if request.top else table.frame
     out.emit_frame(frame, chosen, request.output)
@@ -166,14 +169,14 @@ def _narrow(section: Section, trace: Trace, part: Part | None, request: Request)
     if request.table is not None:
         tables = tuple(one for one in tables if one.name == request.table)
         if not tables:
-            names = ", ".join(one.name for one in section.tables) or "none"
-            raise UsageError(
-                f"{section.name} has no table {request.table!r}", remedy=f"its tables are {names}"
-            )
+            names = [one.name for one in section.tables]
+            remedy = nearest(request.table, names, f"its tables are {', '.join(names) or 'none'}")
+            raise UsageError(f"{section.name} has no table {request.table!r}", remedy=remedy)
     if sort is not None:
         if not any(sort in one.frame.columns for one in tables):
-            names = ", ".join(dict.fromkeys(column for one in tables for column in one.frame.columns))
-            raise UsageError(f"{section.name} has no column {sort!r}", remedy=f"its columns are {names}")
+            names = list(dict.fromkeys(column for one in tables for column in one.frame.columns))
+            remedy = nearest(sort, names, f"its columns are {', '.join(names)}")
+            raise UsageError(f"{section.name} has no column {sort!r}", remedy=remedy)
         from tracekit.report.terminal import sort_table
 
         tables = tuple(sort_table(one, sort) if sort in one.frame.columns else one for one in tables)

@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli.listing import Listing, format_of, varied
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,7 +51,8 @@ def characterize(
 
     if sort not in (columns := {**SETTINGS, **FIGURES}):
         # Said before the traces are read.
-        raise UsageError(f"there is no column {sort!r}", remedy=f"the columns are {', '.join(columns)}")
+        remedy = nearest(sort, columns, f"the columns are {', '.join(columns)}")
+        raise UsageError(f"there is no column {sort!r}", remedy=remedy)
     limits = flags.Reading(max_events=max_events, no_size_limit=no_size_limit).limits
     rows = _sorted_by(characterized(folder, limits=limits), sort)
     listing = Listing(

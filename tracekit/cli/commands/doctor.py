@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
+
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
@@ -44,7 +46,8 @@ def doctor(
 ) -> None:
     """Show the defects of a file.
 
-    What was damaged, repaired or left out, and whether the figures add up.
+    What was damaged, repaired or left out, and whether the figures add up. The exit code is 1 if an error is among the
+    defects (data are lost, or there are none), or if figures do not add up.
     """
     chosen = choose_format(Can.FACTS, format_, output, command="doctor")
     traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
@@ -59,6 +62,14 @@ def doctor(
         (one,) = health
         text = "\n".join([*_health_lines(one["health"]), *_law_lines({"": one["conservation"]})])
     out.emit(text, output)
+    if any(_is_broken(one) for one in health):
+        raise typer.Exit(1)
+
+
+def _is_broken(health: dict[str, Any]) -> bool:
+    """Whether something is lost, or does not add up."""
+    lost = any(row["severity"] == "error" for row in health["health"])
+    return lost or not all(law["holds"] for law in health["conservation"])
 
 
 def _health_of(trace: Trace) -> dict[str, Any]:

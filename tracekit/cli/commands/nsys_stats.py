@@ -67,7 +67,10 @@ def nsys_stats(
     *,
     reading: Reading,
 ) -> None:
-    """Show reports of `nsys stats` and rules of `nsys analyze`, for Nsight Systems exports and PyTorch traces."""
+    """Show reports of `nsys stats` and rules of `nsys analyze`.
+
+    They are made from Nsight Systems exports and from PyTorch traces.
+    """
     from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, DEFAULT_REPORTS, ELSEWHERE, RULES
     from tracekit.analyses.nsys_stats.tables import in_unit, table
 

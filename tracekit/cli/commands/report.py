@@ -45,6 +45,11 @@ def report(
 ) -> None:
     """Report what bounds a run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
+    if only:
+        from tracekit.analyses.registry import get_analysis
+
+        for name in only:  # said before the traces are read
+            get_analysis(name)
     paths = expanded(traces)
     page = out.page_for(chosen)
     sources = Sources(paths, selection, reading, ncu)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.cli import output as out
+from tracekit.cli.sources import local
 from tracekit.errors import UsageError
 from tracekit.facts.terminal_text import printable
 
@@ -39,7 +40,7 @@ def scrub(
         bool, typer.Option("--dry-run", help="Only list what would be kept and left out; OUT is not needed.")
     ] = False,
 ) -> None:
-    """Copy an Nsight Systems export with only the data that tracekit reads.
+    """Copy what tracekit reads of an Nsight Systems export.
 
     The copy has no environment variables, command lines, program output, host and user names, or paths.
     """
@@ -50,6 +51,7 @@ def scrub(
         raise UsageError(
             "the output file is missing", remedy="name one: tracekit scrub IN OUT, or use --dry-run"
         )
+    source = local(source)
     progress = _progress()
     try:
         if target is None or dry_run:

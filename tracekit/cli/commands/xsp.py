@@ -12,7 +12,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.catalogue import format_for, keys_of, section_of, write_tables
 from tracekit.cli.options import NamedRanges, Reading, with_flags
-from tracekit.cli.sources import attached, read_one, read_reports
+from tracekit.cli.sources import attached, local, read_one, read_reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -73,7 +73,7 @@ def xsp(
     ncu: flags.Ncu = None,
     reading: Reading,
 ) -> None:
-    """Show XSP's analyses A1 to A15 of a model, its layers and its kernels."""
+    """Show XSP's analyses of a model, its layers and kernels."""
     from tracekit.analyses.xsp.analysis import find_runs, xsp_of
     from tracekit.analyses.xsp.catalogue import CATALOGUE
 
@@ -87,8 +87,10 @@ def xsp(
         # The trace of another level may hold no kernel, which is no fault.
         return attached(trace, reports)[0] if trace.has_device or path in traces else trace
 
+    traces = [local(path) for path in traces]
     runs = find_runs(traces, rank=rank)
-    tables = xsp_of(runs, read, analyses=keys, counters=metrics, batch=batch, step=step)
+    counters = None if metrics is None else local(metrics)
+    tables = xsp_of(runs, read, analyses=keys, counters=counters, batch=batch, step=step)
     if figures is not None:
         out.without_notes_of_matplotlib()
         from tracekit.report.xsp_figures import write_xsp

@@ -52,6 +52,7 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
         others[name] = side_frame(raw.pop(name), FRAMES[name], origin, health)
+    health.count("no_event", int(not assembled.host.height and not assembled.device.height))
     count_missing(assembled.host, assembled.device, others.get("counters"), health)
     return TraceFrames(assembled.host, assembled.device, others, origin)
 
