@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import string
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
@@ -10,7 +12,7 @@ import msgspec
 
 from tracekit.capture import workloads
 
-__all__ = ["CATALOGUE", "Entry", "catalogue", "listing"]
+__all__ = ["CATALOGUE", "Entry", "catalogue", "completions", "listing", "of_published"]
 
 CATALOGUE: Final = Path(__file__).with_name("catalogue.json")
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
@@ -41,6 +43,41 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def catalogue() -> list[Entry]:
     """The workloads that come with tracekit."""
     return msgspec.json.decode(CATALOGUE.read_bytes(), type=list[Entry])
+
+
+def completions(beginning: str) -> list[str]:
+    """The names of workloads that begin so, with their variants only behind the colon, and folders and scripts that do."""
+    known = [*workloads.names(), *workloads.SHORT_NAMES]
+    if ":" in beginning:
+        known = [entry.name for entry in catalogue()]
+    files = [f"{path}/" if path.is_dir() else f"{path}:" for path in _paths(beginning)]
+    return [name for name in known if name.startswith(beginning)] + sorted(files)
+
+
+def _paths(beginning: str) -> list[Path]:
+    folder, _, name = beginning.rpartition("/")
+    try:
+        there = list(Path(folder or ("/" if beginning.startswith("/") else ".")).iterdir())
+    except OSError:
+        return []
+    return [
+        path
+        for path in there
+        if path.name.startswith(name or tuple(string.ascii_letters))
+        and (path.suffix == ".py" or path.is_dir())
+    ]
+
+
+def of_published(name: str) -> str | None:
+    """The workload `hf:NAME` that the name of a published model holds; None if it holds none.
+
+    >>> of_published("bert-base-uncased"), of_published("distilbert/distilbert-base"), of_published("facebook/opt-125m")
+    ('hf:bert', 'hf:distilbert', 'hf:opt')
+    """
+    words = "-".join(re.findall("[a-z0-9]+", name.rpartition("/")[2].lower()))
+    architectures = (entry.name for entry in catalogue() if entry.name.startswith("hf:"))
+    held = [each for each in architectures if re.search(rf"\b{each.removeprefix('hf:')}", words)]
+    return max(held, key=len, default=None)
 
 
 def listing(width: int | None = None) -> str:
