@@ -73,7 +73,8 @@ def _exit_code(start: Callable[[], object]) -> int:
         sys.stderr.write(f"{leave.code}\n")
         return 1
     except BaseException as error:
-        sys.excepthook(type(error), error, own_frames(error.__traceback__))
+        error.__traceback__ = own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         if isinstance(error, KeyboardInterrupt):
             raise
         return 1

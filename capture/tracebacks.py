@@ -38,7 +38,10 @@ def own_text(error: BaseException) -> str:
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
     """A traceback from the first frame on that is neither tracekit's nor Python's own for running a module."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*_TRACEKIT, *_RUNNING)):
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_RUNNING) and not os.path.realpath(file).startswith(_TRACEKIT):
+            break
         trace = trace.tb_next
     return trace
 

@@ -12,7 +12,6 @@ import gc
 import os
 import shlex
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,10 +21,11 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.autograd.profiler import record_function
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules import module as modules
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
+from torch.utils.hooks import RemovableHandle
 
 from tracekit.capture.device import resolve_device
 from tracekit.capture.marks.names import Phase
@@ -40,7 +40,6 @@ __all__ = ["Watch"]
 
 _CALLS_WITHOUT_UPDATE: Final = 100
 """After so many calls of its models, code that has an optimizer and has never used it is taken to infer."""
-_COMPILED_AND_HOOKED: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 _UPDATE: Final = "Optimizer.step#"
 """How the name of torch's own range around an update begins."""
 
@@ -74,6 +73,8 @@ class Watch:
         self._depth = self._called = self._steps = 0
         self._phase: ExitStack | None = None
         self._live: Session | None = None
+        self._global: RemovableHandle | None = None
+        self._searches = True
         self._recording, self._searching, self._hooks = ExitStack(), ExitStack(), ExitStack()
 
     def __enter__(self) -> Watch:
@@ -87,9 +88,10 @@ class Watch:
         fetches: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
         if fetches is not None:
             hooks.enter_context(_replaced(fetches, "__next__", functools.partial(self._in_phase, "data")))
-        search.callback(register_module_forward_pre_hook(self._before_call).remove)
-        search.callback(register_module_forward_hook(self._after_call, always_call=True).remove)
-        search.enter_context(_unwarned(_COMPILED_AND_HOOKED))
+        # What torch.compile made of a model asks it, to warn of the hooks.
+        search.enter_context(_replaced(modules, "_has_any_global_hook", lambda _original: False))
+        search.callback(self._pause)
+        self._listen()
         return self
 
     def __exit__(
@@ -155,28 +157,38 @@ class Watch:
         finally:
             self._close_phase()
 
+    def _listen(self) -> None:
+        self._global = modules.register_module_forward_pre_hook(self._before_call)
+
+    def _pause(self) -> None:
+        if self._global is not None:
+            self._global.remove()
+            self._global = None
+
     def _before_call(self, module: nn.Module, *_: object) -> None:
-        """Of any module, while the models are searched."""
+        """Of a module that the code itself calls, while the models are searched."""
         if not self._is_ours():
             return
-        self._depth += 1
-        if self._depth > 1:
-            return
-        again = self._models.add(module)
-        if not has_parameters(module):
-            return
-        self._called += 1
-        if again and not self._will_train():
+        # Not for the modules inside it: what is compiled meanwhile would be compiled again without the hook.
+        self._pause()
+
+        def after(*_: object) -> None:
+            handle.remove()
+            if model:
+                self._calls.ends(module)
+            if self._searches:
+                self._listen()
+
+        handle = module.register_forward_hook(after, always_call=True)
+        model, again = has_parameters(module), self._models.add(module)
+        self._called += model
+        if model and again and not self._will_train():
             self._infers = True
             self._end_step()
 
     def _will_train(self) -> bool:
         self._trains = self._trains or _has_optimizer()
         return self._trains and self._called <= _CALLS_WITHOUT_UPDATE
-
-    def _after_call(self, *_: object) -> None:
-        if self._is_ours():
-            self._depth -= 1
 
     def _before_model(self, *_: object) -> None:
         if self._is_ours():
@@ -226,20 +238,23 @@ class Watch:
             return
         models = self._models.named()
         self._device = _device_of(list(models.values()))
-        self._searching.close()
+        self._end_search()
         self._live = self._recording.enter_context(
             recording(self._level, models, self._device, self._options)
         )
-        self._depth = 0
         for module in filter(has_parameters, models.values()):
             # Around the hooks of the layers, whose ranges are thus inside the phase.
             self._hooks.callback(module.register_forward_pre_hook(self._before_model, prepend=True).remove)
             self._hooks.callback(module.register_forward_hook(self._after_model, always_call=True).remove)
 
+    def _end_search(self) -> None:
+        self._searches = False
+        self._searching.close()
+
     def _finish(self, error: BaseException | None) -> None:
         """Remove all hooks and write what was recorded. A second call does nothing."""
         self._close_phase()
-        self._searching.close()
+        self._end_search()
         self._hooks.close()
         live, self._live = self._live, None
         try:
@@ -271,7 +286,7 @@ class Watch:
 
     def _fail(self, failure: Exception) -> None:
         self.failure, self._live = failure, None
-        self._searching.close()
+        self._end_search()
         self._hooks.close()
         self._tell(f"the recording failed ({reason_of(failure)}); the code goes on")
 
@@ -304,15 +319,3 @@ def _replaced(owner: Any, name: str, by: Callable[..., object]) -> Iterator[None
     finally:
         if getattr(owner, name) is function:
             setattr(owner, name, original)
-
-
-@contextmanager
-def _unwarned(message: str) -> Iterator[None]:
-    """Ignore one warning, and keep the filters that the code sets in between."""
-    warnings.filterwarnings("ignore", message)
-    ours = warnings.filters[0]
-    try:
-        yield
-    finally:
-        if ours in warnings.filters:
-            warnings.filters.remove(ours)  # type: ignore[attr-defined]
