@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import string
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
-import msgspec
-
 from tracekit.capture import workloads
+from tracekit.capture.entries import Entry, catalogue
 
-__all__ = ["CATALOGUE", "Entry", "catalogue", "completions", "listing", "of_published"]
+__all__ = ["completions", "listing"]
 
-CATALOGUE: Final = Path(__file__).with_name("catalogue.json")
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
 _PIPED_WIDTH: Final = 100
 _GAP: Final = "  "
@@ -24,25 +21,6 @@ _NOTE: Final = (
     "–: cannot be counted without values. size and batch are the defaults.",
     "FILE.py:FUNCTION trains a workload of your own, such as a model of timm or torchvision.",
 )
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workload: its name with the variant, its task, its parameters, and its default batch and size.
-
-    `forward_flops` are the FLOPs of one sample of the default size; None if they could not be counted.
-    """
-
-    name: str
-    task: str
-    parameters: int
-    forward_flops: int | None
-    batch: int
-    size: int | None
-
-
-def catalogue() -> list[Entry]:
-    """The workloads that come with tracekit."""
-    return msgspec.json.decode(CATALOGUE.read_bytes(), type=list[Entry])
 
 
 def completions(beginning: str) -> list[str]:
@@ -66,18 +44,6 @@ def _paths(beginning: str) -> list[Path]:
         if path.name.startswith(name or tuple(string.ascii_letters))
         and (path.suffix == ".py" or path.is_dir())
     ]
-
-
-def of_published(name: str) -> str | None:
-    """The workload `hf:NAME` that the name of a published model holds; None if it holds none.
-
-    >>> of_published("bert-base-uncased"), of_published("distilbert/distilbert-base"), of_published("facebook/opt-125m")
-    ('hf:bert', 'hf:distilbert', 'hf:opt')
-    """
-    words = "-".join(re.findall("[a-z0-9]+", name.rpartition("/")[2].lower()))
-    architectures = (entry.name for entry in catalogue() if entry.name.startswith("hf:"))
-    held = [each for each in architectures if re.search(rf"\b{each.removeprefix('hf:')}", words)]
-    return max(held, key=len, default=None)
 
 
 def listing(width: int | None = None) -> str:

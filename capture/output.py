@@ -69,7 +69,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
-    return without_paths(" ".join(text.split()))[:200]
+    return without_paths(" ".join(text.split()))[:200].removesuffix(":")
 
 
 def trace_file(level: Level, rank: int, ranks: int) -> str:

@@ -250,12 +250,20 @@ def _built(plan: Plan, device: torch.device, folder: Path, progress: Callable[[s
     if not isinstance(loadable, workloads.InFile) or settings.ranks > 1:
         return factory(options)
     level: Level = next((level for level in _RICHEST if level in plan.levels), "MLG")
-    with Watch(folder, plan.options, Path(plan.workload).name, progress, level=level) as watch:
-        built = factory(options)
-    if _is_workload(built):
+    watch = Watch(folder, plan.options, Path(plan.workload).name, progress, level=level)
+    try:
+        with watch:
+            built = factory(options)
+    except SystemExit as leave:
+        if leave.code or watch.manifest is None:
+            raise
+        built = None
+    if watch.failure is not None:
+        raise watch.failure
+    if _is_workload(built) or not watch.steps:
         return built
     if watch.manifest is None:
-        raise watch.failure or watch.why_nothing()
+        raise watch.why_nothing()
     ignored = [
         name for name in Settings.__struct_fields__ if getattr(settings, name) != getattr(Settings(), name)
     ]
@@ -278,7 +286,7 @@ def _workload(built: Any, plan: Plan, device: torch.device) -> Workload:
     if not _is_workload(built):
         raise UsageError(
             f"{plan.workload} returned {type(built).__name__}, which is not a workload",
-            remedy="return a tracekit.capture.Recipe",
+            remedy="return a tracekit.capture.Recipe, or train in the function",
         )
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:

@@ -47,7 +47,7 @@ def run_script(
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         out /= f"rank{os.environ.get('RANK', '0')}"
-    code = 0
+    code, nothing = 0, None
     try:
         with new_folder(out) as folder:
             watch = Watch(folder, options, script if is_module else Path(script).name, tell, stop=stop)
@@ -55,9 +55,10 @@ def run_script(
             with watch:
                 code = _exit_code(start)
             if watch.manifest is None:
-                raise watch.failure or watch.why_nothing()
-    except UsageError as error:
-        if not code:
+                nothing = watch.failure or watch.why_nothing()
+                raise nothing
+    except Exception as error:
+        if error is not nothing or not code:
             raise
         tell(str(error))  # the script's own failure is the one to mend
     return code

@@ -48,7 +48,7 @@ class Watch:
     """Records a few steps of the code in the block, on the thread that entered it, and writes them into `folder`.
 
     The files are written as soon as the steps are recorded; if the block ends earlier, with the steps until then. `manifest`
-    is that of the capture, None while there is none. With `stop`, SystemExit ends the code after the recorded steps.
+    is that of the capture, None while there is none, and `steps` counts those that were seen until the last recorded one. With `stop`, SystemExit ends the code after the recorded steps.
     `tell` receives lines for the user. A failure of the recording does not end the code: it is `failure`.
     """
 
@@ -70,7 +70,7 @@ class Watch:
         self._models, self._device = Models(), torch.device("cpu")
         self._updates, self._calls = Turns(), Turns()
         self._infers = self._trains = self._profiles_itself = self._due = False
-        self._depth = self._called = self._steps = 0
+        self._depth = self._called = self.steps = 0
         self._phase: ExitStack | None = None
         self._live: Session | None = None
         self._global: RemovableHandle | None = None
@@ -106,10 +106,10 @@ class Watch:
                 f"nothing was recorded: {self._workload} runs torch's profiler itself",
                 remedy="read the trace that it writes, or leave its profiler out",
             )
-        if self._steps:
+        if self.steps:
             first = 2 + self._options.wait + self._options.warmup
             return UsageError(
-                f"nothing was recorded: {self._workload} ended after {count_of(self._steps, 'step')}, and the first "
+                f"nothing was recorded: {self._workload} ended after {count_of(self.steps, 'step')}, and the first "
                 f"recorded one is number {first}",
                 remedy="let it run longer",
             )
@@ -187,7 +187,7 @@ class Watch:
             self._end_step()
 
     def _will_train(self) -> bool:
-        self._trains = self._trains or _has_optimizer()
+        self._trains = self._trains or _optimizers() > 0
         return self._trains and self._called <= _CALLS_WITHOUT_UPDATE
 
     def _before_model(self, *_: object) -> None:
@@ -218,8 +218,10 @@ class Watch:
             self._phase = None
 
     def _end_step(self) -> None:
-        self._steps += 1
+        self.steps += 1
         try:
+            if self._live is None and self.steps == 1 and not self._infers and _optimizers() > 1:
+                return  # in the next step, all of them will have had a turn, and their models been called
             if self._live is None:
                 self._begin()
             else:
@@ -291,9 +293,9 @@ class Watch:
         self._tell(f"the recording failed ({reason_of(failure)}); the code goes on")
 
 
-def _has_optimizer() -> bool:
-    """True if there is an optimizer somewhere: code that has one is going to train."""
-    return any(issubclass(type(each), Optimizer) for each in gc.get_objects())
+def _optimizers() -> int:
+    """The number of optimizers that exist: code that has one is going to train."""
+    return sum(issubclass(type(each), Optimizer) for each in gc.get_objects())
 
 
 def _device_of(models: list[nn.Module]) -> torch.device:

@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tracekit.capture.entries import of_published
 from tracekit.capture.marks.names import PhaseRange
 from tracekit.errors import UsageError
 from tracekit.manifest import Setting
@@ -194,8 +195,6 @@ def find(name: str) -> tuple[Loadable, str]:
         return _BUILT_IN[base], variant
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
         return entry, variant
-    from tracekit.capture.listing import of_published  # noqa: PLC0415 - it imports this module
-
     close = difflib.get_close_matches(base, [*names(), *SHORT_NAMES], n=3)
     published = of_published(name)
     close += [] if published is None else [published]

@@ -121,7 +121,7 @@ class Training:
 class Length:
     """The number of steps of a recording."""
 
-    steps: Annotated[int, flag("The number of steps to record, at each level.", min=1)] = 3
+    steps: Annotated[int, flag("The number of steps to record.", min=1)] = 3
     warmup: Annotated[int, flag("The number of steps to run before those.", min=1)] = 1
 
 

@@ -65,10 +65,12 @@ for built_in in BUILT_IN:
     app.command(name=built_in.name, help=built_in.question)(
         _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
     )
-for command in (analysis, view, export, scrub, capture, sweep, characterize, xsp, nsys_stats):
+for command in (analysis, view, export, scrub):
     app.command()(command)
 # What stands behind the script is the script's.
 app.command("run", context_settings={"allow_interspersed_args": False})(run_script)
+for command in (capture, sweep, characterize, xsp, nsys_stats):
+    app.command()(command)
 
 
 def _print_version(value: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tracekit.capture.listing import of_published
+from tracekit.capture.entries import of_published
 from tracekit.errors import UsageError
 
 __all__ = ["ARCHITECTURES", "Architecture", "find", "names"]
