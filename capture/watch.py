@@ -13,10 +13,10 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from torch.autograd.profiler import record_function
 from torch.nn.modules import module as modules
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.profiler import profile
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
@@ -38,6 +39,7 @@ from tracekit.manifest import CaptureOptions, Level, Manifest
 
 __all__ = ["Watch"]
 
+_T = TypeVar("_T")
 _CALLS_WITHOUT_UPDATE: Final = 100
 """After so many calls of its models, code that has an optimizer and has never used it is taken to infer."""
 _UPDATE: Final = "Optimizer.step#"
@@ -47,9 +49,11 @@ _UPDATE: Final = "Optimizer.step#"
 class Watch:
     """Records a few steps of the code in the block, on the thread that entered it, and writes them into `folder`.
 
-    The files are written as soon as the steps are recorded; if the block ends earlier, with the steps until then. `manifest`
-    is that of the capture, None while there is none, and `steps` counts those that were seen until the last recorded one. With `stop`, SystemExit ends the code after the recorded steps.
-    `tell` receives lines for the user. A failure of the recording does not end the code: it is `failure`.
+    The files are written as soon as the steps are recorded; if the block ends earlier, with the steps until then. With
+    `stop`, SystemExit then ends the code. `tell` receives lines for the user.
+
+    `manifest` is that of the capture, None while there is none. `steps` counts the steps that were seen until the last
+    recorded one. A failure of the recording does not end the code: it is `failure`.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class Watch:
             self._end_step()
 
     def _will_train(self) -> bool:
-        self._trains = self._trains or _optimizers() > 0
+        self._trains = self._trains or bool(_all_of(Optimizer))
         return self._trains and self._called <= _CALLS_WITHOUT_UPDATE
 
     def _before_model(self, *_: object) -> None:
@@ -220,7 +224,7 @@ class Watch:
     def _end_step(self) -> None:
         self.steps += 1
         try:
-            if self._live is None and self.steps == 1 and not self._infers and _optimizers() > 1:
+            if self._live is None and self.steps == 1 and not self._infers and len(_all_of(Optimizer)) > 1:
                 return  # in the next step, all of them will have had a turn, and their models been called
             if self._live is None:
                 self._begin()
@@ -234,9 +238,9 @@ class Watch:
                 raise SystemExit(0)
 
     def _begin(self) -> None:
-        """Start the profiler, whose first steps are a warm-up, unless the code's own one runs at the moment."""
-        self._profiles_itself = torch._C._autograd._profiler_enabled()
-        if self._profiles_itself:
+        """Start the profiler, whose first steps are a warm-up, unless the code has one of its own: torch runs only one."""
+        if any(map(_is_at_work, _all_of(profile))):
+            self._profiles_itself = True
             return
         models = self._models.named()
         self._device = _device_of(list(models.values()))
@@ -290,12 +294,19 @@ class Watch:
         self.failure, self._live = failure, None
         self._end_search()
         self._hooks.close()
+        with suppress(Exception):  # the first failure is the one to tell
+            self._recording.close()
         self._tell(f"the recording failed ({reason_of(failure)}); the code goes on")
 
 
-def _optimizers() -> int:
-    """The number of optimizers that exist: code that has one is going to train."""
-    return sum(issubclass(type(each), Optimizer) for each in gc.get_objects())
+def _all_of(kind: type[_T]) -> list[_T]:
+    """The objects of a class that exist; those of which only the claimed class differs are not asked."""
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+
+
+def _is_at_work(profiler: profile) -> bool:
+    """True from the making of a profiler to its results, also in the steps that its schedule leaves out."""
+    return getattr(profiler.profiler, "kineto_results", None) is None
 
 
 def _device_of(models: list[nn.Module]) -> torch.device:

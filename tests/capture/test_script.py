@@ -206,14 +206,17 @@ def test_nothing_recorded_is_one_line_and_no_folder(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_script_that_profiles_itself_keeps_its_profile(run) -> None:
-    code = (
-        HEAD
-        + "with torch.profiler.profile() as p:\n    [step() for _ in range(6)]\nprint(len(p.events()) > 0)\n"
+@pytest.mark.parametrize("schedule", ["None", "torch.profiler.schedule(wait=2, warmup=1, active=2)"])
+def test_a_script_that_profiles_itself_keeps_its_profile(run, schedule: str) -> None:
+    code = HEAD + (
+        f"with torch.profiler.profile(schedule={schedule}) as p:\n"
+        "    for _ in range(6): step(); p.step()\n"
+        "print(len(p.events()) > 0)\n"
     )
     status, out, err = run(code)
     assert (status, out) == (2, "True\n")
     assert "runs torch's profiler itself" in err
+    assert run(f"{code}for _ in range(6): step()\n")[0] == 0  # after its own profile
 
 
 def test_a_recording_that_fails_does_not_end_the_script(run, monkeypatch) -> None:
