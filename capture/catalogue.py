@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from tracekit.capture import workloads
+from tracekit.capture.entries import CATALOGUE, Entry
 from tracekit.capture.flops import flop_counter
-from tracekit.capture.listing import CATALOGUE, Entry
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.workloads import WorkloadOptions
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
-import msgspec
-
 from tracekit.capture import workloads
+from tracekit.capture.entries import Entry, catalogue
 
-__all__ = ["CATALOGUE", "Entry", "catalogue", "listing"]
+__all__ = ["completions", "listing"]
 
-CATALOGUE: Final = Path(__file__).with_name("catalogue.json")
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
 _PIPED_WIDTH: Final = 100
 _GAP: Final = "  "
@@ -24,23 +23,27 @@ _NOTE: Final = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workload: its name with the variant, its task, its parameters, and its default batch and size.
-
-    `forward_flops` are the FLOPs of one sample of the default size; None if they could not be counted.
-    """
-
-    name: str
-    task: str
-    parameters: int
-    forward_flops: int | None
-    batch: int
-    size: int | None
+def completions(beginning: str) -> list[str]:
+    """The names of workloads that begin so, with their variants only behind the colon, and folders and scripts that do."""
+    known = [*workloads.names(), *workloads.SHORT_NAMES]
+    if ":" in beginning:
+        known = [entry.name for entry in catalogue()]
+    files = [f"{path}/" if path.is_dir() else f"{path}:" for path in _paths(beginning)]
+    return [name for name in known if name.startswith(beginning)] + sorted(files)
 
 
-def catalogue() -> list[Entry]:
-    """The workloads that come with tracekit."""
-    return msgspec.json.decode(CATALOGUE.read_bytes(), type=list[Entry])
+def _paths(beginning: str) -> list[Path]:
+    folder, _, name = beginning.rpartition("/")
+    try:
+        there = list(Path(folder or ("/" if beginning.startswith("/") else ".")).iterdir())
+    except OSError:
+        return []
+    return [
+        path
+        for path in there
+        if path.name.startswith(name or tuple(string.ascii_letters))
+        and (path.suffix == ".py" or path.is_dir())
+    ]
 
 
 def listing(width: int | None = None) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from tracekit.errors import TracekitError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.files import scratch_folder
 from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
 
@@ -24,19 +25,18 @@ if TYPE_CHECKING:  # it imports torch and this module
 __all__ = [
     "CHUNK",
     "SCRATCH_PREFIX",
-    "TRACE_FILE",
     "copy_part",
     "forget_older_traces",
     "new_folder",
     "pack_trace",
     "prepare_folder",
+    "reason_of",
     "trace_file",
     "without_paths",
     "write_capture",
     "write_trace",
 ]
 
-TRACE_FILE = "trace.json.gz"
 SCRATCH_PREFIX = ".capture-"
 """Prefix of folders that hold files until they are complete."""
 
@@ -45,7 +45,7 @@ _EVENTS = b'"traceEvents"'
 _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path of the profiler's file
 # A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
 # recognise it, and do not reveal the user.
-_ABSOLUTE_FRAME = re.compile(rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )')
+_ABSOLUTE_FRAME = rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )'
 CHUNK = 1 << 20
 _OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")
 _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
@@ -58,6 +58,18 @@ def without_paths(text: str) -> str:
     "net.py: cannot open 'train.txt'; use a/b/c"
     """
     return _FOLDERS.sub("", text)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a recording stopped, for its manifest: one short line without folders.
+
+    >>> reason_of(ValueError("no such file: /home/me/x")), reason_of(KeyboardInterrupt())
+    ('ValueError: no such file: x', 'interrupted')
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+    return without_paths(" ".join(text.split()))[:200].removesuffix(":")
 
 
 def trace_file(level: Level, rank: int, ranks: int) -> str:
@@ -148,11 +160,15 @@ def _export(scratch: Path, name: str, recorded: Recorded) -> str | None:
         )
     layers = recorded.layers
     added = {} if layers is None else {LAYER_METADATA_KEY: msgspec.json.encode(layers)}
-    return pack_trace(exported, scratch / name, added)
+    return pack_trace(exported, scratch / name, added, recorded.unfinished)
 
 
-def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | None:
+def pack_trace(
+    source: Path, target: Path, added: Mapping[str, bytes], unfinished: int | None = None
+) -> str | None:
     """Compress the profiler's JSON file `source` into `target`, with the top-level keys of `added`.
+
+    The range of the step with the number `unfinished` gets another name, so that no reader takes it for a whole step.
 
     The values of `added` are JSON. The keys that name the machine are left out, and absolute paths in Python
     frames are shortened; all other bytes of the events stay the same. The file is mapped, not loaded.
@@ -175,7 +191,7 @@ def pack_trace(source: Path, target: Path, added: Mapping[str, bytes]) -> str | 
         for key, value in {**kept, **added}.items():
             packed.write(msgspec.json.encode(key) + b": " + value + b",\n")
         packed.write(b'"traceEvents": ')
-        _write_events(packed, content, events)
+        _write_events(packed, content, events, unfinished)
         packed.write(b"\n}\n")
         defect = _defect(content)
         content.close()
@@ -216,12 +232,13 @@ def _defect(content: mmap.mmap) -> str | None:
     return None
 
 
-def _write_events(target: gzip.GzipFile, content: mmap.mmap, events: range) -> None:
-    position = events.start
-    for frame in _ABSOLUTE_FRAME.finditer(content, events.start, events.stop):
-        copy_part(target, content, range(position, frame.start()))
-        target.write(b'"' + frame[1])
-        position = frame.end()
+def _write_events(target: gzip.GzipFile, content: mmap.mmap, events: range, unfinished: int | None) -> None:
+    position, step = events.start, f'"{STEP_PREFIX}{unfinished}"'.encode()
+    changed = re.compile(_ABSOLUTE_FRAME + (b"" if unfinished is None else b"|" + step))
+    for name in changed.finditer(content, events.start, events.stop):
+        copy_part(target, content, range(position, name.start()))
+        target.write(b'"' + (name[1] or b"unfinished " + step[1:]))
+        position = name.end()
     copy_part(target, content, range(position, events.stop))
 
 

@@ -19,14 +19,22 @@ from tracekit.capture.flops import flop_counter
 from tracekit.capture.marks.instrument import describe_layers
 from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.marks.ranges import ProfilerMarks
-from tracekit.capture.output import SCRATCH_PREFIX, trace_file, without_paths, write_capture, write_trace
+from tracekit.capture.output import (
+    SCRATCH_PREFIX,
+    reason_of,
+    trace_file,
+    without_paths,
+    write_capture,
+    write_trace,
+)
 from tracekit.capture.plan import Plan
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.sessions import Recorded, recording
 from tracekit.capture.step_errors import own_errors
 from tracekit.capture.training import Training
+from tracekit.capture.watch import Watch
 from tracekit.capture.workloads import Workload, WorkloadOptions
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import UsageError
 from tracekit.files import scratch_folder
 from tracekit.manifest import Level, Manifest, Run, Settings
 
@@ -51,6 +59,8 @@ def record(
     passes its manifest to `keep` after each level. Raises OutOfMemoryError if a step does not fit into memory;
     UsageError if a setting does not suit the workload or the device does not exist; WorkloadError if code other than
     tracekit's raised an error; TracekitError if the profiler wrote no events.
+
+    A function that trains by itself runs once, and its steps are recorded at one level.
     """
     settings = plan.settings
     device = resolve_device(_own_device(settings, rank))
@@ -61,7 +71,10 @@ def record(
     with own_errors(plan), tensor_cores(device, settings.precision), own_errors(plan):
         progress(f"building {plan.workload}")
         torch.manual_seed(settings.seed)
-        workload = _build(plan, device)
+        built = _built(plan, device, folder, progress)
+        if isinstance(built, Manifest):
+            return built
+        workload = _workload(built, plan, device)
         capture = _Capture(plan, folder, workload, device, rank, keep)
         try:
             capture.run(progress)
@@ -120,9 +133,7 @@ class _Capture:
     def stop(self, error: BaseException) -> None:
         """Write into the manifest, if there is one already, why it is incomplete."""
         if self.manifest.runs and self._keep is None:
-            text = str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
-            why = "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(text.split())
-            self.manifest = msgspec.structs.replace(self.manifest, stopped=without_paths(why)[:200])
+            self.manifest = msgspec.structs.replace(self.manifest, stopped=reason_of(error))
             write_capture(self.folder, self.manifest)
 
     def _run_level(self, level: Level, progress: Callable[[str], None]) -> None:
@@ -221,8 +232,9 @@ def _own_device(settings: Settings, rank: int) -> str:
     return f"cuda:{rank}" if settings.ranks > 1 and settings.device == "cuda" else settings.device
 
 
-def _build(plan: Plan, device: torch.device) -> Workload:
-    factory, variant = workloads.find(plan.workload)
+def _built(plan: Plan, device: torch.device, folder: Path, progress: Callable[[str], None]) -> Any:
+    """What the factory of the workload returns; the manifest of the capture if it has trained by itself."""
+    loadable, variant = workloads.find(plan.workload)
     settings = plan.settings
     options = WorkloadOptions(
         device=device,
@@ -234,13 +246,47 @@ def _build(plan: Plan, device: torch.device) -> Workload:
         data=None if plan.data is None else Path(plan.data),
         max_rows=settings.max_rows,
     )
-    built = factory.load()(options)
+    factory = loadable.load()
+    if not isinstance(loadable, workloads.InFile) or settings.ranks > 1:
+        return factory(options)
+    level: Level = next((level for level in _RICHEST if level in plan.levels), "MLG")
+    watch = Watch(folder, plan.options, Path(plan.workload).name, progress, level=level)
+    try:
+        with watch:
+            built = factory(options)
+    except SystemExit as leave:
+        if leave.code or watch.manifest is None:
+            raise
+        built = None
+    if watch.failure is not None:
+        raise watch.failure
+    if _is_workload(built) or not watch.steps:
+        return built
+    if watch.manifest is None:
+        raise watch.why_nothing()
+    ignored = [
+        name for name in Settings.__struct_fields__ if getattr(settings, name) != getattr(Settings(), name)
+    ]
+    if ignored:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        progress(f"warning: {plan.workload} trains by itself, so these had no effect: {flags}")
+    return watch.manifest
+
+
+def _is_workload(built: object) -> bool:
+    return isinstance(built, Recipe) or all(
+        hasattr(built, name) for name in ("model", "config", "batches", "step")
+    )
+
+
+def _workload(built: Any, plan: Plan, device: torch.device) -> Workload:
+    settings = plan.settings
     if isinstance(built, Recipe):
         return Training(built, settings, device)
-    if not all(hasattr(built, name) for name in ("model", "config", "batches", "step")):
+    if not _is_workload(built):
         raise UsageError(
             f"{plan.workload} returned {type(built).__name__}, which is not a workload",
-            remedy="return a tracekit.capture.Recipe",
+            remedy="return a tracekit.capture.Recipe, or train in the function",
         )
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:
@@ -248,8 +294,11 @@ def _build(plan: Plan, device: torch.device) -> Workload:
             f"{plan.workload} has its own loop, which does not support {fixed[0].replace('_', '-')}",
             remedy="return a tracekit.capture.recipe.Recipe instead, so that tracekit's loop trains it",
         )
-    return built
+    workload: Workload = built
+    return workload
 
 
+_RICHEST: Final[tuple[Level, ...]] = ("MLG", "ML", "M")
+"""The level at which a function that trains by itself is recorded: it runs only once."""
 _OF_THE_LOOP = ("precision", "compile", "channels_last", "accumulate", "checkpoint_activations", "ranks")
 """Settings that only the shared loop supports."""

@@ -15,7 +15,7 @@ from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.facts.distribution import how_to_install
 from tracekit.manifest import MANIFEST_FILE, CaptureOptions, Level, Manifest, Settings
 
-__all__ = ["CaptureResult", "run"]
+__all__ = ["CaptureResult", "prepare_torch", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,24 @@ def run(
     )
     plan.check()
     workloads.find(workload)
-    if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
+    prepare_torch()
     if data is not None and not Path(data).exists():
         raise UsageError(
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"
         )
-    # torch reads them when it is loaded. Without them each recording prints lines about itself, and the
-    # allocator's warning that memory was in use before.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with new_folder(Path(out)) as folder:
         manifest = _record(plan, folder, progress or (lambda _line: None))
         forget_older_traces(folder, manifest)
     return CaptureResult(folder, manifest)
+
+
+def prepare_torch() -> None:
+    """Set what torch reads when it is loaded. Raises `MissingDependencyError` without torch."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
+    # Without them each recording prints lines about itself, and the allocator's warning that memory was in use before.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def _record(plan: Plan, folder: Path, tell: Callable[[str], None]) -> Manifest:

@@ -11,7 +11,7 @@
                 break
 
 Phases may be left out, and so may the break: steps after the last recorded one run as they are. The files are written
-when the block ends. If it ends by an exception, nothing is written.
+when the block ends, also when it ends early or by an exception: then with the steps that were recorded until then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,20 +36,25 @@ from tracekit.capture.marks.names import Phase
 from tracekit.capture.marks.ranges import Marks, NoMarks, ProfilerMarks, WithNvtx
 from tracekit.capture.marks.timed import TimedMarks
 from tracekit.capture.nsys import collects, under_nsys
-from tracekit.capture.output import TRACE_FILE, forget_older_traces, new_folder, write_capture
+from tracekit.capture.output import forget_older_traces, new_folder, reason_of, trace_file, write_capture
 from tracekit.capture.plan import check_numbers
 from tracekit.errors import UsageError
+from tracekit.facts.units import count_of
 from tracekit.manifest import CaptureOptions, Level, Manifest, Run, Setting
 
-__all__ = ["Recorded", "Session", "recording", "session"]
+__all__ = ["Recorded", "Session", "ended_early", "recording", "session", "write_session"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recording of a level: `export` writes its trace to a path; `layers` is None if no layers were marked."""
+    """The recording of a level: `export` writes its trace to a path; `layers` is None if no layers were marked.
+
+    `unfinished` is the number of the step that the end of the recording cut; None if there is none.
+    """
 
     export: Callable[[str], object]
     layers: LayerTable | None = None
+    unfinished: int | None = None
 
 
 class Session:
@@ -81,6 +87,16 @@ class Session:
     def done(self) -> bool:
         """True once all steps are recorded; later steps run without recording."""
         return self._step >= self._total
+
+    @property
+    def recorded_steps(self) -> int:
+        """The number of steps that were recorded from their beginning to their end."""
+        return max(self._step - self._first, 0)
+
+    @property
+    def unfinished(self) -> int | None:
+        """The number of the step that is being recorded; None while no step is."""
+        return self._step if self._first <= self._step < self._total else None
 
     def phase(self, name: Phase) -> AbstractContextManager[object]:
         """Return a context manager that marks its block as one phase of the step."""
@@ -117,16 +133,19 @@ class Session:
         """Return the duration of each recorded step in ns, without the profiler's own work between steps."""
         return self._clock.durations_ns()
 
-    def require_done(self) -> None:
-        """Raise `UsageError` unless all steps were recorded."""
-        if not self.done:
+    def require_some(self) -> None:
+        """Raise `UsageError` if no step was recorded."""
+        if not self.recorded_steps:
+            steps = count_of(self._step, "step")
             raise UsageError(
-                f"the loop ended after {self._step} of {self._total} steps, so nothing was written",
-                remedy="run more steps, calling step() after each, or record fewer",
+                f"the loop ended after {steps}, and the first recorded one is number {self._first + 1}, so nothing was written",
+                remedy="run more steps, calling step() after each, or fewer before them",
             )
 
     def close(self) -> None:
         """End the range of an unfinished step, and the range that a tool collects."""
+        if self._timed is not None:
+            self._timed.recording = False
         self._range.close()
         if self._window is not None:
             self._window.close()
@@ -134,11 +153,12 @@ class Session:
 
 @contextmanager
 def recording(
-    level: Level, model: nn.Module, device: torch.device, options: CaptureOptions
+    level: Level, model: nn.Module | Mapping[str, nn.Module], device: torch.device, options: CaptureOptions
 ) -> Iterator[Session]:
-    """Record the training loop in the block at a level; then the `Session` has `recorded`, if the level has a trace.
+    """Record the training loop in the block at a level, whose layers are the modules of one model or of several with names.
 
-    Raises `UsageError` if a module is compiled in place or the block ends before all steps were recorded.
+    Behind the block, however it ends, the `Session` has `recorded` if the level has a trace and a step was recorded.
+    Raises `UsageError` if a module is compiled in place.
     """
     timed = TimedMarks() if level == "ML" else None
     plain: Marks = timed or (
@@ -147,9 +167,13 @@ def recording(
     # Under our own nsys, the level M has no ranges: its steps would appear in the profile a second time.
     marks = plain if level == "M" and under_nsys() else WithNvtx.if_attached(plain)
     window = ToolWindow() if collects(level, device.type) else None
+    instrumentation = Instrumentation(model, marks) if level != "M" else None
+    profiler = _profiler(options, device) if level == "MLG" else None
     with ExitStack() as stack:
-        instrumentation = stack.enter_context(Instrumentation(model, marks)) if level != "M" else None
-        profiler = stack.enter_context(_profiler(options, device)) if level == "MLG" else None
+        if instrumentation is not None:
+            stack.enter_context(instrumentation)
+        if profiler is not None:
+            stack.enter_context(profiler)
         live = Session(
             device,
             options,
@@ -160,11 +184,13 @@ def recording(
             window=window,
         )
         stack.callback(live.close)
-        yield live
-    live.require_done()
-    export = timed.export if timed else profiler.export_chrome_trace if profiler else None
-    if export is not None and instrumentation is not None:
-        live.recorded = Recorded(export, instrumentation.table())
+        try:
+            yield live
+        finally:
+            stack.close()
+            export = timed.export if timed else profiler.export_chrome_trace if profiler else None
+            if export is not None and instrumentation is not None and live.recorded_steps:
+                live.recorded = Recorded(export, instrumentation.table(), live.unfinished)
 
 
 @contextmanager
@@ -181,44 +207,95 @@ def session(
 ) -> Iterator[Session]:
     """Record the training loop in the block, and write `trace.json.gz` and `manifest.json` into `out_dir`.
 
-    Yields the `Session`, whose `manifest` is set once the block has ended. `workload`, `config`, `seed` and
+    Yields the `Session`, whose `manifest` is set once the files are written. `workload`, `config`, `seed` and
     `samples_per_step` (for the throughput) only go into the manifest.
 
+    If the block ends early, the steps that were recorded are written, and a warning says how many they are. So they are
+    if it ends by an exception, which passes through.
+
     Raises `UsageError` if `out_dir` cannot be written to, the device does not exist, a module is compiled in place, an
-    option is out of range, or the block ends before all steps were recorded; `TracekitError` if the
-    profiler wrote no events. An exception from the block passes through, and nothing is written. Warns if the loop called
-    no module of the model, as when it calls what `torch.compile` made of it.
+    option is out of range, or the block ends before one step was recorded; `TracekitError` if the
+    profiler wrote no events. Warns if the loop called no module of the model, as when it calls what `torch.compile` made
+    of it.
     """
     options = options or CaptureOptions()
     check_numbers(options)
     where = resolve_device(device)
-    parameters = sum(p.numel() for p in model.parameters())
+    about: dict[str, Any] = {
+        "workload": workload,
+        "config": dict(config or {}),
+        "seed": seed,
+        "samples_per_step": samples_per_step,
+    }
+    live = None
     with new_folder(Path(out_dir)) as folder:
-        with recording("MLG", model, where, options) as live:
-            yield live
-        if live.recorded is None:  # pragma: no cover - `recording` has set it
-            raise AssertionError("the recording ended without results")
-        if live.recorded.layers is not None and not live.recorded.layers.calls.layer:
+        try:
+            with recording("MLG", model, where, options) as live:
+                yield live
+        except BaseException as error:
+            if live is not None and live.recorded_steps:
+                write_session(folder, live, model, where, options, stopped=reason_of(error), **about)
+            raise
+        live.require_some()
+        early = None if live.done else ended_early(live.recorded_steps, options.steps)
+        if early is not None:
+            warnings.warn(f"{early}; they are in {folder}", stacklevel=3)
+        if (
+            live.recorded is not None
+            and live.recorded.layers is not None
+            and not live.recorded.layers.calls.layer
+        ):
             warnings.warn(
                 "the loop called no module of the model, so the trace has no layers; give session() the model that the "
                 "loop calls, such as what torch.compile returned",
                 stacklevel=3,
             )
-        run = Run(level="MLG", trace=TRACE_FILE, step_times_ns=live.recorded_step_times_ns())
-        manifest = Manifest(
-            workload=workload,
-            options=options,
-            config=dict(config or {}),
-            seed=seed,
-            parameters=parameters,
-            layers=len(describe_layers(model)),
-            samples_per_step=samples_per_step,
-            layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
-            runs=[run],
-            **describe_machine(where),
-        )
-        live.manifest = write_capture(folder, manifest, live.recorded)
-        forget_older_traces(folder, live.manifest)
+        write_session(folder, live, model, where, options, stopped=early, **about)
+
+
+def ended_early(steps: int, wanted: int) -> str:
+    """What a recording says that ended before its last step.
+
+    >>> ended_early(1, 3)
+    '1 of 3 steps was recorded before the end'
+    """
+    return f"{steps} of {wanted} steps {'was' if steps == 1 else 'were'} recorded before the end"
+
+
+def write_session(
+    folder: Path,
+    live: Session,
+    model: nn.Module | Mapping[str, nn.Module],
+    device: torch.device,
+    options: CaptureOptions,
+    *,
+    level: Level = "MLG",
+    stopped: str | None = None,
+    **about: Any,
+) -> None:
+    """Write what a session has recorded, and set its manifest; `about` are more fields of that.
+
+    Raises `TracekitError` if the profiler wrote no events.
+    """
+    layers = [module for _, module in describe_layers(model)]
+    parameters = {id(p): p.numel() for module in layers for p in module.parameters()}
+    run = Run(
+        level=level,
+        trace=None if live.recorded is None else trace_file(level, 0, 1),
+        step_times_ns=live.recorded_step_times_ns(),
+    )
+    manifest = Manifest(
+        options=options,
+        parameters=sum(parameters.values()),
+        layers=len(layers),
+        layer_ranges=ProfilerMarks(shapes_recorded=options.record_shapes).kind,
+        runs=[run],
+        stopped=stopped,
+        **about,
+        **describe_machine(device),
+    )
+    live.manifest = write_capture(folder, manifest, live.recorded)
+    forget_older_traces(folder, live.manifest)
 
 
 def _profiler(options: CaptureOptions, device: torch.device) -> profile:

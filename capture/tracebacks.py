@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import tracekit
 
-__all__ = ["own_part", "own_text"]
+__all__ = ["own_frames", "own_part", "own_text"]
 
 _TRACEKIT: Final = tuple(
     f"{os.path.realpath(Path(file).parent)}{os.sep}" for file in (tracekit.__file__, __file__)
 )
 _IMPORTING: Final = "<frozen importlib"
+_RUNNING: Final = ("<frozen runpy>", runpy.__file__)
 _IN_LOADER: Final = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal (?=Traceback )")
 
 
@@ -31,6 +34,16 @@ def own_text(error: BaseException) -> str:
     if worker is None:
         return " ".join(f"{type(error).__name__}: {text}".split())
     return f"{text.strip().splitlines()[-1].strip()} (in loader process {worker[1]})"
+
+
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame on that is neither tracekit's nor Python's own for running a module."""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_RUNNING) and not os.path.realpath(file).startswith(_TRACEKIT):
+            break
+        trace = trace.tb_next
+    return trace
 
 
 def own_part(error: BaseException, file: Path | None) -> str:

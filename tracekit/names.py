@@ -41,6 +41,8 @@ def shorten_name(name: str, width: int) -> str:
     '[param|…warmup|forward]'
     >>> shorten_name("transformers/models/owlv2/modeling_owlv2.py(40): forward", 30)
     'modeling_owlv2.py(40): forward'
+    >>> shorten_name("<class 'modeling.BertLayer'>.0.attention.query", 40)
+    "<class 'modeling.Bert…0.attention.query"
     >>> shorten_name("abcdefghijklmnop", 9)
     'abcd…mnop'
     """
@@ -48,7 +50,9 @@ def shorten_name(name: str, width: int) -> str:
         return name
     if _PYTHON_LINE.search(name):
         return _short_line(name, width)
-    signature = ("<" in name or "(" in name) and not _IN_BRACKETS.fullmatch(name)
+    signature = (
+        ("<" in name or "(" in name) and not _IN_BRACKETS.fullmatch(name) and not _PYTHON_CLASS.search(name)
+    )
     return _short_signature(name, width) if signature else _without_middle(name, width)
 
 
@@ -105,6 +109,8 @@ def _differences(names: dict[str, list[str]]) -> dict[str, list[str]]:
 _WORD: Final = re.compile(r"[^\W_]+")
 _IN_BRACKETS: Final = re.compile(r"<[^<>]*>")
 """What stands for work in no layer."""
+_PYTHON_CLASS: Final = re.compile(r"<class '|<function |<bound method ")
+"""A part of a layer's name that is no template of C++, but what Python prints of an object."""
 _PYTHON_LINE: Final = re.compile(r"\.py\(\d+\): ")
 _LEAST_OUTER: Final = 8
 """What must be seen of a template's own name beside its telling argument."""

@@ -7,6 +7,7 @@ hooks return nothing, so losses and gradients stay bit-identical.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -24,15 +25,19 @@ from tracekit.errors import UsageError
 __all__ = ["Instrumentation", "describe_layers"]
 
 
-def describe_layers(model: nn.Module) -> list[tuple[Layer, nn.Module]]:
-    """Return every module of `model` once, parents before children; a layer's `id` is its position in that order.
+def describe_layers(model: nn.Module | Mapping[str, nn.Module]) -> list[tuple[Layer, nn.Module]]:
+    """Return every module once, parents before children; a layer's `id` is its position in that order.
+
+    `model` is one model, or several by name: theirs are the first parts of the names of their layers.
 
     A block compiled by `torch.compile(block)` is one layer, and its submodules are not layers: hooks there would break its
     graph at every layer, so that the trace would show another program. Raises `UsageError` if a module was
     compiled in place, because its own hooks would then be inside the graph.
     """
     layers: list[tuple[Layer, nn.Module]] = []
-    _describe(model, "", None, layers, set())
+    seen: set[nn.Module] = set()
+    for name, one in (("", model),) if isinstance(model, nn.Module) else model.items():
+        _describe(one, name, None, layers, seen)
     return layers
 
 
@@ -112,14 +117,14 @@ class _OpenCalls(threading.local):
 
 
 class Instrumentation:
-    """Marks every module call of `model` while it is entered as a context manager.
+    """Marks every module call of `model`, one or several by name, while it is entered as a context manager.
 
     Set `step` to the number of the step being recorded, or to None while nothing is recorded: ranges are
     opened in both cases, but calls are kept only for recorded steps. Raises `UsageError` if a module is compiled in
     place.
     """
 
-    def __init__(self, model: nn.Module, marks: Marks) -> None:
+    def __init__(self, model: nn.Module | Mapping[str, nn.Module], marks: Marks) -> None:
         self.step: int | None = None
         pairs = describe_layers(model)
         self.layers = [layer for layer, _ in pairs]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tracekit.capture.entries import of_published
 from tracekit.capture.marks.names import PhaseRange
 from tracekit.errors import UsageError
 from tracekit.manifest import Setting
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "SHORT_NAMES",
+    "InFile",
     "Loadable",
     "Workload",
     "WorkloadFactory",
@@ -59,7 +63,7 @@ _BUILT_IN = {
         "encoder",
     ]
 }
-_SHORT_NAMES = {
+SHORT_NAMES = {
     **{f"yolov5{variant}": f"yolov5:{variant}" for variant in "nsmlx"},
     **{f"resnet{depth}": f"resnet50:{depth}" for depth in (18, 34, 101, 152)},
     **{f"bert-{variant}": f"bert:{variant}" for variant in ("base", "large", "tiny")},
@@ -120,13 +124,14 @@ class Loadable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _InFile:
-    """A function in the user's own file; a function without arguments is a factory as well."""
+class InFile:
+    """A function in the user's own file; a function that needs no arguments is a factory as well, or trains by itself."""
 
     path: Path
     function: str
 
     def load(self) -> WorkloadFactory:
+        """Import the file. Raises `UsageError` if it has no such function."""
         spec = importlib.util.spec_from_file_location(f"tracekit_user_{self.path.stem}", self.path)
         if spec is None or spec.loader is None:
             raise UsageError("it is not a Python file", path=self.path, remedy="name it FILE.py:FUNCTION")
@@ -136,9 +141,22 @@ class _InFile:
         spec.loader.exec_module(module)
         function: Callable[..., Any] | None = getattr(module, self.function, None)
         if not callable(function):
-            raise UsageError(f"it has no function {self.function}", path=self.path)
+            own = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+            close = difflib.get_close_matches(self.function, own, n=1)
+            remedy = f"did you mean {self.path}:{close[0]}?" if close else ""
+            raise UsageError(f"it has no function {self.function}", path=self.path, remedy=remedy)
         factory = function
-        return factory if inspect.signature(factory).parameters else lambda _options: factory()
+        return factory if _takes_options(factory) else lambda _options: factory()
+
+
+def _takes_options(function: Callable[..., Any]) -> bool:
+    """True if it needs an argument, or has one of that name: `train(epochs=3)` is to be called as it is."""
+    parameters = inspect.signature(function).parameters.values()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(
+        each.name == "options" or (each.default is each.empty and each.kind not in optional)
+        for each in parameters
+    )
 
 
 def names() -> list[str]:
@@ -153,7 +171,7 @@ def built_in() -> list[str]:
 
 def is_built_in(name: str) -> bool:
     """True if tracekit provides this workload."""
-    return _SHORT_NAMES.get(name, name).partition(":")[0] in _BUILT_IN
+    return SHORT_NAMES.get(name, name).partition(":")[0] in _BUILT_IN
 
 
 def find(name: str) -> tuple[Loadable, str]:
@@ -161,21 +179,25 @@ def find(name: str) -> tuple[Loadable, str]:
 
     Raises `UsageError`, with similar names or all names, if there is no such workload.
     """
-    base, _, variant = _SHORT_NAMES.get(name, name).partition(":")
+    base, _, variant = SHORT_NAMES.get(name, name).partition(":")
     if base.endswith(".py"):
         path = Path(base)
         if not path.is_file():
             raise UsageError("there is no such file", path=path, remedy="name a workload as FILE.py:FUNCTION")
         if not variant.isidentifier():
             raise UsageError(
-                "which function makes the workload?", path=path, remedy="name it FILE.py:FUNCTION"
+                "no function is named",
+                path=path,
+                remedy=f"name it as FILE.py:FUNCTION, or record the script: tracekit run {shlex.quote(base)}",
             )
-        return _InFile(path, variant), ""
+        return InFile(path, variant), ""
     if base in _BUILT_IN:
         return _BUILT_IN[base], variant
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
         return entry, variant
-    close = difflib.get_close_matches(base, [*names(), *_SHORT_NAMES], n=3)
+    close = difflib.get_close_matches(base, [*names(), *SHORT_NAMES], n=3)
+    published = of_published(name)
+    close += [] if published is None else [published]
     remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
     remedy += "; for a model of your own, name FILE.py:FUNCTION"
     raise UsageError(f"unknown workload {name!r}", remedy=remedy)

@@ -78,27 +78,48 @@ def test_hooks_are_there_during_the_session_and_gone_after_it(tmp_path: Path) ->
     assert hooks(model) == 0
 
 
-def test_an_exception_in_the_loop_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
+def ends_early(folder: Path, *, steps: int, error: type[BaseException] | None = None):
+    """A loop that ends after so many of one warm-up and three recorded steps, in the middle of the next one."""
     model = tiny()
+    with session(folder, model=model, options=CaptureOptions(steps=3)) as live:
+        train(model, live, steps=steps)
+        model(torch.ones(2, 3))
+        if error is not None:
+            raise error
+    return live.manifest
 
-    def interrupted() -> None:
-        with session(tmp_path, model=model, options=ONE_STEP) as live:
-            train(model, live)
-            raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        interrupted()
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_exception_in_the_loop_passes_through_and_what_was_recorded_is_kept(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    with pytest.raises(error):
+        ends_early(tmp_path, steps=1, error=error)
     assert list(tmp_path.iterdir()) == []
-    assert hooks(model) == 0
+    with pytest.raises(error):
+        ends_early(tmp_path, steps=3, error=error)
+    manifest = read_manifest(tmp_path / "manifest.json")
+    assert len(manifest.step_times_ns("MLG")) == 2
+    assert (
+        manifest.stopped == {ZeroDivisionError: "ZeroDivisionError", KeyboardInterrupt: "interrupted"}[error]
+    )
 
 
-def test_a_loop_that_ends_early_is_told_so(tmp_path: Path) -> None:
-    model = tiny()
-    with (
-        pytest.raises(UsageError, match="after 1 of 2 steps"),
-        session(tmp_path, model=model, options=ONE_STEP) as live,
-    ):
-        train(model, live, steps=1)
+def test_a_loop_that_ends_early_keeps_its_whole_steps_and_says_how_many(tmp_path: Path) -> None:
+    import tracekit
+
+    with pytest.warns(UserWarning, match="^2 of 3 steps were recorded before the end; they are in"):
+        manifest = ends_early(tmp_path, steps=3)
+    assert manifest is not None
+    assert manifest.stopped == "2 of 3 steps were recorded before the end"
+    trace = tracekit.read(tmp_path)
+    steps = trace.host.filter(trace.host["kind"] == "step")["name"].cast(str).to_list()
+    assert steps == ["ProfilerStep#1", "ProfilerStep#2"]  # not the third one, which the end cut
+
+
+def test_a_loop_that_ends_before_its_first_recorded_step_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="after 1 step, and the first recorded one is number 2, so nothing"):
+        ends_early(tmp_path, steps=1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from tracekit.capture.catalogue import count, variants
-from tracekit.capture.listing import Entry, catalogue, listing
+from tracekit.capture.entries import Entry, catalogue
+from tracekit.capture.listing import listing
 from tracekit.cli.main import main
 
 """Parameters, and GFLOP as far as they are published for the default size."""

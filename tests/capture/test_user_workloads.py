@@ -59,9 +59,10 @@ def test_the_documented_file_trains_a_model_of_timm(tmp_path: Path, monkeypatch)
     ("name", "message"),
     [
         ("missing.py:build", "there is no such file"),
-        (str(OURS), "which function makes the workload"),
-        (f"{OURS}:no such", "which function makes the workload"),
+        (str(OURS), "no function is named"),
+        (f"{OURS}:no such", "no function is named"),
         (f"{OURS}:absent", "it has no function absent"),
+        (f"{OURS}:smoth", f"it has no function smoth; did you mean {OURS}:smooth"),
         (f"{OURS}:SIDE", "it has no function SIDE"),
     ],
 )

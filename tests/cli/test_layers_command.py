@@ -132,7 +132,7 @@ def test_kernels_and_ops(capsys: pytest.CaptureFixture[str]) -> None:
         (["layers", *SAMPLES[1:3], "-f", "collapsed"], "one collapsed file holds one trace"),
         (["layers", SAMPLE, "--by", "type", "--table", "tree"], "no table 'tree'"),
         (["kernels", SAMPLE, "--by", "colour"], "colour"),
-        (["layers", SAMPLE, "-o", "/nonexistent/x.collapsed"], "cannot"),
+        (["layers", SAMPLE, "-o", str(Path(__file__) / "x.collapsed")], "cannot"),
     ],
 )
 def test_wrong_usage_is_one_line(

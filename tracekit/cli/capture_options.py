@@ -15,7 +15,24 @@ if TYPE_CHECKING:
     from tracekit.capture.sweep import Grid
     from tracekit.manifest import CaptureOptions, Level, Precision, Settings
 
-__all__ = ["Extent", "GridFlags", "PrecisionName", "Recording", "Setup", "Training"]
+__all__ = [
+    "Extent",
+    "GridFlags",
+    "Length",
+    "PrecisionName",
+    "Profile",
+    "Recording",
+    "Setup",
+    "Training",
+    "workload_names",
+]
+
+
+def workload_names(incomplete: str) -> list[str]:
+    """The workloads that a shell offers behind what is typed."""
+    from tracekit.capture.listing import completions
+
+    return completions(incomplete)
 
 
 class PrecisionName(str, Enum):
@@ -101,6 +118,14 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Length:
+    """The number of steps of a recording."""
+
+    steps: Annotated[int, flag("The number of steps to record.", min=1)] = 3
+    warmup: Annotated[int, flag("The number of steps to run before those.", min=1)] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
     """The levels of a recording, and the number of steps."""
 
@@ -111,8 +136,7 @@ class Extent:
             metavar="LIST",
         ),
     ] = "M,MLG,metrics"
-    steps: Annotated[int, flag("The number of steps to record at each level.", min=1)] = 3
-    warmup: Annotated[int, flag("The number of steps to run before those.", min=1)] = 1
+    length: Length = field(default_factory=Length)
 
     @property
     def chosen(self) -> tuple[Level, ...]:
@@ -129,31 +153,39 @@ class Extent:
             levels.append(level)
         return tuple(levels)
 
-    @property
-    def options(self) -> CaptureOptions:
-        """How the profiler is set, the rest as by default."""
-        from tracekit.manifest import CaptureOptions
-
-        return CaptureOptions(steps=self.steps, warmup=self.warmup)
-
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """The data that a recording holds."""
+class Profile:
+    """The data that a profile holds."""
 
-    extent: Extent = field(default_factory=Extent)
     shapes: Annotated[bool, flag("Record the input shapes of operators.")] = True
     memory: Annotated[bool, flag("Record allocator events.", "--memory/--no-memory")] = True
     stack: Annotated[bool, flag("Record Python stacks. They make traces much larger.")] = False
 
+    def of(self, length: Length) -> CaptureOptions:
+        """How the profiler is set to record these data for so many steps."""
+        from tracekit.manifest import CaptureOptions
+
+        return CaptureOptions(
+            steps=length.steps,
+            warmup=length.warmup,
+            record_shapes=self.shapes,
+            profile_memory=self.memory,
+            with_stack=self.stack,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a recording holds, and at which levels."""
+
+    extent: Extent = field(default_factory=Extent)
+    profile: Profile = field(default_factory=Profile)
+
     @property
     def options(self) -> CaptureOptions:
         """How the profiler is set."""
-        from msgspec.structs import replace
-
-        return replace(
-            self.extent.options, record_shapes=self.shapes, profile_memory=self.memory, with_stack=self.stack
-        )
+        return self.profile.of(self.extent.length)
 
 
 _T = TypeVar("_T")

@@ -25,6 +25,7 @@ from tracekit.cli.commands.info import info
 from tracekit.cli.commands.layers import layers
 from tracekit.cli.commands.nsys_stats import nsys_stats
 from tracekit.cli.commands.report import report
+from tracekit.cli.commands.run import run as run_script
 from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
@@ -68,7 +69,11 @@ for built_in in BUILT_IN:
     app.command(name=built_in.name, help=built_in.question)(
         _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
     )
-for command in (analysis, view, export, scrub, capture, sweep, characterize, xsp, nsys_stats):
+for command in (analysis, view, export, scrub):
+    app.command()(command)
+# What stands behind the script is the script's.
+app.command("run", context_settings={"allow_interspersed_args": False})(run_script)
+for command in (capture, sweep, characterize, xsp, nsys_stats):
     app.command()(command)
 
 
@@ -112,10 +117,11 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit; every failure is one line on stderr, a traceback only with `--debug`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
     _make_streams_usable()
-    # Accepted anywhere, since it is added when a command has already failed.
-    words = [argument for argument in words if argument != "--debug"]
+    # Accepted anywhere, since it is added when a command has already failed; but a script may have a flag of that name.
+    own = 2 if "run" in words[:2] else len(words)
+    debug = "--debug" in words[:own]
+    words = [word for word in words[:own] if word != "--debug"] + words[own:]
     try:
         code = _run(words)
     except TracekitError as error:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tracekit.capture.entries import of_published
 from tracekit.errors import UsageError
 
 __all__ = ["ARCHITECTURES", "Architecture", "find", "names"]
@@ -78,5 +79,7 @@ def find(name: str) -> Architecture:
         return architecture
     close = difflib.get_close_matches(key, [*ARCHITECTURES, *_BY_CLASS], n=5, cutoff=0.5)
     close = list(dict.fromkeys(each if each in ARCHITECTURES else _BY_CLASS[each].name for each in close))
-    remedy = f"did you mean {', '.join(close)}?" if close else "see tracekit capture --list"
+    published = of_published(name)
+    similar = published or ", ".join(f"hf:{each}" for each in close)
+    remedy = f"did you mean {similar}?" if similar else "see tracekit capture --list"
     raise UsageError(f"unknown architecture {name!r}", remedy=remedy)

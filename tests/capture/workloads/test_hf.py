@@ -169,10 +169,12 @@ def test_the_table_is_whole() -> None:
 def test_an_architecture_is_found_by_its_name_and_its_class() -> None:
     entry = find("detr")
     assert entry is find("DETR") is find("DetrForObjectDetection") is find("detrforobjectdetection")
-    with pytest.raises(UsageError, match="unknown architecture 'robreta'; did you mean roberta"):
+    with pytest.raises(UsageError, match="unknown architecture 'robreta'; did you mean hf:roberta"):
         find("robreta")
-    with pytest.raises(UsageError, match="did you mean whisper"):
+    with pytest.raises(UsageError, match="did you mean hf:whisper"):
         find("WhisperForConditionalGeneratoin")
+    with pytest.raises(UsageError, match=r"did you mean hf:bert\?"):
+        find("bert-base-uncased")
     with pytest.raises(UsageError, match=r"see tracekit capture --list"):
         find("0")
 

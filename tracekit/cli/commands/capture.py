@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli.capture_options import Recording, Training
+from tracekit.cli.capture_options import Recording, Training, workload_names
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.options import with_flags
 from tracekit.cli.output import emit_paths, say, terminal_width
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracekit.capture.run import CaptureResult
     from tracekit.manifest import Level
 
-__all__ = ["capture"]
+__all__ = ["capture", "default_folder", "tell"]
 
 _REPLACED: Final = ("nsys", "output", "levels")
 """Flags that have other values below nsys."""
@@ -33,7 +33,9 @@ def capture(
     workload: Annotated[
         str,
         typer.Argument(
-            metavar="WORKLOAD", help="NAME, NAME:VARIANT or FILE.py:FUNCTION; --list shows the names."
+            metavar="WORKLOAD",
+            help="NAME, NAME:VARIANT or FILE.py:FUNCTION; --list shows the names.",
+            autocompletion=workload_names,
         ),
     ] = "",
     output: Annotated[
@@ -61,7 +63,7 @@ def capture(
         return
     if not workload:
         raise UsageError("the workload is missing", remedy="see tracekit capture --list")
-    folder = output or _default_folder(workload)
+    folder = output or default_folder(workload)
     if nsys:
         with ended_by_signals():
             _capture_under_nsys(context, folder, recording.extent.chosen, training.setup.device)
@@ -86,7 +88,7 @@ def _run(workload: str, folder: Path, training: Training, recording: Recording) 
                 options=recording.options,
                 levels=recording.extent.chosen,
                 data=training.setup.data,
-                progress=_tell,
+                progress=tell,
             )
     except BaseException:
         if _written_at(folder / MANIFEST_FILE) != before:
@@ -94,7 +96,8 @@ def _run(workload: str, folder: Path, training: Training, recording: Recording) 
         raise
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
+    """Print a line about the progress on stderr."""
     # A file's name may hold what moves a terminal's cursor.
     typer.echo("".join(letter if letter.isprintable() else "?" for letter in line), err=True)
 
@@ -126,11 +129,12 @@ def _written_at(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.exists() else None
 
 
-def _default_folder(workload: str) -> Path:
+def default_folder(workload: str) -> Path:
+    """`runs/WORKLOAD-TIME`, with the name alone of what is a file."""
     import re
     import time
 
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(workload).name if ".py:" in workload else workload)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(workload).name if ".py" in workload else workload)
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

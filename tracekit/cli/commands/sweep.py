@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tracekit.cli.capture_options import Extent, GridFlags, Setup
+from tracekit.cli.capture_options import Extent, GridFlags, Profile, Setup, workload_names
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.listing import Listing, format_of, varied
 from tracekit.cli.options import format_option, with_flags
@@ -42,6 +42,7 @@ def sweep(
         typer.Argument(
             metavar="WORKLOAD...",
             help="NAME, NAME:VARIANT or FILE.py:FUNCTION; capture --list shows the names.",
+            autocompletion=workload_names,
         ),
     ],
     output: Annotated[
@@ -69,7 +70,12 @@ def sweep(
     Each runs in a fresh process. The same command continues an interrupted sweep.
     """
     chosen = format_of(format_, None, command="sweep")
-    combinations, settings, options, levels = grid.of(workload), setup.settings, extent.options, extent.chosen
+    combinations, settings, options, levels = (
+        grid.of(workload),
+        setup.settings,
+        Profile().of(extent.length),
+        extent.chosen,
+    )
     with ended_by_signals():
         from tracekit.capture.sweep import sweep as run_all
 
