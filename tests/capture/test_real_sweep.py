@@ -112,7 +112,7 @@ def test_command_sorts_and_writes_every_format(
         assert run("characterize", real, "-o", tmp_path / name) == 0
     assert pl.read_parquet(tmp_path / "t.parquet").equals(characterize(real))
     assert run("characterize", real, "--sort", "speed") == 2
-    assert "no column 'speed'; the columns are workload, " in capsys.readouterr().err
+    assert "there is no column 'speed'; did you mean seed?" in capsys.readouterr().err
     assert run("characterize", real, "-f", "html") == 2
 
 
