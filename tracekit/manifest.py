@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -36,6 +36,9 @@ __all__ = [
 
 MANIFEST_VERSION: Final = 2
 Setting = int | float | str | bool
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+Time = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
+"""What no run can have had makes a file that is no manifest."""
 
 Level = Literal["M", "ML", "MLG", "metrics"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
@@ -83,11 +86,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One recording: a level on a rank."""
 
     level: Level
-    rank: int = 0
+    rank: Amount = 0
     trace: str | None = None  # the file's name; None where the level writes none
-    step_times_ns: list[int]  # of single steps
+    step_times_ns: list[Time]  # of single steps
     losses: list[float] = msgspec.field(default_factory=list)
-    peak_memory_bytes: int | None = None  # the most that torch's allocator held; None where it cannot tell
+    peak_memory_bytes: Amount | None = None  # the most that torch's allocator held; None where it cannot tell
     trace_defect: str | None = None  # why the trace is no valid JSON; None when it is
 
 
@@ -103,17 +106,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     config: dict[str, Setting]  # the workload's own settings
     seed: int | None = None
     synthetic: bool | None = None  # whether the data were
-    skipped_samples: int = 0  # how often a sample that was drawn was unusable, one drawn twice as two
-    parameters: int  # of the model, each once
-    layers: int
-    samples_per_step: int | None = None  # over all ranks
-    flops_per_step: int | None = None
+    skipped_samples: Amount = 0  # how often a sample that was drawn was unusable, one drawn twice as two
+    parameters: Amount  # of the model, each once
+    layers: Amount
+    samples_per_step: Amount | None = None  # over all ranks
+    flops_per_step: Amount | None = None
     """2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one rank; None: not counted."""
 
     device: str
     device_name: str
     platform: str
-    cpu_threads: int
+    cpu_threads: Amount
     versions: dict[str, str]  # of python, torch and what else matters
     git_revision: str | None = None  # of the folder in which the capture ran
     layer_ranges: str  # `structured` when the ranges carry arguments, `plain` when only names

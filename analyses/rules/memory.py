@@ -49,7 +49,7 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     total = int(pageable["total_ns"].sum())
     if total / scope.duration < LEAST_SHARE:
         return None
-    at_stake, words = max(_at_stake(scope, between, device) for device in scope.device_ids)
+    at_stake, words = max(_at_stake(scope, between, device) for device in pageable["device_id"].unique())
     # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
         f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from manifests import manifest
 
 from tracekit.capture import output, recorder, workloads
 from tracekit.capture.device import resolve_device
@@ -121,6 +122,14 @@ def test_a_damaged_manifest_is_an_error_that_names_the_file(tmp_path: Path, cont
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
     with pytest.raises(UnreadableTraceError, match=r"manifest\.json: not a "):
+        read_manifest(path)
+
+
+def test_a_manifest_with_amounts_that_cannot_be_is_none(tmp_path: Path) -> None:
+    """One of −1 samples in a step made a negative throughput."""
+    path = tmp_path / "manifest.json"
+    path.write_bytes(manifest(samples_per_step=-1).to_json())
+    with pytest.raises(UnreadableTraceError, match="not a readable manifest"):
         read_manifest(path)
 
 

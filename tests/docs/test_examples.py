@@ -156,7 +156,9 @@ def _fetch(link: str) -> bool:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith(("tracekit capture", "tracekit run"))])
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if not c.startswith(("tracekit capture", "tracekit run"))]
+)
 def test_commands(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,9 +125,11 @@ def json_text(rng: random.Random, bases: Path, folder: Path) -> Case:
         b"1" * 400,
     ]
     raw += [json.dumps(text).encode() for text in TEXTS]
-    for match in sorted(rng.sample(found, min(many, len(found))), key=lambda m: -m.start()):
-        data = data[: match.start()] + rng.choice(raw) + data[match.end() :]
-    return _written(folder / "t.json", data)
+    pieces, at = [], 0
+    for match in sorted(rng.sample(found, min(many, len(found))), key=lambda m: m.start()):
+        pieces += [data[at : match.start()], rng.choice(raw)]
+        at = match.end()
+    return _written(folder / "t.json", b"".join([*pieces, data[at:]]))
 
 
 @mutator

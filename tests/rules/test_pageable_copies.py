@@ -5,6 +5,10 @@ from dataclasses import replace
 import pytest
 from planted import A100, MS, Planted, finding
 
+from tracekit.analyses.memory import memory
+from tracekit.analyses.rules.memory import pageable_copies
+from tracekit.analyses.scope import select
+
 
 def planted() -> Planted:
     made = Planted()
@@ -62,3 +66,11 @@ def test_silent_on_small_and_pinned_copies() -> None:
     made.copy("HtoD (Pageable -> Device)", 90 * MS, 10_000, 400)
     made.copy("HtoD (Pinned -> Device)", 91 * MS, 9 * MS, 200_000_000)
     assert finding(made.trace(), "memory", "pageable_copies") is None
+
+
+def test_copies_that_steps_in_disorder_leave_outside_of_the_window() -> None:
+    """The window then overlaps no activity, and the largest stake of no device was a fault."""
+    scope = select(planted().trace())
+    outside = replace(scope, overlapping=scope.overlapping.clear())
+    assert outside.device_ids == []
+    assert pageable_copies(outside, memory(scope)) is not None
