@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -220,7 +221,9 @@ def _environment() -> Environment:
 
 
 def _asset(name: str) -> str:
-    return files("tracekit.report.html").joinpath("templates", name).read_text(encoding="utf-8")
+    """A file of ours, without the lines of a script that are comments."""
+    text = files("tracekit.report.html").joinpath("templates", name).read_text(encoding="utf-8")
+    return re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE)
 
 
 def _policy(style: str, script: str) -> str:

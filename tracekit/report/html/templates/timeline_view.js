@@ -305,7 +305,7 @@ class TimelineView {
   label(name, colour, left, wide, y) {
     const room = Math.floor((wide - 8) / 6.1);
     this.context.fillStyle = this.isDim(colour) ? "#f2f4f8" : "#101318";
-    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11);
+    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11, wide - 6);
   }
 
   drawSelection() {
