@@ -29,6 +29,7 @@ from tracekit.report.formats import Page
 from tracekit.report.glossary import COLUMNS, meaning
 from tracekit.report.html.charts import chart
 from tracekit.report.html.timeline import timeline
+from tracekit.report.json.render import render as as_json
 from tracekit.report.model import Report
 from tracekit.trace import CATEGORIES, Trace
 
@@ -417,3 +418,60 @@ def test_ranks_are_shown_one_at_a_time(tmp_path: Path) -> None:
         text.replace("\xa0", " ") for text in (first, second, first)
     ]
     assert out["timeline"] == [1, 1, 1]
+
+
+LINKED = """<script>
+setTimeout(() => {
+  const out = {errors: window.errors, addresses: []};
+  const address = () => { document.querySelector("[data-do=link]").click(); return location.hash.split("&")[0]; };
+  const visit = (hash, then) => { location.hash = hash; setTimeout(() => { out.addresses.push(address()); then(); }, 500); };
+  const name = () => document.querySelector("[aria-current]").textContent;
+  visit("#r1-q-kernels", () => {
+    out.linked = name();
+    out.buttons = document.querySelectorAll("#groups input").length;
+    visit("#rank-0", () => {
+      out.same = document.querySelectorAll("#groups input").length;
+      const theme = () => document.documentElement.dataset.theme ?? "";
+      for (const event of ["beforeprint", "afterprint"]) { window.dispatchEvent(new Event(event)); out[event] = theme(); }
+      visit("#r1-timeline&from=1000&to=9000", () => {
+        out.view = location.hash;
+        document.title = JSON.stringify(out);
+      });
+    });
+  });
+}, 500);
+</script>"""
+
+
+@needs_browser
+def test_a_link_names_its_rank(tmp_path: Path) -> None:
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(ranks(tmp_path), Page())
+    )
+    watch = "<script>window.errors = []; window.onerror = (text) => window.errors.push(text);</script>"
+    page = page.replace("<head>", "<head>" + watch).replace("</body>", LINKED + "</body>")
+    out = json.loads(_title_after(page, tmp_path).replace("&amp;", "&"))
+    assert (out["errors"], out["linked"]) == ([], "rank 1")
+    assert out["addresses"] == ["#r1-timeline", "#timeline", "#r1-timeline"]
+    assert out["view"].startswith("#r1-timeline&from=1000&to=9000")
+    assert out["buttons"] == out["same"] > 0  # drawn once, however often a rank is shown
+    assert (out["beforeprint"], out["afterprint"]) == ("light", "")  # of the rank that is shown alone
+
+
+# -- names of absurd length ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_absurdly_long_names_are_cut_in_the_middle(tmp_path: Path) -> None:
+    """300 names of 16,000 letters: the page has the beginning and the end of each, the JSON report all."""
+    script = small_traces.Script()
+    for number in range(300):
+        script.work(f"begin{number}_{'x' * 16_000}_end{number}", 10 * number, 10 * number + 5, 4)
+    trace = script.read(tmp_path)
+    report = build_report(trace)
+    page = html.render(report, trace)
+    assert len(page) < 5_000_000
+    assert "x" * 1001 not in page
+    assert "begin7_" in page
+    assert "_end7" in page
+    assert "x" * 16_000 in as_json(report)

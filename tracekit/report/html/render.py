@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Final, Literal
 
-import msgspec
 import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.names import shorten_names, unbroken
@@ -39,6 +38,7 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
+from tracekit.report.html.texts import bounded, embed, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
 from tracekit.report.model import Column, Report, Section, Table
@@ -196,23 +196,12 @@ def _comparison(report: Report, name: str) -> dict[str, Any]:
 _COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
 
 
-def embed(value: Any) -> Markup:
-    r"""A value as JSON that can stand in a script element, whatever texts it holds.
-
-    >>> str(embed("</script><!-- & \u2028"))
-    '"\\u003c/script\\u003e\\u003c!-- \\u0026 \\u2028"'
-    """
-    text = msgspec.json.encode(value).decode()
-    for letter in "<>&\u2028\u2029":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return Markup(text)  # noqa: S704 - nothing in it can end the element or begin another
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tracekit.report.html", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=bounded,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -232,7 +221,9 @@ def _environment() -> Environment:
 
 
 def _asset(name: str) -> str:
-    return files("tracekit.report.html").joinpath("templates", name).read_text(encoding="utf-8")
+    """A file of ours, without the lines of a script that are comments."""
+    text = files("tracekit.report.html").joinpath("templates", name).read_text(encoding="utf-8")
+    return re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE)
 
 
 def _policy(style: str, script: str) -> str:
@@ -310,7 +301,10 @@ def _tree_folds(table: Table) -> list[Fold]:
     if merged is None:
         trees = [branches(table, folded=True)]
     else:
-        trees = [branches(merged, folded=True), branches(replace(table, title="Every layer"), folded=False)]
+        trees = [
+            branches(merged, folded=True),
+            branches(replace(table, title="Tree of every layer"), folded=False),
+        ]
     return [
         Fold("tree", tree.title, f"{count_of(tree.total_rows, 'row')}{_shown(tree)}", tree) for tree in trees
     ]
@@ -344,11 +338,7 @@ def _cells(values: pl.Series, column: Column) -> list[Cell]:
     if column.unit == "text":
         texts = [format_value(value, column) for value in values.to_list()]
         short = shorten_names(texts, NAME_WIDTH)
-        short |= {
-            text: text
-            for text in short
-            if (path := _PATH.fullmatch(text)) and len(path["tail"]) <= NAME_WIDTH
-        }
+        short |= {text: text for text in short if 0 < tail_length(text) <= NAME_WIDTH}
         return [
             _text_cell(value, text, short[text], column)
             for value, text in zip(values.to_list(), texts, strict=True)
@@ -367,25 +357,6 @@ def _cells(values: pl.Series, column: Column) -> list[Cell]:
 def _text_cell(value: Any, text: str, short: str, column: Column) -> Cell:
     kind = kind_class(str(value)) if column.name in COLOURED and value is not None else ""
     return Cell(short, full=text if short != text else "", kind=kind)
-
-
-_PATH: Final = re.compile(
-    r"(?P<count>(?:[\d,]+ × )?)(?P<cut>(?:[^\s./:<>()]+\.)+)(?P<tail>[^\s./:<>()]+\.[^\s./:<>()]+)"
-)
-
-
-def tail(text: str) -> Markup:
-    """The last two parts of a dotted path; the others stand before them unseen, and are copied and found with them.
-
-    >>> str(tail("2 × model.encoder.layer.*.attention"))
-    '2 × <span class="cut">model.encoder.layer.</span>*.attention'
-    >>> str(tail("conv1")), str(tail("a.<b>"))
-    ('conv1', 'a.&lt;b&gt;')
-    """
-    path = _PATH.fullmatch(text) if text.count(".") > 1 else None
-    if path is None:
-        return escape(text)
-    return Markup('{}<span class="cut">{}</span>{}').format(path["count"], path["cut"], path["tail"])
 
 
 def _series(report: Report) -> dict[str, Any]:

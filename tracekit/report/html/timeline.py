@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
@@ -244,7 +245,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
             for order, label, group in lanes.iter_rows()
         ],
         "columns": sizes,
-        "data": text,
+        "data": Markup(text),  # noqa: S704 - letters of base64, which are never cut
     }
 
 

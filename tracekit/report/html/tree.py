@@ -97,7 +97,7 @@ def repeats_as_one(table: Table) -> Table | None:
         name=pl.Series([name for name, _ in rows], dtype=pl.String),
         path=pl.Series([path for _, path in rows], dtype=pl.String),
     )
-    return replace(table, frame=made, title=f"{table.title}, repeated ones as one", total_rows=made.height)
+    return replace(table, frame=made, title="Tree of layers, repeated ones as one", total_rows=made.height)
 
 
 def _stem() -> pl.Expr:

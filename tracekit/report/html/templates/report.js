@@ -171,12 +171,14 @@
     const began = performance.now();
     const shapes = await TimelineData.unpack(source);
     shapes.unpacked = performance.now() - began;
-    if (!rank.isConnected) return; // another rank was chosen meanwhile; this one starts anew when it is shown
+    if (!rank.isConnected) {
+      drawn.delete(rank); // another rank was chosen meanwhile; this one starts anew when it is shown
+      return;
+    }
     for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
     const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
     const view = new TimelineView(shapes, { canvas, stage, spacer, time, isDark });
     const timeline = new Timeline(view, { time });
-    drawn.add(rank);
     redraws.push(() => timeline.recolour());
     timeline.recolour();
     timeline.follow();
@@ -186,15 +188,16 @@
 
   // -- one rank at a time ----------------------------------------------------------------------------
 
-  // Only the rank that is shown is in the document. The ids of the others have a prefix, which they lose here.
+  // Only the rank that is shown is in the document. The ids of the others have a prefix, which they lose here; links keep
+  // it, so that an address names its rank.
   const ranks = all(".rank");
   const [ready, drawn] = [new Set(), new Set()];
-  const IDS = ["id", "href", "for", "aria-labelledby", "aria-describedby"];
+  const IDS = ["id", "for", "aria-labelledby", "aria-describedby"];
 
   const setUp = (rank) => {
-    const prefix = `r${ranks.indexOf(rank)}-`;
+    const { prefix } = rank.dataset;
     for (const name of IDS) {
-      for (const element of all(`[${name}^="${prefix}"], [${name}^="#${prefix}"]`, rank)) {
+      for (const element of prefix ? all(`[${name}^="${prefix}"]`, rank) : []) {
         element.setAttribute(name, element.getAttribute(name).replace(prefix, ""));
       }
     }
@@ -202,29 +205,42 @@
     all("details.tree", rank).forEach(setUpTree);
     const lines = data("series-data");
     for (const plot of all(".plot", rank)) setUpPlot(plot, lines);
+    // what is jumped to stands below the links, however many lines they take
+    const nav = one("nav", rank);
+    new ResizeObserver(() => {
+      if (nav.isConnected) root.style.scrollPaddingTop = `${nav.offsetHeight + 8}px`;
+    }).observe(nav);
     ready.add(rank);
   };
 
   const showRank = (rank) => {
     const [shown] = ranks.filter((each) => each.isConnected);
-    if (shown !== rank) shown.replaceWith(rank);
+    if (shown !== rank) {
+      const inside = shown.contains(document.activeElement);
+      shown.replaceWith(rank);
+      if (inside) one("[aria-current]", rank).focus({ preventScroll: true });
+    }
     if (!ready.has(rank)) setUp(rank);
     const source = data("timeline-data");
     if (source && !drawn.has(rank)) {
+      drawn.add(rank);
       showTimeline(source, rank).catch((error) => {
         one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
       });
     }
   };
 
-  // A link to a folded part opens it, and a link to a rank shows this rank.
+  // A link to a rank, or to a part of one, shows this rank.
   const follow = () => {
     const [id] = location.hash.slice(1).split("&");
-    const rank = ranks.find((each) => each.id === id);
-    if (rank) {
-      showRank(rank);
-      rank.scrollIntoView();
-    }
+    const [, at = 0, part] = /^(?:r(\d+)-)?(.*)$/.exec(id);
+    const named = ranks.find((each) => each.id === id);
+    const rank = named || ranks[at];
+    const first = rank === ranks[0] && !named;
+    if (!rank || (first && id && !one(`[id="${CSS.escape(part)}"]`, rank))) return; // a part of the whole page, or of none
+    showRank(rank);
+    const place = named || document.getElementById(part);
+    if (place) place.scrollIntoView();
   };
 
   all("#traces details.grid").forEach(setUpTable);

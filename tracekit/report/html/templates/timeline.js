@@ -7,6 +7,7 @@ class Timeline {
   constructor(view, { time }) {
     Object.assign(this, { view, time, data: view.data, canvas: view.canvas });
     for (const id of ["tip", "picked", "find", "found"]) this[id] = document.getElementById(id);
+    this.prefix = view.stage.closest(".rank").dataset.prefix; // so that a link names the rank
     this.touches = new Map();
     this.drag = null;
     this.makeLegend();
@@ -68,7 +69,7 @@ class Timeline {
 
   // -- the panel ---------------------------------------------------------------------------------------
 
-  // A time since the start to the ns, without idle zeros.
+  // A time since the beginning of the trace to the ns, without idle zeros.
   static instant(t) {
     const [digits, unit] = t >= 1e6 ? [6, "ms"] : t >= 1e3 ? [3, "µs"] : [0, "ns"];
     return `${Number((t / 10 ** digits).toFixed(digits))} ${unit}`;
@@ -76,7 +77,7 @@ class Timeline {
 
   words(shape) {
     const { data } = this;
-    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${Timeline.instant(data.start[shape])}`;
+    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${Timeline.instant(data.start[shape] + this.view.low)}`;
   }
 
   select(shape) {
@@ -207,7 +208,7 @@ class Timeline {
 
   link() {
     const { view } = this;
-    const parts = ["timeline", `from=${Math.round(view.from)}`, `to=${Math.round(view.to)}`];
+    const parts = [`${this.prefix}timeline`, `from=${Math.round(view.from)}`, `to=${Math.round(view.to)}`];
     if (view.selected >= 0) parts.push(`select=${view.selected}`);
     if (this.find.value) parts.push(`find=${encodeURIComponent(this.find.value)}`);
     const usual = new Set(this.data.source.hidden);
@@ -219,7 +220,7 @@ class Timeline {
 
   follow() {
     const asked = new URLSearchParams(window.location.hash.slice(1));
-    if (!asked.has("timeline")) return;
+    if (!asked.has(`${this.prefix}timeline`)) return;
     const { view } = this;
     const number = (name) => (asked.has(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : null);
     view.hidden = new Set([...this.data.source.hidden, ...asked.getAll("hide")].filter((group) => !asked.getAll("show").includes(group)));

@@ -10,10 +10,11 @@ class TimelinePlaces {
       const places = button.dataset.at.split(" ").map((place) => place.split(",").map((ns) => Number(ns) - low));
       this.offer(button, places, button.dataset.title);
     }
-    for (const table of document.querySelectorAll("table")) this.offerRows(table, low);
+    for (const table of document.querySelectorAll(".rank table")) this.offerRows(table, low);
     timeline.leave = () => this.leave();
-    window.addEventListener("beforeprint", () => this.toPaper());
-    window.addEventListener("afterprint", () => this.fromPaper());
+    // of several ranks only the one that is shown is printed
+    window.addEventListener("beforeprint", () => this.line.isConnected && this.toPaper());
+    window.addEventListener("afterprint", () => this.before && this.fromPaper());
   }
 
   // Paper shows the view of the beginning, in light colours.
@@ -34,6 +35,7 @@ class TimelinePlaces {
     this.view.stage.scrollTop = scrolled;
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
+    this.before = null;
     this.timeline.recolour();
   }
 
@@ -61,7 +63,7 @@ class TimelinePlaces {
       button.className = "at";
       button.title = "Show in the timeline";
       button.setAttribute("aria-label", `${text}, show in the timeline`);
-      if (!this.offer(button, [[from, from + Number(value)]], `${text}, for ${this.time(Number(value))}`)) continue;
+      if (!this.offer(button, [[from, from + Number(value)]], `${this.time(Number(value))} from ${text} on`)) continue;
       button.append(...cell.childNodes);
       cell.append(button);
     }
@@ -120,7 +122,10 @@ class TimelinePlaces {
     view.marks = [];
     this.line.hidden = true;
     view.redraw();
-    for (let at = origin.parentElement; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    for (let at = origin; at; at = at.parentElement) {
+      if (at.tagName === "DETAILS") at.open = true;
+      if (at.tagName === "TR") at.hidden = false;
+    }
     origin.focus();
     return true;
   }

@@ -7,12 +7,12 @@ class TimelineView {
   static AXIS = 22;
   static LEAST_NS = 20;
   static COLOURS = { kernel: "gemm", graph: "gemm", op: "operator" };
-  static PALE = new Set(["step", "annotation", "module", "python", "layer"]);
 
   constructor(data, { canvas, stage, spacer, time, isDark }) {
     Object.assign(this, { data, canvas, stage, spacer, time, isDark });
     this.context = canvas.getContext("2d");
     this.span = data.source.span_ns;
+    this.low = data.source.low_ns; // shapes count from here, the axis from the beginning of the trace, as the tables do
     this.from = 0;
     this.to = this.span;
     this.hidden = new Set(data.source.hidden); // groups of lanes
@@ -167,7 +167,7 @@ class TimelineView {
     const step = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
     const found = [];
     this.tick = step;
-    for (let t = Math.ceil(this.from / step) * step; t <= this.to; t += step) found.push([Math.round(this.x(t)) + 0.5, t]);
+    for (let t = Math.ceil((this.from + this.low) / step) * step - this.low; t <= this.to; t += step) found.push([Math.round(this.x(t)) + 0.5, t]);
     return found;
   }
 
@@ -220,10 +220,10 @@ class TimelineView {
     this.marks.forEach((mark, i) => this.band(...mark, ink.accent, i === this.mark ? 1 : 0.6, TimelineView.AXIS - 6, 4));
   }
 
-  // A time since the start, in one unit for all ticks, with as many digits as tell neighbours apart.
+  // A time since the beginning of the trace, in one unit for all ticks, with as many digits as tell neighbours apart.
   instant(t, step) {
-    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([least]) => this.to >= least * 10 || least === 1);
-    return `${(t / size).toFixed(Math.min(Math.max(Math.ceil(Math.log10(size / step)), 0), 9))} ${unit}`;
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([least]) => this.to + this.low >= least * 10 || least === 1);
+    return `${((t + this.low) / size).toFixed(Math.min(Math.max(Math.ceil(Math.log10(size / step)), 0), 9))} ${unit}`;
   }
 
   // What is wide enough is drawn as it is; of the rest one column a pixel, in the colour of the longest in it.
@@ -257,7 +257,7 @@ class TimelineView {
     const covered = (this.data.before[high] - this.data.before[low]) * this.scale;
     const hit = !this.hits || this.hits[high] > this.hits[low];
     const cover = this.data.coverOf(top) || 1;
-    const alpha = hit ? Math.min(1, 0.4 + Math.round(covered * cover * 4) / 6) : 0.12;
+    const alpha = hit ? Math.min(1, 0.55 + Math.round(covered * cover * 4) / 8) : 0.12;
     const colour = this.colourOf(top);
     const { strip } = this;
     if (strip && strip.colour === colour && strip.alpha === alpha && strip.right === left) {
@@ -287,7 +287,13 @@ class TimelineView {
     context.fillStyle = this.colourOf(shape);
     context.fillRect(left, y, wide > 3 ? wide - 0.6 : wide, TimelineView.ROW - 1.5);
     context.globalAlpha = 1;
-    if (wide > 34) this.label(data.titleOf(shape), data.kindOf(shape), left, wide, y);
+    if (wide > 34) this.label(data.titleOf(shape), this.colourOf(shape), left, wide, y);
+  }
+
+  // Whether white letters are read better on a colour than black ones; those of layers follow the page.
+  isDim(colour) {
+    const [red, green, blue] = (colour.match(/^#(..)(..)(..)$/) || []).slice(1).map((part) => parseInt(part, 16));
+    return red === undefined ? this.isDark() : 0.3 * red + 0.59 * green + 0.11 * blue < 105;
   }
 
   // Left and right edge of a shape, cut to what is in sight.
@@ -296,11 +302,10 @@ class TimelineView {
     return [Math.max(this.x(start[shape]), this.gutter), Math.min(this.x(end[shape]), this.width)];
   }
 
-  label(name, kind, left, wide, y) {
+  label(name, colour, left, wide, y) {
     const room = Math.floor((wide - 8) / 6.1);
-    const pale = TimelineView.PALE.has(kind) || kind.startsWith("idle: ");
-    this.context.fillStyle = this.isDark() && pale ? "#f2f4f8" : "#101318";
-    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11);
+    this.context.fillStyle = this.isDim(colour) ? "#f2f4f8" : "#101318";
+    this.context.fillText(name.length > room ? `${name.slice(0, Math.max(room - 1, 1))}…` : name, left + 4, y + 11, wide - 6);
   }
 
   drawSelection() {

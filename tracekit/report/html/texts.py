@@ -1,0 +1,75 @@
+"""Texts as they stand in the page: none too long, paths by their last parts, and data that no text can break."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from markupsafe import Markup, escape
+
+__all__ = ["MAX_TEXT", "bounded", "embed", "tail", "tail_length"]
+
+MAX_TEXT: Final = 1000
+"""Letters of one text in the page; the JSON report has all."""
+
+_GAP: Final = " … "
+
+
+def bounded(value: Any) -> Any:
+    """The value; of a text of more than `MAX_TEXT` letters the beginning and the end. Markup is ours and stays as it is.
+
+    >>> len(bounded("a" * 16_000)), bounded("conv1"), bounded(7)
+    (1000, 'conv1', 7)
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or len(value) <= MAX_TEXT:
+        return value
+    half = (MAX_TEXT - len(_GAP)) // 2
+    return f"{value[: MAX_TEXT - len(_GAP) - half]}{_GAP}{value[-half:]}"
+
+
+def _all_bounded(value: Any) -> Any:
+    """The value with all texts in it bounded."""
+    if isinstance(value, dict):
+        return {key: _all_bounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_bounded(one) for one in value]
+    return str(value) if isinstance(value, Markup) else bounded(value)
+
+
+def embed(value: Any) -> Markup:
+    r"""A value as JSON that can stand in a script element, whatever texts it holds.
+
+    >>> str(embed("</script><!-- & \u2028"))
+    '"\\u003c/script\\u003e\\u003c!-- \\u0026 \\u2028"'
+    """
+    text = msgspec.json.encode(_all_bounded(value)).decode()
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # noqa: S704 - nothing in it can end the element or begin another
+
+
+_PATH: Final = re.compile(
+    r"(?P<count>(?:[\d,]+ × )?)(?P<cut>(?:[^\s./:<>()]+\.)+)(?P<tail>(?!\*\.)[^\s./:<>()]+(?:\.\*)*\.[^\s./:<>()]+)"
+)
+
+
+def tail(text: str) -> Markup:
+    """The last two parts of a dotted path, not counting `*`; the others stand before them unseen, and are copied and found with them.
+
+    >>> str(tail("2 × model.encoder.layer.*.attention"))
+    '2 × <span class="cut">model.encoder.</span>layer.*.attention'
+    >>> str(tail("conv1")), str(tail("a.<b>"))
+    ('conv1', 'a.&lt;b&gt;')
+    """
+    text = bounded(text)
+    path = _PATH.fullmatch(text) if text.count(".") > 1 else None
+    if path is None:
+        return escape(text)
+    return Markup('{}<span class="cut">{}</span>{}').format(path["count"], path["cut"], path["tail"])
+
+
+def tail_length(text: str) -> int:
+    """How many letters of a dotted path are seen; 0 if the text is none."""
+    path = _PATH.fullmatch(text)
+    return len(path["tail"]) if path else 0
