@@ -129,7 +129,7 @@ def test_a_manifest_with_amounts_that_cannot_be_is_none(tmp_path: Path) -> None:
     """One of −1 samples in a step made a negative throughput."""
     path = tmp_path / "manifest.json"
     path.write_bytes(manifest(samples_per_step=-1).to_json())
-    with pytest.raises(UnreadableTraceError, match="not a readable manifest"):
+    with pytest.raises(UnreadableTraceError, match="not a valid manifest"):
         read_manifest(path)
 
 
