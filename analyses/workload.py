@@ -125,7 +125,9 @@ def _workload(scope: Scope) -> Workload:
     achieved = flops / step_ns / 1e3 if flops is not None and step_ns else None
     return Workload(
         answer=_answer(manifest, step_ns, rate, phases),
-        not_captured=None if manifest is not None else "no manifest; record with tracekit capture",
+        not_captured=None
+        if manifest is not None
+        else "no manifest; record with tracekit run or tracekit capture",
         phases=phases,
         levels=None if manifest is None else _levels(manifest),
         step_ns=step_ns,

@@ -55,7 +55,7 @@ def run_script(
             with watch:
                 code = _exit_code(start)
             if watch.manifest is None:
-                nothing = watch.failure or watch.why_nothing()
+                nothing = watch.failure or watch.why_nothing(failed=bool(code))
                 raise nothing
     except Exception as error:
         if error is not nothing or not code:

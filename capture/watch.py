@@ -103,8 +103,8 @@ class Watch:
     ) -> None:
         self._finish(error)
 
-    def why_nothing(self) -> UsageError:
-        """The error for code that ended before a step was recorded."""
+    def why_nothing(self, *, failed: bool = False) -> UsageError:
+        """The error for code that ended before a step was recorded; `failed`: with an exit code of its own."""
         if self._profiles_itself:
             return UsageError(
                 f"nothing was recorded: {self._workload} runs torch's profiler itself",
@@ -117,6 +117,8 @@ class Watch:
                 f"recorded one is number {first}",
                 remedy="let it run longer",
             )
+        if failed:
+            return UsageError(f"nothing was recorded: {self._workload} ended before its first step")
         return UsageError(
             f"nothing was recorded: {self._workload} called no optimizer, and no model repeatedly, in this process",
             remedy="mark its steps with tracekit.capture.session",

@@ -35,6 +35,10 @@ def test_a_copy_is_equal(trace: Trace, tmp_path: Path) -> None:
     assert tracekit.read(copy).equals(trace)
 
 
+def test_a_trace_shows_itself_in_one_line(trace: Trace) -> None:
+    assert repr(trace) == "<Trace trace: kineto, 8,163 events>"
+
+
 def another(value: str | int | None) -> str | int:
     return f"{value}?" if isinstance(value, str) else (value or 0) + 1
 

@@ -347,6 +347,10 @@ class Trace:
             for mine, theirs in frames
         )
 
+    def __repr__(self) -> str:
+        """One line: where it comes from. The frames have texts of their own."""
+        return f"<Trace {self.meta.name}: {self.meta.format}, {self.meta.event_count:,} events>"
+
     def _repr_html_(self) -> str:
         """For notebooks: where it comes from, and how many rows each frame has."""
         meta = self.meta

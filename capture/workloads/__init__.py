@@ -198,6 +198,8 @@ def find(name: str) -> tuple[Loadable, str]:
     close = difflib.get_close_matches(base, [*names(), *SHORT_NAMES], n=3)
     published = of_published(name)
     close += [] if published is None else [published]
-    remedy = f"did you mean {' or '.join(close)}?" if close else f"choose one of: {', '.join(names())}"
-    remedy += "; for a model of your own, name FILE.py:FUNCTION"
+    remedy = (
+        f"did you mean {' or '.join(close)}? For" if close else f"choose one of: {', '.join(names())}; for"
+    )
+    remedy += " a model of your own, name FILE.py:FUNCTION"
     raise UsageError(f"unknown workload {name!r}", remedy=remedy)

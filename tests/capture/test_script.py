@@ -194,7 +194,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
             "train.py ended after 2 steps, and the first recorded one is number 3",
         ),
         (HEAD + "step(); sys.exit(5)\n", 5, "tracekit: nothing was recorded: train.py ended after 1 step"),
-        ("x = (\n", 1, "tracekit: nothing was recorded"),
+        ("x = (\n", 1, "tracekit: nothing was recorded: train.py ended before its first step"),
     ],
 )
 def test_nothing_recorded_is_one_line_and_no_folder(

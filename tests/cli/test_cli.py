@@ -184,6 +184,8 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("words", "nearest"),
     [
         (["kernls", SAMPLE], "'kernels'"),
+        ([SAMPLE], f"Did you mean 'tracekit report {SAMPLE}'?"),
+        ([__file__], f"Did you mean 'tracekit run {__file__}'?"),
         (["report", SAMPLE, "--formt", "x"], "--format"),
         (["report", "missing.json", "--only", "idel"], "there is no analysis 'idel'; did you mean idle?"),
         (["analysis", "Kernel", SAMPLE], "did you mean kernels?"),

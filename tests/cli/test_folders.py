@@ -58,6 +58,20 @@ def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_traces_of_one_name_begin_with_their_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        write(generate(seed=seed, steps=1), tmp_path / name / "trace.json")
+    heads = [
+        line.split(" · ")[0] for line in ok(capsys, "report", tmp_path).splitlines() if line.startswith("══")
+    ]
+    assert heads == ["══ first/trace.json", "══ second/trace.json"]
+    (tmp_path / "first").rename(tmp_path / "third")
+    assert "══ third/trace.json" in ok(capsys, "report", tmp_path)
+
+
 @pytest.mark.parametrize("command", ["info", "doctor"])
 def test_commands_about_one_trace_take_a_folder_with_one(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,10 +6,12 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -212,6 +214,11 @@ def _run(arguments: list[str]) -> int:
 def _sentence(text: str) -> str:
     """A message of the parser as a sentence; of a value that is none of those that there are, with the nearest."""
     text = text.replace("Value error, ", "")  # pydantic's own words
+    if match := re.fullmatch(r"No such command '(.*)'\.", text, re.DOTALL):
+        word = match[1]
+        if "://" in word or Path(word).exists():
+            fit = "run" if word.endswith(".py") else "report"
+            return f"No such command '{word}'. Did you mean 'tracekit {fit} {shlex.quote(word)}'?"
     if match := re.search(r"'([^']*)' is not one of (.*?)\.?$", text):
         close = nearest(match[1], re.findall(r"[^\s',]+", match[2]))
         text = f"{text.removesuffix('.')}; {close}" if close else text

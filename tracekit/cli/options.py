@@ -95,14 +95,14 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help=f"A trace {_FORMS}, its address (https://, s3://, gs://), or the folder of a capture.",
+        help=f"A trace {_FORMS}, its address (https://, s3://, gs://), the folder of a capture, or - (standard input).",
     ),
 ]
 TraceFiles = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE...",
-        help=f"Traces {_FORMS}, their addresses (https://, s3://, gs://), or folders of captures.",
+        help=f"Traces {_FORMS}, their addresses (https://, s3://, gs://), folders of traces, or - (standard input).",
     ),
 ]
 

@@ -69,6 +69,8 @@ class Sources:
         metrics = _digests_of(self._ncu, no_cache=self._reading.no_cache)
         # A manifest beside a trace may say more of it.
         names = [(path.name, digest_of(path.parent / MANIFEST_FILE)) for path in self._paths]
+        if len(names) > 1:  # which the folders tell apart, if the names do not
+            subject = (*subject, [path.resolve().parent.name for path in self._paths])
         digests = [] if None in metrics else self._digests
         return Question(digests, *subject, names, self._selection, self._reading.limits, metrics)
 

@@ -160,7 +160,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """Where the report comes from. `path` is the file's name only; nothing tells the host or the user.
+    """Where the report comes from. `path` is the file's name only, among several files of
+    one name with its folder's; nothing tells the host or the user.
 
     `excerpt` says which part was read of a trace that is too large; None when all was. `process_id` is that of one of
     several processes in the file; None when the file holds one trace.

@@ -132,8 +132,9 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
     rank = "unknown" if facts["rank"] is None else str(facts["rank"])
     if facts["world_size"]:
         rank += f" of {facts['world_size']}"
+    size = f"{format_bytes(facts['size_bytes'])}, " if facts["size_bytes"] else ""  # a pipe has none
     rows = {
-        "file": f"{facts['file']} ({format_bytes(facts['size_bytes'])}, {format_count(facts['events'])} events)",
+        "file": f"{facts['file']} ({size}{format_count(facts['events'])} events)",
         **({"read": format_excerpt(trace.meta.excerpt)} if trace.meta.excerpt else {}),
         "length": format_ns(facts["duration_ns"]),
         "rank": rank,

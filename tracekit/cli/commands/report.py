@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,7 @@ def report(
         for one, folder in _folders(reports, output):
             write(one, folder, chosen.value)
         return
-    text = formats.render_reports(chosen, reports, page, overview)
+    text = formats.render_reports(chosen, _told_apart(reports), page, overview)
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
@@ -102,6 +103,21 @@ def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section 
     on_cpu = not any(trace.has_device for trace in read)
     overview = several.overview(table, f"{other}, and --all shows all reports", on_cpu=on_cpu)
     return [read[several.busiest(table)]], overview
+
+
+def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:
+    """The reports; those of several files with one name begin with the name of the folder that holds each."""
+    from tracekit.names import clean
+
+    files = {Path(trace.meta.path): trace.meta.name for _, trace in reports}
+    names = list(files.values())
+    apart = []
+    for report, trace in reports:
+        if names.count(trace.meta.name) > 1:
+            folder = clean(Path(trace.meta.path).resolve().parent.name)
+            report = replace(report, trace=replace(report.trace, path=f"{folder}/{report.trace.path}"))  # noqa: PLW2901
+        apart.append((report, trace))
+    return apart
 
 
 def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
