@@ -16,7 +16,7 @@ import polars as pl
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
-from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import Trace
@@ -236,7 +236,7 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
         else f"Most launches are early enough: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
     return (
-        f"{verdict}. {format_count(calls)} calls launched {format_count(rows.height)} activities. "
+        f"{verdict}. {count_of(calls, 'call')} launched {count_of(rows.height, 'activity', 'activities')}. "
         f"{format_share(bound / rows.height)} are shorter than their launch call, and "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )

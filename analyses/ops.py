@@ -23,7 +23,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import PHASE_COLUMNS, NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array, Nesting, nest, thread_codes
 from tracekit.trace import Trace
@@ -242,5 +242,5 @@ def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
     largest = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
     host = format_ns(int(table["host_self_ns"].sum()))
     what = "this time" if on_cpu else "the device time"
-    text = f"{format_count(calls)} calls of {table['operator'].drop_nulls().n_unique()} operators took {host} on the host."
+    text = f"{count_of(calls, 'call')} of {count_of(table['operator'].drop_nulls().n_unique(), 'operator')} took {host} on the host."
     return f"{text} The largest shares of {what}: {largest}." if largest else text

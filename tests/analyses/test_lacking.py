@@ -58,7 +58,7 @@ def test_launches_that_were_not_recorded() -> None:
     trace = planted(calls=False, linked=False).trace(captured=frozenset({"device"}))
     for text in texts(trace):
         assert text.startswith("no launch calls")
-        assert text.endswith("; profile with ProfilerActivity.CPU as well")
+        assert text.endswith("; profile with ProfilerActivity.CPU and ProfilerActivity.CUDA")
     for text in texts(of_format(trace, "nsys")):
         assert text.startswith("no launch calls")
         assert text.endswith("; record with nsys profile --trace=cuda,nvtx")

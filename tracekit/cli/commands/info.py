@@ -141,7 +141,8 @@ def _text(trace: Trace, facts: dict[str, Any]) -> str:
         "devices": devices,
         "steps": _steps(facts),
         "host spans": f"{listed(facts['host_spans'])}, on {count_of(facts['threads'], 'thread')}",
-        "device": f"{listed(facts['device_activities'])}, on {count_of(facts['streams'], 'stream')}",
+        "device": listed(facts["device_activities"])
+        + (f", on {count_of(facts['streams'], 'stream')}" if facts["streams"] else ""),
         "FLOPs": _flops(trace),
         "captured": ", ".join(facts["captured"]) or "nothing",
     }

@@ -41,7 +41,7 @@ KINETO: Final = Format(
         "device": "ProfilerActivity.CUDA",
         "kernels": "ProfilerActivity.CUDA",
         "ops": "ProfilerActivity.CPU",
-        "launches": "ProfilerActivity.CPU as well",
+        "launches": "ProfilerActivity.CPU and ProfilerActivity.CUDA",
         "calls": "ProfilerActivity.CUDA",
         "everything": "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         "steps": "a call of prof.step() after each iteration",
