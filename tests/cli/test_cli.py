@@ -442,7 +442,7 @@ def test_doctor_fails_if_there_is_nothing(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.slow
 def test_two_traces_are_one_json_document(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("report", *(each.name for each in BUILT_IN)):
+    for command in ("report", "steps", "layers", "memory"):
         document = json.loads(ok(capsys, command, gpu_trace, SAMPLE, "-f", "json"))
         assert len(document["reports"]) == 2
     document = json.loads(ok(capsys, "nsys-stats", gpu_trace, SAMPLE, "-f", "json"))

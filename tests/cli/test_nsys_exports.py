@@ -17,7 +17,10 @@ from synthetic.nsys_schema import NEWEST, OLDEST
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
-from tracekit.report.several import MOST_IN_FULL
+from tracekit.report import several
+
+FEW = 3
+"""Of so many traces every report is shown in full in these tests."""
 
 PLAN = shape_of("record")
 
@@ -138,61 +141,66 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
         assert alone == {"health": one["health"], "conservation": one["conservation"]}
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "MOST_IN_FULL", FEW)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_of_many_processes_one_report_in_full(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    path = write_sqlite(many(MOST_IN_FULL + 2), tmp_path / "t.sqlite")
+    path = write_sqlite(many(FEW + 2), tmp_path / "t.sqlite")
     text = ok(capsys, "report", path, "-f", form)
     head = "══" if form == "table" else "*t.sqlite"
     first = next(line for line in text.splitlines() if line.startswith(head))
-    assert first.split("·")[1].strip() == "process 104"
+    assert first.split("·")[1].strip() == "process 102"
     assert text.count("Where did the device's time go?") == 1
     said = " ".join(text.split())
-    assert "report below the table is about process 104" in said
+    assert "report below the table is about process 102" in said
     assert "--process PID" in said.replace("\\", "")
     lines = [
         line
         for line in text.splitlines()
-        if line.replace("|", " ").split()[:1] in [[str(100 + i)] for i in range(10)]
+        if line.replace("|", " ").split()[:1] in [[str(100 + i)] for i in range(FEW + 2)]
     ]
-    assert len(lines) == MOST_IN_FULL + 2
-    busy = lines[4].replace("|", " ")
-    (devices,) = json.loads(ok(capsys, "report", path, "--process", "104", "-f", "json"))["analyses"][
+    assert len(lines) == FEW + 2
+    busy = lines[2].replace("|", " ")
+    (devices,) = json.loads(ok(capsys, "report", path, "--process", "102", "-f", "json"))["analyses"][
         "breakdown"
     ]["tables"]["devices"]
     assert f"{100 * devices['busy_ns'] / devices['window_ns']:.1f} %" in busy
     every = ok(capsys, "report", path, "-f", form, "--all")
-    assert every.count("Where did the device's time go?") == MOST_IN_FULL + 2
-    one = ok(capsys, "report", path, "-f", form, "--process", "104")
+    assert every.count("Where did the device's time go?") == FEW + 2
+    one = ok(capsys, "report", path, "-f", form, "--process", "102")
     assert one in text
     assert one in every
 
 
 @pytest.mark.slow
 def test_many_processes_as_data_are_all_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_sqlite(many(MOST_IN_FULL + 1), tmp_path / "t.sqlite")
-    assert len(json.loads(ok(capsys, "report", path, "-f", "json"))["reports"]) == MOST_IN_FULL + 1
+    path = write_sqlite(many(FEW + 1), tmp_path / "t.sqlite")
+    assert len(json.loads(ok(capsys, "report", path, "-f", "json"))["reports"]) == FEW + 1
 
 
 @pytest.mark.slow
 def test_a_page_of_many_processes_has_one_report_and_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_sqlite(many(MOST_IN_FULL + 2), tmp_path / "t.sqlite")
+    path = write_sqlite(many(FEW + 2), tmp_path / "t.sqlite")
     page = ok(capsys, "report", path, "-f", "html")
-    assert "report below the table is about process 104" in page
+    assert "report below the table is about process 102" in page
     assert page.count('class="card verdict"') == 1
-    assert all(f">{100 + at}</td>" in page for at in range(MOST_IN_FULL + 2))
-    assert ok(capsys, "report", path, "-f", "html", "--all").count('class="card verdict"') == MOST_IN_FULL + 2
+    assert all(f">{100 + at}</td>" in page for at in range(FEW + 2))
+    assert ok(capsys, "report", path, "-f", "html", "--all").count('class="card verdict"') == FEW + 2
 
 
 @pytest.mark.slow
 def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (sample,) = (path for path in SAMPLES if path.parent.name == "cnn_cpu")
-    paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(MOST_IN_FULL + 1)]
+    paths = [tmp_path / f"t-rank{i}.json.gz" for i in range(FEW + 1)]
     for path in paths:
         path.write_bytes(sample.read_bytes())
     said = " ".join(ok(capsys, "report", *paths).split())
@@ -203,15 +211,15 @@ def test_many_ranks_of_a_folder_without_a_device(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.slow
 def test_few_processes_have_a_report_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_sqlite(many(MOST_IN_FULL), tmp_path / "t.sqlite")
+    path = write_sqlite(many(FEW), tmp_path / "t.sqlite")
     out = ok(capsys, "report", path)
-    assert len([line for line in out.splitlines() if line.startswith("══")]) == MOST_IN_FULL
+    assert len([line for line in out.splitlines() if line.startswith("══")]) == FEW
     assert ok(capsys, "report", path, "--all") == out
 
 
 def many(count: int) -> Program:
-    """Processes from 100 on, of which the fifth has the most work."""
-    return merged(*(small(launches=9 if i == 4 else 3, pid=100 + i) for i in range(count)))
+    """Processes from 100 on, of which the third has the most work."""
+    return merged(*(small(launches=9 if i == 2 else 3, pid=100 + i) for i in range(count)))
 
 
 @pytest.mark.slow

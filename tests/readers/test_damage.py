@@ -61,7 +61,7 @@ def test_every_cut_of_a_small_file(tmp_path: Path) -> None:
     )
     data, ends = dump_with_ends(small, "kineto")
     first = data.index(b'"traceEvents"')
-    for at in range(0, len(data), max(1, len(data) // 80)):
+    for at in range(0, len(data), max(1, len(data) // 40)):
         path = tmp_path / "t.json"
         path.write_bytes(data[:at])
         if at < first + 20:
