@@ -174,5 +174,5 @@ def _utilisation(scope: Scope, tflops: float, precision: str | None) -> float | 
     if scope.on_cpu or len(names) != 1 or precision not in _PEAKED:
         return None
     peak = peak_tflops(names.pop(), precision)
-    share = None if peak is None else tflops / (peak * len(scope.device_ids))
+    share = None if peak is None else tflops / (peak * scope.activities["device_id"].n_unique())
     return share if share is not None and _LEAST_SHARE <= share <= 1 else None

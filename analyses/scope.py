@@ -265,12 +265,13 @@ def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.
     the first activity waited long although nothing recorded kept its device busy, with that activity: then the device
     worked on something from before the recording. It ends with the last step on the host, or with its last activity.
     """
-    begin, end = _int(steps["start"].min()), max(_int(steps["end"].max()), _int(chosen["end"].max()))
+    last = _int(chosen["end"].max())
+    begin, end = _int(steps["start"].min()), max(_int(steps["end"].max()), last)
     devices = chosen["device_id"].unique()
     busy_until = _int(before.filter(pl.col("device_id").is_in(devices.implode()))["end"].max())
     first = chosen.sort("start").head(1)
     starts = int(first["start"][0])
-    if busy_until < end:
+    if busy_until < last:  # else it did not keep them waiting, and nothing of them would be in the window
         begin = max(begin, busy_until)
     launch = first["launch_id"][0]
     if launch is not None:

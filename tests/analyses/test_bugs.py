@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from planted import US, Planted
 from synthetic import generate, oracle, write
 
 import tracekit
@@ -91,3 +92,16 @@ def test_a_step_that_the_profiler_opened_before_it_stopped_was_counted_as_one(tm
     scope = select(tracekit.read(write(truth, tmp_path / "t.json")))
     assert scope.steps["step"].to_list() == [step.number for step in truth.steps]
     assert steps(scope).table.height == 2
+
+
+def test_earlier_work_that_outlasts_the_steps_work_left_nothing_in_the_window() -> None:
+    """The window began where a kernel on another stream ended, after all that the steps had launched: figures of no device."""
+    made = Planted()
+    for number in range(2):
+        made.step(number, (100 + 100 * number) * US, (200 + 100 * number) * US)
+        made.activity("k", (120 + 100 * number) * US, 20 * US, launch=(110 + 100 * number) * US)
+    made.activity("before", 60 * US, 220 * US, launch=50 * US, stream=8)
+    scope = select(made.trace())
+    assert (scope.start, scope.end) == (100 * US, 300 * US)
+    assert scope.device_ids == [0]
+    assert scope.activities.height == 2
