@@ -88,10 +88,10 @@ TABLES: Final = {
     "by_pattern": TableView(
         "Repeated layers as one",
         (
-            f"pattern layers calls device_ns device_own_ns {PHASE_COLUMNS} recomputed_ns host_ns "
+            f"pattern type layers calls device_ns device_own_ns {PHASE_COLUMNS} recomputed_ns host_ns "
             "host_self_ns idle_caused_own_ns mean_ns share own_share"
         ),
-        short="pattern device_own_ns own_share device_ns layers calls host_ns",
+        short="pattern device_own_ns own_share device_ns type layers calls host_ns",
         titles={
             "mean_ns": "mean of a layer",
             "communication_ns": "gradients, buffers",
@@ -131,7 +131,7 @@ class Layers(Result):
     by_type: pl.DataFrame | None
     """The rows by class (`Conv2d`). A layer inside another of its class counts once. None if no class is known."""
     by_pattern: pl.DataFrame
-    """The rows by path, with `*` for numbers (`encoder.layer.*.attention`)."""
+    """The rows by path, with `*` for numbers (`encoder.layer.*.attention`), and by class."""
     by_phase: pl.DataFrame
     """`activities`, `device_ns`, `share` per phase."""
     coverage: pl.DataFrame
@@ -161,13 +161,13 @@ def _layers(scope: Scope) -> Layers:
     total = int(rows["duration"].sum())
     tree = _tree(scope, places, rows, total)
     by_phase = _by_phase(rows, total)
-    by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), "pattern", total)
+    by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), ["pattern", "type"], total)
     types = tree.with_columns(_type_or_pseudo().alias("type"))
     return Layers(
         answer=_answer(by_pattern, by_phase, has_layers(tree), places.coverage_share, on_cpu=scope.on_cpu),
         not_captured="; ".join(places.missing) or None,
         tree=tree,
-        by_type=by_group(types, "type", total) if tree["type"].is_not_null().any() else None,
+        by_type=by_group(types, ["type"], total) if tree["type"].is_not_null().any() else None,
         by_pattern=by_pattern,
         by_phase=by_phase,
         coverage=places.coverage,
@@ -334,9 +334,18 @@ def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, in
     """
     rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
     return [
-        ((f"{layers} × " if layers > 1 else "") + NO_LAYERS.get(path, _short(path)), time, share)
-        for path, layers, time, share in rows["pattern", "layers", "device_own_ns", "own_share"].rows()
+        ((f"{layers} × " if layers > 1 else "") + NO_LAYERS.get(path, _label(path, kind)), time, share)
+        for path, kind, layers, time, share in rows[
+            "pattern", "type", "layers", "device_own_ns", "own_share"
+        ].rows()
     ]
+
+
+def _label(path: str, kind: str | None) -> str:
+    """The path, with the class of the layer where the path ends in a number that says nothing of it."""
+    if not kind or not re.search(r"(^|[./])(\d+|\*)$", path):
+        return _short(path)
+    return kind if path == "*" else f"{_short(path)} ({kind})"
 
 
 def _short(path: str) -> str:

@@ -25,7 +25,7 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
     """The path of each row, with `*` for the numbers that tell repeated layers apart; a layer that is alone keeps its path.
 
     In the paths of a capture, these are the parts that are numbers; in other paths also the numbers at the end of a
-    part.
+    part. Layers of different classes do not repeat each other.
     """
     path = pl.col("path")
     # Twice, since two neighbours share the character between them.
@@ -34,24 +34,24 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
     of_model = pl.col("source").is_in(["module", "range", "compiled", "interval"])
     captured = pl.col("source") == "capture"
     pattern = pl.when(of_model).then(ended).when(captured).then(plain).otherwise(path)
-    return tree.select(pl.when(pl.len().over(pattern) > 1).then(pattern).otherwise(path).alias("pattern"))[
-        "pattern"
-    ]
+    return tree.select(
+        pl.when(pl.len().over(pattern, "type") > 1).then(pattern).otherwise(path).alias("pattern")
+    )["pattern"]
 
 
-def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
-    """The rows by `key`, with the most own time first.
+def by_group(tree: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
+    """The rows by `keys`, with the most own time first.
 
     Columns: `layers`, `calls`, `device_ns` with its phases, `device_own_ns`, host times, the idle time that the layers
     caused, `share` (inclusive) and `own_share`. Inclusive times leave out layers inside another layer of their group,
     which has their time already.
     """
-    group = tree.select(pl.col(key).rank("dense").cast(pl.Int64).fill_null(0)).to_series().to_numpy()
+    group = tree.select(pl.struct(keys).rank("dense").cast(pl.Int64)).to_series().to_numpy()
     outer = pl.Series("outer", ~has_same_above(parent_rows(tree), group))
     inclusive = [pl.col(name).filter("outer").sum().alias(name) for name in _INCLUSIVE]
     sums = (
         tree.with_columns(outer)
-        .group_by(key)
+        .group_by(keys)
         .agg(
             pl.len().cast(pl.Int64).alias("layers"),
             _sum_or_null("calls"),
@@ -65,7 +65,9 @@ def by_group(tree: pl.DataFrame, key: str, total: int) -> pl.DataFrame:
     )
     mean = (pl.col("device_ns") / pl.col("layers")).alias("mean_ns")
     return sums.with_columns(mean, *shares(total)).sort(
-        ["device_own_ns", "device_ns", key], descending=[True, True, False], nulls_last=True
+        ["device_own_ns", "device_ns", *keys],
+        descending=[True, True, *(False for _ in keys)],
+        nulls_last=True,
     )
 
 

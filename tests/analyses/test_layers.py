@@ -215,7 +215,7 @@ def test_groups_count_nested_layers_once() -> None:
     assert by_pattern["outer.*"]["layers"] == 2
     assert by_pattern["outer.*"]["device_ns"] == 60 * US
     assert by_pattern["outer"]["device_ns"] == 70 * US
-    assert found.answer.endswith("The largest: 2 × outer.* 85.7 %, outer 14.3 %.")
+    assert found.answer.endswith("The largest: 2 × outer.* (Sequential) 85.7 %, outer 14.3 %.")
 
 
 @pytest.mark.parametrize(

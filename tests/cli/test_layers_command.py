@@ -54,7 +54,7 @@ def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     text = ok(capsys, "layers", SAMPLE, "--by", "type", "--top", "3")
     assert names(text, "By type of layer") == ["<optimizer>", "Linear", "BertSelfAttention"]
     rows = ok(capsys, "layers", SAMPLE, "--by", "pattern", "-f", "csv")
-    assert "bert.encoder.layer.*.attention.self,2," in rows
+    assert "bert.encoder.layer.*.attention.self,BertSelfAttention,2," in rows
     only = json.loads(ok(capsys, "layers", SAMPLE, "--by", "type", "-f", "json"))
     assert list(only["analyses"]["layers"]["tables"]) == ["by_type"]
 

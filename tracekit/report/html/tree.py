@@ -96,6 +96,8 @@ def repeats_as_one(table: Table) -> Table | None:
         parent_layer_id=pl.Series([None if at < 0 else at for at in parents], dtype=pl.Int64),
         name=pl.Series([name for name, _ in rows], dtype=pl.String),
         path=pl.Series([path for _, path in rows], dtype=pl.String),
+        # The name of a row of numbered layers is their class.
+        type=pl.when(pl.col("layers") > 1, pl.col("stem") == "*").then(None).otherwise(pl.col("type")),
     )
     return replace(table, frame=made, title="Tree of layers, repeated ones as one", total_rows=made.height)
 
@@ -124,7 +126,9 @@ def _named(rows: list[dict[str, Any]], parents: list[int]) -> list[tuple[str, st
         ):
             between = path[len(above) : len(path) - len(row["name"])]
             path = (named[parent][1] if parent >= 0 else "") + between + stem
-        shown = stem if stem != "*" or parent < 0 else f"{rows[parent]['name']}.*"
+        shown = stem
+        if stem == "*":
+            shown = row["type"] or (f"{rows[parent]['name']}.*" if parent >= 0 else stem)
         named.append((f"{format_count(row['layers'])} × {shown}" if row["layers"] > 1 else shown, path))
     return named
 
