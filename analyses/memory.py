@@ -121,12 +121,14 @@ def _timeline(trace: Trace) -> pl.DataFrame | None:
     events = trace.memory
     if events is None or not events.height:
         return None
-    running = pl.col("bytes").cum_sum().over("device_id")
+    running = pl.col("bytes").cum_sum()
+    # What was freed was held: the least start with which no total is negative.
+    held = (running - pl.min_horizontal(running.min(), 0)).over("device_id")
     return events.filter(pl.col("bytes").is_not_null()).select(
         "device_id",
         pl.col("start").alias("time"),
         "bytes",
-        pl.coalesce("allocated", running).alias("allocated"),
+        pl.coalesce("allocated", held).alias("allocated"),
         "reserved",
         pl.col("allocated").is_null().all().over("device_id").alias("relative"),
     )
@@ -138,11 +140,13 @@ def _peaks(timeline: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         schema={"device_id": pl.Int64, "capacity_bytes": pl.Int64},
         orient="row",
     )
+    before = pl.when("relative").then(pl.col("allocated") - pl.col("bytes"))
+    most = pl.max_horizontal("allocated", before)
     return (
         timeline.group_by("device_id")
         .agg(
-            pl.col("allocated").max().alias("peak_bytes"),
-            pl.col("time").gather(pl.col("allocated").arg_max()).first().alias("peak_time"),
+            most.max().alias("peak_bytes"),
+            pl.col("time").gather(most.arg_max()).first().alias("peak_time"),
             pl.col("reserved").max().alias("reserved_bytes"),
             (pl.col("bytes") > 0).sum().cast(pl.Int64).alias("allocations"),
             (pl.col("bytes") < 0).sum().cast(pl.Int64).alias("frees"),

@@ -105,3 +105,21 @@ def test_earlier_work_that_outlasts_the_steps_work_left_nothing_in_the_window() 
     assert (scope.start, scope.end) == (100 * US, 300 * US)
     assert scope.device_ids == [0]
     assert scope.activities.height == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "peak"), [([-8], 8), ([-8, 5, -9, 2], 12), ([3, -1, 4], 6), ([-2, 9, -9], 9), ([4, -7], 7)]
+)
+def test_memory_that_was_freed_first_peaked_at_a_negative_amount(changes: list[int], peak: int) -> None:
+    made = Planted()
+    made.activity("k", 0, 10 * US)
+    made.memory = [
+        {"start": at * US, "process_id": 1, "thread_id": 1, "device_id": 0, "address": 1, "bytes": change}
+        for at, change in enumerate(changes)
+    ]
+    result = memory(made.trace())
+    assert result.peaks is not None
+    assert result.timeline is not None
+    assert result.peaks["relative"].all()
+    assert result.peaks["peak_bytes"].to_list() == [peak]
+    assert result.timeline["allocated"].min() >= 0
