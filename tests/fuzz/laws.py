@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,8 +74,7 @@ def _of_json(text: str) -> Iterator[str]:
     except ValueError as error:
         yield f"no JSON: {error}: {text[:200]!r}"
         return
-    for path, value in _figures(tree, ()):
-        yield from _of_figure(path, value)
+    yield from _of_figures(tree, ())
     analyses = tree.get("analyses") or {} if isinstance(tree, dict) else {}
     yield from _of_sums(
         {
@@ -88,28 +89,26 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-def _figures(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _figures(value, (*path, str(key)))
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from _figures(value, path)
-    elif isinstance(tree, int | float) and not isinstance(tree, bool):
-        yield path, tree
+def _of_figures(tree: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """What no figure may be; a report has some 10,000 of them, so the innermost loop calls as little as it can."""
+    for key, value in tree.items() if isinstance(tree, dict) else zip(repeat(""), tree, strict=False):
+        kind = type(value)
+        if kind is dict or kind is list:
+            yield from _of_figures(value, (*path, key) if key else path)
+        elif kind is int or kind is float:
+            name = key or path[-1]
+            low, high = _limits(name, "counters" in path)
+            if not low <= value <= high:
+                yield f"{'.'.join((*path, name)[-4:])} = {value}: not from {low} to {high}"
 
 
-def _of_figure(path: tuple[str, ...], value: float) -> Iterator[str]:
-    key = path[-1] if path else ""
-    where = ".".join(path[-4:])
-    if abs(value) > LARGEST and "counters" not in path:  # a counter may have any value
-        yield f"{where} = {value}: no such number"
-    if key in TIMES:
-        return
-    if SHARES.search(key) and not -1e-9 <= value <= 1 + 1e-9:
-        yield f"{where} = {value}: a share outside 0 to 1"
-    elif NOT_NEGATIVE.search(key) and value < 0:
-        yield f"{where} = {value}: negative"
+@cache
+def _limits(key: str, counter: bool) -> tuple[float, float]:
+    """The least and the greatest figure of this name; a counter may be as large as it likes."""
+    if SHARES.search(key) and key not in TIMES:
+        return -1e-9, 1 + 1e-9
+    most = math.inf if counter else LARGEST
+    return (0 if NOT_NEGATIVE.search(key) and key not in TIMES else -most), most
 
 
 Tables = dict[str, list[dict[str, Any]]]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import polars as pl
 import zstandard
 
@@ -135,7 +136,7 @@ def json_text(rng: random.Random, bases: Path, folder: Path) -> Case:
 @mutator
 def json_values(rng: random.Random, bases: Path, folder: Path) -> Case:
     """Values of some events replaced, removed or added; events repeated, removed and put elsewhere."""
-    tree = json.loads(_json_base(rng, bases))
+    tree = msgspec.json.decode(_json_base(rng, bases))
     events = tree["traceEvents"]
     for _ in range(rng.choice([1, 2, 10, 100])):
         if not events:
@@ -177,7 +178,7 @@ def _change(rng: random.Random, event: dict[str, Any]) -> None:
 @mutator
 def every_event(rng: random.Random, bases: Path, folder: Path) -> Case:
     """One key of all events, or of all of one category, gets another value."""
-    tree = json.loads(_json_base(rng, bases))
+    tree = msgspec.json.decode(_json_base(rng, bases))
     category = rng.choice([event.get("cat") for event in tree["traceEvents"]])
     key = rng.choice(["ts", "dur", "pid", "tid", "name", "cat", "ph", "args", "id"])
     value, factor = rng.choice(ODD), rng.choice([None, None, -1, 1e6, 1e12, 0, 1e-3])
@@ -193,7 +194,7 @@ def every_event(rng: random.Random, bases: Path, folder: Path) -> Case:
 @mutator
 def unsteady_times(rng: random.Random, bases: Path, folder: Path) -> Case:
     """Times of many events moved a little or exchanged: spans that overlap without nesting, work before its launch, steps in disorder."""
-    tree = json.loads(_json_base(rng, bases))
+    tree = msgspec.json.decode(_json_base(rng, bases))
     timed = [event for event in tree["traceEvents"] if isinstance(event.get("ts"), int | float)]
     chosen = rng.sample(timed, max(1, int(len(timed) * rng.choice([0.01, 0.2, 1.0]))))
     if rng.random() < 0.5:
@@ -505,7 +506,7 @@ def scale(rng: random.Random, bases: Path, folder: Path) -> Case:
 @mutator
 def hostile_names(rng: random.Random, bases: Path, folder: Path) -> Case:
     """Markers and control characters wherever a text stands."""
-    tree = json.loads(_json_base(rng, bases))
+    tree = msgspec.json.decode(_json_base(rng, bases))
     for event in tree["traceEvents"]:
         for part in (event, event.get("args")):
             for key, value in (part or {}).items():
