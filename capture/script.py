@@ -47,14 +47,16 @@ def run_script(
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         out /= f"rank{os.environ.get('RANK', '0')}"
-    code, nothing = 0, None
+    code, nothing, home = 0, None, os.getpid()
     try:
         with new_folder(out) as folder:
             watch = Watch(folder, options, script if is_module else Path(script).name, tell, stop=stop)
             sys.argv = [script, *arguments]
             with watch:
                 code = _exit_code(start)
-            if watch.manifest is None:
+            if (
+                watch.manifest is None and os.getpid() == home
+            ):  # a process that the script forked ends here, too
                 nothing = watch.failure or watch.why_nothing(failed=bool(code))
                 raise nothing
     except Exception as error:

@@ -67,4 +67,7 @@ def ended_by_signals() -> Iterator[None]:
         raise EndedBySignalError(first) from None
     finally:
         for number, handler in replaced.items():
-            signal.signal(number, handler)
+            if (
+                signal.getsignal(number) is interrupt
+            ):  # not that of a script, whose threads may still be at work
+                signal.signal(number, handler)
