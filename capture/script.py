@@ -13,6 +13,7 @@ from types import ModuleType
 
 from tracekit.capture.output import new_folder
 from tracekit.capture.plan import check_numbers
+from tracekit.capture.processes import leave
 from tracekit.capture.run import prepare_torch
 from tracekit.capture.tracebacks import own_frames
 from tracekit.errors import UsageError
@@ -54,9 +55,11 @@ def run_script(
             sys.argv = [script, *arguments]
             with watch:
                 code = _exit_code(start)
-            if (
-                watch.manifest is None and os.getpid() == home
-            ):  # a process that the script forked ends here, too
+            if os.getpid() != home:
+                leave(
+                    code
+                )  # a process that the script forked: at its very end it would wait for the profiler's threads
+            if watch.manifest is None:
                 nothing = watch.failure or watch.why_nothing(failed=bool(code))
                 raise nothing
     except Exception as error:
