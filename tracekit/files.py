@@ -120,10 +120,26 @@ def scratch_folder(
     import tempfile  # noqa: PLC0415 - it takes as long as an answer from the cache
 
     _clear_leftovers(Path(place or tempfile.gettempdir()))
-    return tempfile.TemporaryDirectory(prefix=prefix, suffix=".tmp", dir=place)
+
+    class Scratch(tempfile.TemporaryDirectory[str]):
+        def cleanup(self) -> None:
+            try:
+                super().cleanup()
+            except BaseException:  # a Ctrl-C at that moment
+                shutil.rmtree(self.name, ignore_errors=True)
+                raise
+
+    own = f"{prefix}{os.urandom(4).hex()}"
+    try:
+        return Scratch(prefix=own, suffix=".tmp", dir=place)
+    except BaseException:  # a Ctrl-C behind its making
+        for made in Path(place or tempfile.gettempdir()).glob(f"{own}*"):
+            with suppress(OSError):
+                made.rmdir()
+        raise
 
 
-_LEFTOVER: Final = re.compile(r"\.(tracekit|capture|nsys)-[0-9a-z_]{8}\.tmp")
+_LEFTOVER: Final = re.compile(r"\.(tracekit|capture|nsys)-[0-9a-z_]{8,16}\.tmp")
 _KEPT_S: Final = 86_400
 
 

@@ -104,6 +104,34 @@ def test_a_script_runs_as_python_runs_it(run, tmp_path: Path) -> None:
     assert json.loads(out) == json.loads(alone.stdout)
 
 
+@pytest.mark.slow
+def test_handlers_threads_and_forked_processes_stay_the_script_s(tmp_path: Path) -> None:
+    code = HEAD + (
+        "import atexit, os, signal, threading, time\n"
+        "on = lambda number, frame: print('handled', number, flush=True)\n"
+        "for number in (2, 15): signal.signal(number, on)\n"
+        "atexit.register(print, 'atexit', flush=True)\n"
+        "step(); step()\n"
+        "if not os.fork(): sys.exit(5)\n"
+        "print('forked', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
+        "for number in (2, 15): os.kill(os.getpid(), number)\n"
+        "for _ in range(4): step()\n"
+        "def late():\n"
+        "    time.sleep(1); os.kill(os.getpid(), 15); time.sleep(0.2); print('thread', flush=True)\n"
+        "threading.Thread(target=late).start()\n"
+        "sys.exit(7)\n"
+    )
+    (tmp_path / "train.py").write_text(code)
+    words = [sys.executable, "-m", "tracekit", "run", "-o", "out", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    said = "atexit\nforked 5\nhandled 2\nhandled 15\nhandled 15\nthread\natexit\n"
+    assert (done.returncode, done.stdout) == (7, said)
+    assert (
+        done.stderr == "tracekit: 3 steps were recorded; the code goes on; to see them: tracekit report out\n"
+    )
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trace.json.gz", "manifest.json"}
+
+
 def test_steps_phases_and_layers_are_in_the_trace(run, tmp_path: Path, load_trace) -> None:
     code = HEAD + "for (x,) in DataLoader([(torch.ones(4),)] * 14, batch_size=2): step(x)\n"
     assert run(code, flags=("--steps", "2", "--warmup", "2"))[0] == 0
@@ -166,6 +194,7 @@ def test_a_step_is_an_update_or_without_an_optimizer_a_round_of_calls(
         ("sys.exit('enough')", 1, "enough"),
         ("raise ValueError('diverged')", 1, "ValueError: diverged"),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("__import__('signal').raise_signal(15)", 143, "tracekit: error: ended by SIGTERM"),
         ("", 0, ""),
     ],
 )
