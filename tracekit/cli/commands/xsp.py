@@ -50,7 +50,7 @@ _Metrics = Annotated[
 ]
 _Batch = Annotated[
     int | None,
-    typer.Option(min=1, help="Show the run with this batch in A2 to A14. The default is the optimal batch."),
+    flags.flag("Show the run with this batch in A2 to A14. The default is the optimal batch.", min=1),
 ]
 
 
