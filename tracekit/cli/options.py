@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeGuard, TypeVar
 import typer
 from typer.core import TyperArgument, TyperCommand
 
+from tracekit.files import keep_inputs
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
 from tracekit.report import formats
@@ -272,6 +273,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     own = {parameter.name for parameter in parameters if not _is_group(parameter.annotation)}
 
     def run(**values: object) -> None:
+        keep_inputs(_paths(values.get("trace")) + _paths(values.get("traces")))
         groups = {name: value for name, value in values.items() if name not in own}
         command(**_arguments(parameters, groups), **{name: values[name] for name in own})
 
@@ -282,6 +284,10 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     run.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
     return run
+
+
+def _paths(value: object) -> list[Path]:
+    return [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, Path)]
 
 
 def _is_group(annotation: object) -> TypeGuard[Callable[..., object]]:
