@@ -269,6 +269,7 @@ def processor_word(title: str) -> str:
 _ON_PROCESSORS: Final = {
     "stream": "thread",
     "on device": "time",
+    "launched work": "in operators",
     "own on device": "own time",
     "host wait": "between operators",
     "of idle time": "of this time",

@@ -135,6 +135,11 @@ def test_shapes_are_whole_at_80_columns() -> None:
     assert text.splitlines()[-1].strip().startswith("… ")
 
 
+def test_numbered_layers_have_their_class() -> None:
+    section = build_section(tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz"), "layers")
+    assert "          1 (BertLayer)  " in terminal.render_section(section, Page(80))
+
+
 def test_verdict_comes_first(tmp_path: Path) -> None:
     head = terminal.render(build_report(small_traces.input_bound(tmp_path)), Page(80)).splitlines()[:5]
     assert head[0].startswith("INPUT-BOUND")

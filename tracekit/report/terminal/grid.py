@@ -127,7 +127,7 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
     columns = _tree_columns(table, frame)
     cells = [_tree_cells(frame, column) for column in columns]
     sizes = [cell_len(texts[0]) for texts in cells]
-    placed = frame.select("name", pl.col("depth").clip(upper_bound=DEEPEST) * INDENT).rows()
+    placed = frame.select(_named(frame), pl.col("depth").clip(upper_bound=DEEPEST) * INDENT).rows()
     names = [" " * lead + name for name, lead in placed]
     longest = min(max(map(cell_len, [*names, "layer"])), GREATEST_TEXT)
     with_bar = width >= LEAST_TREE_NAME + GAP + BAR + sum(size + GAP for size in sizes[:1])
@@ -144,6 +144,15 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
         text = " " * lead + short[lead].get(name, name)
         lines.append(_tree_line(text, figures, room, bars[row] if bars else None))
     return lines
+
+
+def _named(frame: pl.DataFrame) -> pl.Expr:
+    """The names, those that are a number (of a layer of `nn.Sequential`) with their class: `0 (Conv2d)`."""
+    if "type" not in frame.columns:
+        return pl.col("name")
+    with_type = pl.format("{} ({})", "name", "type")  # null without a type
+    is_number = pl.col("name").str.contains(r"^\d+$")
+    return pl.when(is_number & with_type.is_not_null()).then(with_type).otherwise("name")
 
 
 def _apart(rows: Sequence[tuple[str, int]], lead: int, room: int) -> dict[str, str]:

@@ -383,6 +383,7 @@ def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
         file=out,
         width=width,
         force_terminal=color,
+        force_jupyter=False,  # in a notebook rich would show each line itself
         color_system="standard" if color else None,
         no_color=not color,
         highlight=False,
