@@ -228,6 +228,8 @@ def _answer(
         text += (
             f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
         )
+    if manifest.stopped:
+        text += f" The recording ended early: {manifest.stopped}."
     slower = manifest.overhead()
     if slower is None:
         return text

@@ -135,6 +135,15 @@ def test_shapes_are_whole_at_80_columns() -> None:
     assert text.splitlines()[-1].strip().startswith("… ")
 
 
+def test_a_long_question_is_whole(tmp_path: Path) -> None:
+    section = build_section(small_traces.cpu(tmp_path), "breakdown")
+    long = replace(section, question=" ".join(["word"] * 30) + "?")
+    lines = terminal.render_section(long, Page(80)).splitlines()
+    assert " ".join(lines[:2]).count("word") == 30
+    assert lines[1].endswith("? " + "─" * (80 - len(lines[1].rstrip("─"))))
+    assert max(map(cell_len, lines)) <= 80
+
+
 def test_numbered_layers_have_their_class() -> None:
     section = build_section(tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz"), "layers")
     assert "          1 (BertLayer)  " in terminal.render_section(section, Page(80))

@@ -39,7 +39,12 @@ _Traces = Annotated[
     ),
 ]
 _Analysis = Annotated[
-    list[str] | None, typer.Option(metavar="A1…A15", help="Show only this analysis, or overhead; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="A1…A15",
+        help="Show only this analysis, or overhead; repeatable.",
+        autocompletion=lambda: [*(f"A{number}" for number in range(1, 16)), "overhead"],
+    ),
 ]
 _Metrics = Annotated[
     Path | None,

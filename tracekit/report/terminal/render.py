@@ -255,8 +255,9 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
 
 def _opening(section: Section, width: int) -> Lines:
     yield Text()
-    title = f"── {section.question} "
-    yield Text(title + "─" * max(0, width - len(title)), style="bold")
+    *above, title = _fold(f"── {section.question}", width - 2)
+    yield from (Text(line, style="bold") for line in above)
+    yield Text(f"{title} {'─' * max(0, width - len(title) - 1)}", style="bold")
     if section.error is not None:
         yield from _wrapped(f"This analysis failed: {section.error}", width, "red")
         return
