@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -259,13 +260,18 @@ def _built(plan: Plan, device: torch.device, folder: Path, progress: Callable[[s
         return factory(options)
     level: Level = next((level for level in _RICHEST if level in plan.levels), "MLG")
     watch = Watch(folder, plan.options, Path(plan.workload).name, progress, level=level)
+    own_words = sys.argv
     try:
+        # A function that parses its command line must not find tracekit's.
+        sys.argv = [plan.workload.rpartition(":")[0]]
         with watch:
             built = factory(options)
     except SystemExit as leave:
         if leave.code or watch.manifest is None:
             raise
         built = None
+    finally:
+        sys.argv = own_words
     if watch.failure is not None:
         raise watch.failure
     if _is_workload(built) or not watch.steps:

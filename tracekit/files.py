@@ -25,6 +25,7 @@ __all__ = [
     "digest_of",
     "keep_inputs",
     "make_directory",
+    "refuse_input",
     "scratch_folder",
     "write_all",
     "write_bytes",
@@ -100,8 +101,10 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Make a directory with its parents, if it is not there. Raises UsageError when that fails."""
+    """Make a directory with its parents, if it is not there. Raises UsageError when that fails, or an input is there."""
     directory = Path(path)
+    if not directory.is_dir():
+        refuse_input(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -165,14 +168,18 @@ def _check(target: Path, path: str | os.PathLike[str]) -> None:
     """Raise UsageError if the file, which the user calls `path`, is an input; OSError if it is a folder."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if target.is_file():
-        status = target.stat()
+    refuse_input(path, target)
+
+
+def refuse_input(path: str | os.PathLike[str], target: Path | None = None) -> None:
+    """Raise UsageError if the file at the path, or at `target`, which the user calls so, is an input (`keep_inputs`)."""
+    with suppress(
+        OSError, ValueError
+    ):  # what cannot be looked at cannot be written either, and that is said then
+        status = (target or Path(path)).stat()
         if (status.st_dev, status.st_ino) in _INPUTS:
-            fault, remedy = (
-                "it is an input of this command, and would be lost",
-                "choose another place with -o",
-            )
-            raise UsageError(fault, path=path, remedy=remedy)
+            fault = "it is an input of this command, and would be lost"
+            raise UsageError(fault, path=path, remedy="choose another place with -o")
 
 
 def _written(draft: Path, chunks: Iterable[bytes]) -> Path:

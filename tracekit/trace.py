@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.manifest import Manifest
+from tracekit.names import clean
 from tracekit.notebook import block, grid, items
 from tracekit.range_filter import RangeFilter
 
@@ -349,7 +350,7 @@ class Trace:
 
     def __repr__(self) -> str:
         """One line: where it comes from. The frames have texts of their own."""
-        return f"<Trace {self.meta.name}: {self.meta.format}, {self.meta.event_count:,} events>"
+        return clean(f"<Trace {self.meta.name}: {self.meta.format}, {self.meta.event_count:,} events>")
 
     def _repr_html_(self) -> str:
         """For notebooks: where it comes from, and how many rows each frame has."""

@@ -338,7 +338,8 @@ def test_a_compiled_model_is_compiled_once_and_no_warning_appears(run, tmp_path:
 def test_a_function_that_trains_by_itself_is_recorded(tmp_path: Path, capsys, function: str) -> None:
     (tmp_path / "mine.py").write_text(
         HEAD
-        + "def train(epochs=6):\n    for _ in range(epochs): step()\ndef main():\n    train(); sys.exit(0)\n"
+        + "def train(epochs=6):\n    for _ in range(epochs): step()\ndef main():\n"
+        + "    import argparse; argparse.ArgumentParser().parse_args()\n    train(); sys.exit(0)\n"
     )
     with pytest.raises(SystemExit) as left:
         main(["capture", f"{tmp_path}/mine.py:{function}", "-o", str(tmp_path / "out"), "--batch", "3"])
@@ -377,13 +378,14 @@ def test_results_are_those_without_the_recording(tmp_path: Path) -> None:
         ("yol", "yolov5"),
         ("hf:be", "hf:bert"),
         ("tr", "transformer"),
-        ("tr", "train.py:"),
+        ("tr", "train.py:main"),
+        ("train.py:b", "train.py:build"),
         ("bert:l", "bert:large"),
     ],
 )
 def test_the_shell_completes_workloads(tmp_path: Path, monkeypatch, typed: str, offered: str) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
+    Path("train.py").write_text("def main():\n    def inner(): pass\n\ndef build(options): ...\n")
     names = completions(typed)
     assert offered in names
     assert all(name.startswith(typed) for name in names)

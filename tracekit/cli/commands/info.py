@@ -220,7 +220,7 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]
     lines += ["", f"{len(traces)} processes with work on a device; `--process PID` shows the details of one"]
-    lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)
+    lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)[0]
     return "\n".join(lines)
 
 
