@@ -319,6 +319,16 @@ def test_a_page_is_short_before_anything_is_opened(name: str, tmp_path: Path) ->
     assert width <= 1280
 
 
+@needs_browser
+def test_a_page_of_several_ranks_is_short(tmp_path: Path) -> None:
+    pairs = [(report_of(path), trace_of(path)) for path in SAMPLES if path.parent.name == "bert_cpu_ddp"]
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(pairs, Page()))
+    height, width = json.loads(_title_after(page.replace("</body>", HEIGHT + "</body>"), tmp_path))
+    assert len(pairs) == 2
+    assert 1000 < height <= 4000
+    assert width <= 1280
+
+
 def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
     trace = small_traces.host_bound(tmp_path)
     report, page = build_report(trace), _page(trace)
@@ -455,7 +465,50 @@ def test_a_link_names_its_rank(tmp_path: Path) -> None:
     assert out["addresses"] == ["#r1-timeline", "#timeline", "#r1-timeline"]
     assert out["view"].startswith("#r1-timeline&from=1000&to=9000")
     assert out["buttons"] == out["same"] > 0  # drawn once, however often a rank is shown
-    assert (out["beforeprint"], out["afterprint"]) == ("light", "")  # of the rank that is shown alone
+    assert (out["beforeprint"], out["afterprint"]) == ("light", "")
+
+
+PRINT = """<script>
+setTimeout(() => {
+  const out = {errors: window.errors};
+  const drawn = () => [...document.querySelectorAll(".stage:not([hidden]) canvas")].filter((canvas) => canvas.width * canvas.height).length;
+  const note = () => {
+    const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+    return {
+      ranks: [...document.querySelectorAll(".rank .on-paper")].map((one) => one.textContent),
+      drawn: drawn(), twice: ids.length - new Set(ids).size,
+      open: document.querySelectorAll("details.callout:not([open])").length,
+      theme: document.documentElement.dataset.theme ?? "",
+    };
+  };
+  document.querySelector("#ranks a[href='#rank-1']").click();
+  setTimeout(() => {
+    document.documentElement.dataset.theme = "dark";
+    window.dispatchEvent(new Event("beforeprint"));
+    setTimeout(() => {
+      out.paper = note();
+      window.dispatchEvent(new Event("afterprint"));
+      out.after = note();
+      out.current = document.querySelector("[aria-current]").textContent;
+      document.title = JSON.stringify(out);
+    }, 200);
+  }, 500);
+}, 800);
+</script>"""
+
+
+@needs_browser
+def test_paper_has_every_rank(tmp_path: Path) -> None:
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(ranks(tmp_path), Page())
+    )
+    watch = "<script>window.errors = []; window.onerror = (text) => window.errors.push(text);</script>"
+    page = page.replace("<head>", "<head>" + watch).replace("</body>", PRINT + "</body>")
+    out = json.loads(_title_after(page, tmp_path))
+    assert out["errors"] == []
+    every = {"ranks": ["rank 0", "rank 1"], "drawn": 2, "twice": 0, "open": 0, "theme": "light"}
+    assert out["paper"] == every
+    assert (out["after"]["ranks"], out["after"]["theme"], out["current"]) == (["rank 1"], "dark", "rank 1")
 
 
 # -- names of absurd length ----------------------------------------------------------------------------

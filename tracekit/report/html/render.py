@@ -18,7 +18,7 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
 from tracekit.names import shorten_names, unbroken
 from tracekit.report.format import (
     NOT_CAPTURED,
@@ -58,6 +58,9 @@ COLOURED: Final = frozenset({"category"})
 
 FIRST_COLUMNS: Final = 6
 """Columns of a table that are visible at first; the style sheet hides the others."""
+
+MOST_HEADLINES: Final = 4
+"""A table that compares more reports gives what bounds each, but not its whole verdict, which stands below."""
 
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
@@ -124,7 +127,7 @@ def render_reports(
     alike = len({report.trace.name for report, _ in reports}) == 1
     return environment.get_template("page.html.j2").render(
         title=first.trace.name if alike else f"{len(reports)} traces",
-        source=format_source(first.trace) if len(reports) == 1 else ", ".join(names),
+        source=format_source(first.trace) if len(reports) == 1 else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
         overview=overview and _view(overview, frozenset()),
@@ -216,7 +219,9 @@ def _environment() -> Environment:
         unbroken=unbroken,
         tail=tail,
     )
-    environment.globals.update(right_aligned=RIGHT_ALIGNED, first_columns=FIRST_COLUMNS)
+    environment.globals.update(
+        right_aligned=RIGHT_ALIGNED, first_columns=FIRST_COLUMNS, most_headlines=MOST_HEADLINES
+    )
     return environment
 
 
@@ -254,13 +259,18 @@ def _view(section: Section, advised: frozenset[str]) -> dict[str, Any]:
 
 
 def _pair(views: Sequence[dict[str, Any]]) -> None:
-    """Mark the sections that stand two side by side: neighbours of which neither shows a table at first."""
-    waiting = None
-    for view in views:
-        small = view["section"].name in CLOSED | DRAWN
-        if small and waiting is not None:
-            waiting["half"] = view["half"] = True
-        waiting = view if small and not view["half"] else None
+    """Mark the sections that stand two side by side: neighbours that show no table at first, from the last of them on.
+
+    If one stays alone, it is the first, which has the longest answer and the least to draw.
+    """
+    neighbours: list[dict[str, Any]] = []
+    for view in [*views, None]:
+        if view is not None and view["section"].name in CLOSED | DRAWN:
+            neighbours.append(view)
+            continue
+        for small in neighbours[len(neighbours) % 2 :]:
+            small["half"] = True
+        neighbours = []
 
 
 def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
@@ -291,8 +301,10 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
 
 def _grid_fold(section: Section, table: Table) -> Fold:
     grid = _grid(section, table)
-    shown = f", the first {format_count(len(grid.rows))} here" if len(grid.rows) < grid.total_rows else ""
-    return Fold("grid", table.title, f"{count_of(grid.total_rows, 'row')}{shown}", grid)
+    shown = (
+        f" rows, the first {format_count(len(grid.rows))} here" if len(grid.rows) < grid.total_rows else ""
+    )
+    return Fold("grid", table.title, f"{format_count(grid.total_rows)}{shown}", grid)
 
 
 def _tree_folds(table: Table) -> list[Fold]:
@@ -306,13 +318,13 @@ def _tree_folds(table: Table) -> list[Fold]:
             branches(replace(table, title="Tree of every layer"), folded=False),
         ]
     return [
-        Fold("tree", tree.title, f"{count_of(tree.total_rows, 'row')}{_shown(tree)}", tree) for tree in trees
+        Fold("tree", tree.title, f"{format_count(tree.total_rows)}{_shown(tree)}", tree) for tree in trees
     ]
 
 
 def _shown(tree: Branches) -> str:
     few = len(tree.nodes) < tree.total_rows
-    return f", the costliest {format_count(len(tree.nodes))} here" if few else ""
+    return f" rows, the costliest {format_count(len(tree.nodes))} here" if few else ""
 
 
 def _grid(section: Section, table: Table) -> Grid:
