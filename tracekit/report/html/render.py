@@ -53,7 +53,15 @@ NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
 """Ratios that get a small bar beside the figure."""
 
-SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "timeline_places.js", "report.js")
+SCRIPTS: Final = (
+    "timeline_data.js",
+    "timeline_frame.js",
+    "timeline_view.js",
+    "timeline_panel.js",
+    "timeline.js",
+    "timeline_places.js",
+    "report.js",
+)
 COLOURED: Final = frozenset({"category"})
 
 FIRST_COLUMNS: Final = 6

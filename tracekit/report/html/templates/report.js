@@ -187,7 +187,7 @@
     if (before || rank !== current || places.has(rank) || !shapes.has(rank)) return;
     for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
     const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
-    const view = new TimelineView(shapes.get(rank), { canvas, stage, spacer, time, isDark });
+    const view = new TimelineView(shapes.get(rank), { canvas, stage, spacer, isDark });
     const timeline = new Timeline(view, { time });
     redraws.push(() => timeline.recolour());
     timeline.recolour();
