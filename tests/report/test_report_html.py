@@ -229,7 +229,9 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["theme"] in ("light", "dark")
     assert out["neighbour"] == "operator dispatch"
     assert out["hits"] == "11 found"
-    assert out["picked"].startswith("kernel_1 · gemm, 21.0 µs, starts at 110 µs · device 0, stream 7")
+    assert out["picked"].startswith(
+        "kernel_1 · matrix multiplication, 21.0 µs, starts at 110 µs · device 0, stream 7"
+    )
     assert out["chain"] == [
         ["Launch", "cudaLaunchKernel 4.00 µs, 5.00 µs earlier"],
         ["Operator", "aten::mm 6.00 µs"],
@@ -341,9 +343,13 @@ def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
         assert str(escape(item.meaning)) in page
 
 
-def test_colours_of_one_legend_differ() -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_of_one_legend_differ(theme: str) -> None:
     style = files("tracekit.report.html").joinpath("templates", "report.css").read_text("utf-8")
-    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", style.partition("[data-theme")[0]))
+    usual, _, others = style.partition("[data-theme")
+    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", usual))
+    if theme == "dark":
+        colours |= dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", others))
     host = {"c-step", "c-annotation", "c-module", "c-op", "c-runtime", "c-sync", "c-python"}
     work = {f"c-{category}" for category in CATEGORIES} & set(colours)
     instead = {
@@ -381,6 +387,22 @@ def ranks(folder: Path) -> list[tuple[Report, Trace]]:
         trace = replace(trace, meta=replace(trace.meta, rank=rank))
         made.append((build_report(trace), trace))
     return made
+
+
+def test_only_a_finding_has_a_severity(tmp_path: Path) -> None:
+    pairs = ranks(tmp_path)
+    page = html.render_reports(pairs, Page())
+    items = re.findall(r'<ol class="advice">(.*?)</ol>', page, re.DOTALL)
+    advice = [one for report, _ in pairs for one in report.verdict.advice]
+    assert any(not one.finding for one in advice)
+    assert sum(item.count('class="level') for item in items) == sum(bool(one.finding) for one in advice)
+
+
+def test_no_line_ends_behind_the_dots_of_a_cut_name(tmp_path: Path) -> None:
+    (report, trace), *_ = ranks(tmp_path)
+    verdict = replace(report.verdict, headline="Most in …Head_0.Linear_25, and more … at the end.")
+    page = html.render(replace(report, verdict=verdict), trace)
+    assert "Most in …\u2060Head_0.Linear_25, and more … at the end." in page
 
 
 def test_several_ranks_are_one_page(tmp_path: Path) -> None:

@@ -207,6 +207,10 @@ def _comparison(report: Report, name: str) -> dict[str, Any]:
 _COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
 
 
+_CUT: Final = re.compile(r"…(?=\w)")
+"""The beginning of a name that was cut there; no line ends behind it."""
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tracekit.report.html", "templates"),
@@ -224,7 +228,7 @@ def _environment() -> Environment:
         size=format_bytes,
         kind=kind_class,
         bound=bound_name,
-        unbroken=unbroken,
+        unbroken=lambda text: _CUT.sub("…\u2060", unbroken(text)),
         tail=tail,
     )
     environment.globals.update(

@@ -40,12 +40,12 @@ class Timeline {
       }
       return lists.get(sort);
     };
-    this.swatches = this.data.source.kinds.map((kind) => {
+    this.swatches = this.data.source.kinds.map((kind, i) => {
       if (kind === "layer") return null;
       const [item, mark] = [document.createElement("li"), document.createElement("span")];
       const sort = kind.startsWith("idle: ") ? "idle" : Timeline.ON_HOST.has(kind) ? "host" : "work";
       mark.className = "swatch";
-      item.append(mark, ` ${kind.replace("idle: ", "")}`);
+      item.append(mark, ` ${this.data.source.labels[i].replace("idle: ", "")}`);
       list(sort).append(item);
       return mark;
     });

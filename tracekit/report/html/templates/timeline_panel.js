@@ -15,7 +15,7 @@ class TimelinePanel {
 
   words(shape) {
     const { data } = this;
-    return `${data.kindOf(shape)}, ${this.time(data.length(shape))}, starts at ${TimelinePanel.instant(data.start[shape] + this.view.low)}`;
+    return `${data.source.labels[data.kind[shape]]}, ${this.time(data.length(shape))}, starts at ${TimelinePanel.instant(data.start[shape] + this.view.low)}`;
   }
 
   tell(shape) {

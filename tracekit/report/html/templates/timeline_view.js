@@ -282,15 +282,19 @@ class TimelineView extends TimelineFrame {
     context.fillRect(0, 0, this.gutter - 1, this.tall);
     context.fillStyle = ink.line;
     context.fillRect(this.gutter - 1, 0, 1, this.tall);
-    const room = Math.floor((this.gutter - 22) / 6.2);
+    const cut = (label) => {
+      let end = label.length;
+      const text = () => (end < label.length ? `${label.slice(0, end)}…` : label);
+      while (end > 1 && context.measureText(text()).width > this.gutter - 21) end -= 1;
+      return text();
+    };
     for (const lane of this.lanes) {
       const y = lane.top - this.stage.scrollTop;
       if (lane.top < 0 || y > this.tall || y + lane.height < 0) continue;
       context.fillStyle = ink.line;
       context.fillRect(0, y - TimelineView.GAP / 2, this.width, 1);
       context.fillStyle = ink.ink;
-      const { label } = lane;
-      context.fillText(label.length > room ? `${label.slice(0, room - 1)}…` : label, 18, Math.max(y, TimelineView.AXIS - 2) + 11);
+      context.fillText(cut(lane.label), 18, Math.max(y, TimelineView.AXIS - 2) + 11);
       if (lane.rows.length > 1) {
         context.fillStyle = ink.muted;
         context.fillText(this.folded.has(lane.number) ? "▸" : "▾", 5, Math.max(y, TimelineView.AXIS - 2) + 11);
