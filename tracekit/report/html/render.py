@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
-from tracekit.names import shorten_names, unbroken
+from tracekit.names import shorten_names
 from tracekit.report.format import (
     NOT_CAPTURED,
     RIGHT_ALIGNED,
@@ -38,7 +38,7 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
-from tracekit.report.html.texts import bounded, embed, tail, tail_length
+from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
 from tracekit.report.model import Column, Report, Section, Table
@@ -207,10 +207,6 @@ def _comparison(report: Report, name: str) -> dict[str, Any]:
 _COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
 
 
-_CUT: Final = re.compile(r"…(?=\w)")
-"""The beginning of a name that was cut there; no line ends behind it."""
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tracekit.report.html", "templates"),
@@ -228,7 +224,7 @@ def _environment() -> Environment:
         size=format_bytes,
         kind=kind_class,
         bound=bound_name,
-        unbroken=lambda text: _CUT.sub("…\u2060", unbroken(text)),
+        prose=prose,
         tail=tail,
     )
     environment.globals.update(
