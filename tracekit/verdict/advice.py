@@ -215,8 +215,8 @@ def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advic
         "Let the device work meanwhile: start the exchange with MPI_Isend and MPI_Irecv, launch work that does not need it, and "
         "wait then. Compare the ranks, since this one may wait for another."
     )
-    called = scope.trace.host.filter(pl.col("name").cast(pl.String).str.starts_with("MPI_"))["span_id"]
-    places = caused_idle(scope, *CAUSES, wanted=pl.col("op_id").is_in(called.implode())).stretches
+    of_mpi = pl.col("operator").cast(pl.String).str.starts_with("MPI_")
+    places = caused_idle(scope, *CAUSES, wanted=of_mpi).stretches
     title = f"The device waits {of_time(ns, scope)} for MPI, most in {named}"
     return Advice(title, text, ns, stretches=places)
 
