@@ -51,7 +51,7 @@ def embed(value: Any) -> Markup:
     return Markup(text)  # noqa: S704 - nothing in it can end the element or begin another
 
 
-_FLAG: Final = re.compile(r"(?<!\S)--[a-z][a-z-]{1,30}")
+_FLAG: Final = re.compile(r"(?<!\S)--[a-z][a-z-]{1,30}(?:=[\w,.-]{1,30})?")
 _CODE: Final = re.compile(r"`([^`]{1,60})`")
 _CUT: Final = re.compile(r"…(?=\w)")
 
@@ -59,8 +59,8 @@ _CUT: Final = re.compile(r"…(?=\w)")
 def prose(text: str) -> Markup:
     r"""A sentence in which no line ends inside a figure, a flag, or between the dots of a cut name and the name.
 
-    >>> str(prose("12.3 % with --compile"))
-    '12.3\xa0% with <span class="flag">--compile</span>'
+    >>> str(prose("12.3 % with --workers=4."))
+    '12.3\xa0% with <span class="flag">--workers=4.</span>'
     >>> str(prose("Record with `tracekit run`, not <b>"))
     'Record with <code>tracekit run</code>, not &lt;b&gt;'
     """
