@@ -21,7 +21,6 @@ from markupsafe import Markup
 from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
 from tracekit.names import shorten_names
 from tracekit.report.format import (
-    NOT_CAPTURED,
     RIGHT_ALIGNED,
     bound_name,
     costliest,
@@ -38,6 +37,7 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
+from tracekit.report.html.compare import compared_row, names_of
 from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
@@ -125,12 +125,12 @@ def render_reports(
     style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
     environment = _environment()
     template = environment.get_template("report.html.j2")
-    names = _names([report for report, _ in reports])
+    names = names_of([report for report, _ in reports])
     bodies = [
         Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
         for at, (report, trace) in enumerate(reports)
     ]
-    compared = [_comparison(report, name) for (report, _), name in zip(reports, names, strict=True)]
+    compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
     first = reports[0][0]
     alike = len({report.trace.name for report, _ in reports}) == 1
     return environment.get_template("page.html.j2").render(
@@ -172,39 +172,6 @@ def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[
         series_json=embed(_series(report)),
     )
     return text
-
-
-def _names(reports: Sequence[Report]) -> list[str]:
-    """What tells the reports apart: the rank, the process, or the name of the file."""
-    traces = [report.trace for report in reports]
-    for word, numbers in (
-        ("rank", [trace.rank for trace in traces]),
-        ("process", [trace.process_id for trace in traces]),
-    ):
-        if None not in numbers and len(set(numbers)) == len(numbers):
-            return [f"{word} {number}" for number in numbers]
-    paths = [trace.path for trace in traces]
-    return [path if paths.count(path) == 1 else f"{path} ({at + 1})" for at, path in enumerate(paths)]
-
-
-def _comparison(report: Report, name: str) -> dict[str, Any]:
-    """A row of the table that compares several reports: the verdict, and how the busiest device passed the window."""
-    section = report.section("breakdown")
-    table = section.table("devices") if section else None
-    row = {} if table is None or not table.frame.height else table.frame.sort("busy_ns").row(-1, named=True)
-    whole = row.get("window_ns") or 0
-    shares = [row[f"{key}_ns"] / whole if whole else None for key in _COMPARED if row or whole]
-    return {
-        "name": name,
-        "window": format_ns(report.window.duration_ns),
-        "shares": [NOT_CAPTURED if share is None else format_share(share) for share in shares]
-        or [NOT_CAPTURED] * len(_COMPARED),
-        "bound": report.verdict.bound,
-        "headline": report.verdict.headline,
-    }
-
-
-_COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
 
 
 def _environment() -> Environment:
