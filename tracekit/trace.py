@@ -290,12 +290,17 @@ class Meta:
     parts: int = 1  # how many traces the file holds
 
     @property
+    def process_id(self) -> int | None:
+        """The process; None if the file says none."""
+        return self.process_ids[0] if self.process_ids else None
+
+    @property
     def name(self) -> str:
         """The file's name without its folder and trace suffixes; with the process, where a file holds several."""
         name = Path(self.path).name
         for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
-        return name if self.parts == 1 else f"{name}-{self.process_ids[0] if self.process_ids else self.part}"
+        return name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,7 +58,7 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
     return {
         **{name: facts[0][name] for name in ("file", "format", "size_bytes")},
         "traces": [
-            {"process_id": trace.meta.process_ids[0], "start_ns": trace.meta.origin_ns - origin, **of_one}
+            {"process_id": trace.meta.process_id, "start_ns": trace.meta.origin_ns - origin, **of_one}
             for trace, of_one in zip(traces, facts, strict=True)
         ],
     }
