@@ -93,15 +93,16 @@ def shapes_drawn(
         return None
     step = _middle(window.steps) if len(window.steps) > 1 and _events(trace, low, high) > SMALL else None
     full = None if step is None else _full(trace, step)
-    shapes = shapes_of(trace, (window.start_ns, window.end_ns), Detail(low, high, full, evidence_of(report)))
+    detail = Detail(low, high, full, evidence_of(report), limit)
+    shapes = shapes_of(trace, (window.start_ns, window.end_ns), detail)
     every = shapes.frame
     if not every.height:
         return None
-    kept = every
-    if every.height > limit:
-        kept = every.with_columns((pl.col("end") - pl.col("start")).alias("length"))
-        kept = kept.sort("rank", "length", descending=[False, True]).head(limit).drop("length")
-    return Shapes(_in_order(kept), shapes.layers, shapes.low, shapes.high), every.height, step
+    return (
+        Shapes(_in_order(every), shapes.layers, shapes.low, shapes.high),
+        every.height + sum(detail.cut),
+        step,
+    )
 
 
 def evidence_of(report: Report) -> tuple[tuple[int, int], ...]:
@@ -147,8 +148,8 @@ def _middle(steps: tuple[Step, ...]) -> Step | None:
 def _full(trace: Trace, step: Step) -> tuple[int, int]:
     """From the start of a step to its end, or that of the last activity that it launched."""
     low, high = step.start_ns, step.end_ns
-    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
-    rows = trace.device.select("launch_id", "start", "duration").join(calls, on="launch_id", how="left")
+    launched = trace.host["start"].gather(trace.device["launch_id"]).alias("launched")
+    rows = trace.device.select("start", "duration").with_columns(launched)
     at = pl.coalesce("launched", "start")
     last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
     return low, high if last is None else max(high, int(last))
