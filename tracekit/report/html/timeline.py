@@ -20,6 +20,7 @@ from markupsafe import Markup
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
+from tracekit.limits import LONGEST_NAME
 from tracekit.names import clean
 from tracekit.report.html.timeline_detail import SUMMARY, Detail
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
@@ -232,9 +233,9 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     for order, _, size in rows.iter_rows():
         counts.setdefault(order, []).append(size)
     return {
-        "names": [clean(one) for one in names],
+        "names": [_cut(clean(one[: LONGEST_NAME + 1])) for one in names],
         "kinds": kinds,
-        "notes": [clean(one) for one in notes],
+        "notes": [_cut(clean(one[: LONGEST_NAME + 1])) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}
             for path, type_ in layers.select("path", "type").iter_rows()
@@ -248,6 +249,10 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
         "columns": sizes,
         "data": Markup(text),  # noqa: S704 - letters of base64, which are never cut
     }
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
 def _since_before(frame: Frame, low: int) -> Int64Array:
