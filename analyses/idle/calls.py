@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +179,7 @@ class Calls:
         inside = spans >= 0
         at, back = np.unique(spans[inside], return_inverse=True)
         time = np.bincount(back, weights=ns[inside], minlength=at.size)
-        levels: list[tuple[Int64Array, npt.NDArray[np.float64]]] = []
+        levels: list[tuple[Int64Array, npt.NDArray[Any]]] = []
         while at.size:
             if len(levels) == _PATIENCE:
                 levels.append(self._up_to_roots(at, time))
@@ -196,9 +196,7 @@ class Calls:
         )
         return rows, sums.astype(np.int64)
 
-    def _up_to_roots(
-        self, spans: Int64Array, time: npt.NDArray[np.float64]
-    ) -> tuple[Int64Array, npt.NDArray[np.float64]]:
+    def _up_to_roots(self, spans: Int64Array, time: npt.NDArray[Any]) -> tuple[Int64Array, npt.NDArray[Any]]:
         """The same of spans deep down, one after the other: a span's row comes after the row of what is around it."""
         held = dict(zip(spans.tolist(), time.tolist(), strict=True))
         waiting = [-row for row in held]
