@@ -233,9 +233,9 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     for order, _, size in rows.iter_rows():
         counts.setdefault(order, []).append(size)
     return {
-        "names": [_cut(clean(one[: LONGEST_NAME + 1])) for one in names],
+        "names": [clean(_cut(one)) for one in names],
         "kinds": kinds,
-        "notes": [_cut(clean(one[: LONGEST_NAME + 1])) for one in notes],
+        "notes": [clean(_cut(one)) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}
             for path, type_ in layers.select("path", "type").iter_rows()
@@ -252,7 +252,9 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+    """The name, without its middle where it is longer than any that a reader looks through: cleaning takes a while."""
+    half = 2 * LONGEST_NAME
+    return name if len(name) <= 2 * half else f"{name[:half]} … {name[-half:]}"
 
 
 def _since_before(frame: Frame, low: int) -> Int64Array:
