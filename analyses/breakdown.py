@@ -122,7 +122,8 @@ def _time_of_steps(scope: Scope) -> IntervalSet:
 
 
 def _kernels(scope: Scope, device: int) -> pl.DataFrame:
-    return scope.activities.filter((pl.col("device_id") == device) & (pl.col("kind") == "kernel"))
+    rows = scope.activities.select("device_id", "kind", "start", "end", "duration", "blocks", "occupancy")
+    return rows.filter((pl.col("device_id") == device) & (pl.col("kind") == "kernel"))
 
 
 def _sm_efficiency(scope: Scope, device: int, sm_count: int | None, over: int) -> float | None:

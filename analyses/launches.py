@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
@@ -88,7 +89,7 @@ def _launches(scope: Scope) -> Launches:
     rows = _linked(scope)
     count = rows.height
     bound = int(rows["launch_bound"].sum())
-    kernels = scope.activities.filter(pl.col("kind") == "kernel")["duration"]
+    kernels = scope.activities["duration"].filter(scope.activities["kind"] == "kernel")
     short = int((kernels < SHORT_NS).sum())
     short_share = short / kernels.len() if kernels.len() else None
     queue = _queue(rows)
@@ -111,14 +112,6 @@ def _launches(scope: Scope) -> Launches:
 
 def _linked(scope: Scope) -> pl.DataFrame:
     """Activities with a launch call, and the delays of each."""
-    runtime = scope.trace.host.select("kind", "span_id", "start", "duration").filter(
-        pl.col("kind") == "runtime"
-    )
-    calls = runtime.select(
-        pl.col("span_id").alias("launch_id"),
-        pl.col("start").alias("call_start"),
-        pl.col("duration").alias("launch_call"),
-    )
     columns = (
         "device_id",
         "stream_id",
@@ -130,8 +123,13 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "name",
         "duration",
     )
-    ordered = scope.activities.select(columns).sort("device_id", "stream_id", "start", "end")
-    rows = ordered.join(calls, on="launch_id", how="inner", maintain_order="left")
+    host, rows = scope.trace.host, scope.activities.select(columns)
+    rows = rows.filter((host["kind"].gather(rows["launch_id"]) == "runtime").fill_null(value=False))
+    rows = rows.sort("device_id", "stream_id", "start", "end")
+    rows = rows.with_columns(
+        host["start"].gather(rows["launch_id"]).alias("call_start"),
+        host["duration"].gather(rows["launch_id"]).alias("launch_call"),
+    )
     dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")
     return rows.select(
@@ -181,15 +179,20 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
-    stream = ["device_id", "stream_id"]
-    launched = pl.min_horizontal("call_start", "start").alias("time")
-    entered = rows.select(*stream, launched, pl.lit(1, pl.Int64).alias("change"))
-    left = rows.select(*stream, pl.col("start").alias("time"), pl.lit(-1, pl.Int64).alias("change"))
-    # Changes at one time are one change.
-    changes = pl.concat([entered, left]).group_by(*stream, "time").agg(pl.col("change").sum())
-    changes = changes.filter(pl.col("change") != 0).sort(*stream, "time")
-    length = pl.col("change").cum_sum().over(stream).alias("length")
-    return changes.select(*stream, "time", length).cast(pl.Int64)
+    stream = ("device_id", "stream_id")
+    times = rows.select(*stream, pl.min_horizontal("call_start", "start").alias("entered"), "start")
+    parts = [pl.DataFrame(schema=dict.fromkeys((*stream, "time", "length"), pl.Int64))]
+    for (device, number), mine in times.group_by(*stream, maintain_order=True):  # the rows are in their order
+        entered, left = np.sort(mine["entered"].to_numpy()), mine["start"].to_numpy()
+        time = np.unique(np.concatenate([entered, left]))
+        length = np.searchsorted(entered, time, side="right") - np.searchsorted(left, time, side="right")
+        changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
+        place = (
+            pl.lit(value, pl.Int64).alias(name) for name, value in zip(stream, (device, number), strict=True)
+        )
+        part = pl.DataFrame({"time": time[changed], "length": length[changed]})
+        parts.append(part.select(*place, pl.all()))
+    return pl.concat(parts)
 
 
 def _queues(queue: pl.DataFrame) -> pl.DataFrame:

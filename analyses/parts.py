@@ -25,7 +25,7 @@ from tracekit.analyses.stalls import code_stalls
 from tracekit.analyses.steps import steps
 from tracekit.facts.units import count_of
 from tracekit.intervals import IntervalSet
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = [
     "CounterRun",
@@ -177,9 +177,9 @@ def _run_parts(scope: Scope) -> RunParts:
 def _nothing(trace: Trace) -> NothingRan:
     runs = [] if trace.manifest is None else trace.manifest.runs
     name = Path(trace.meta.path).name
-    operators = trace.host.filter(pl.col("kind") == "op").height
+    operators = int((trace.host["kind"] == "op").sum())
     return NothingRan(
-        ranges=bool(trace.host.filter(one_of("kind", "module", "annotation")).height),
+        ranges=bool(trace.host["kind"].is_in(["module", "annotation"]).any()),
         modules=bool((trace.host["kind"] == "module").any()),
         level=next((run.level for run in runs if run.trace == name), ""),
         elsewhere=trace.device.height or operators,

@@ -133,7 +133,7 @@ class Scope:
         """First start to last end of the steps on the host; without steps, of all host spans."""
         if self.steps.height:
             return int(self.steps["start"][0]), int(self.steps["end"][-1])
-        host = self.trace.host.filter(pl.col("kind") != "overhead")
+        host = self.trace.host.select("kind", "start", "duration").filter(pl.col("kind") != "overhead")
         if not host.height:
             return self.start, self.end
         ends = host["start"] + host["duration"]
@@ -154,7 +154,8 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
 
     Raises UsageError when the pattern matches nothing or is no regular expression.
     """
-    host = trace.host.filter(one_of("kind", "step", "annotation"))
+    host = trace.host.select("kind", "name", "process_id", "thread_id", "start", "duration")
+    host = host.filter(one_of("kind", "step", "annotation"))
     name = pl.col("name").cast(pl.String)
     if pattern is None:
         rows = host.filter(pl.col("kind") == "step")
@@ -274,7 +275,7 @@ def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.
     begin, end = _int(steps["start"].min()), max(_int(steps["end"].max()), last)
     devices = chosen["device_id"].unique()
     busy_until = _int(before.filter(pl.col("device_id").is_in(devices.implode()))["end"].max())
-    first = chosen.sort("start").head(1)
+    first = chosen[chosen["start"].arg_min() or 0]
     starts = int(first["start"][0])
     if busy_until < last:  # else it did not keep them waiting, and nothing of them would be in the window
         begin = max(begin, busy_until)

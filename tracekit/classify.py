@@ -25,6 +25,9 @@ __all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise", "recategorise"]
 _DEEPEST_PARENTHESES: Final = 6
 """Calls of lambdas in template arguments of parameters nest four deep in PyTorch's names."""
 
+_LONGEST: Final = 4_096
+"""What a kernel does stands in so many characters of its name; each is looked at by dozens of rules."""
+
 ACTIVITY_CLASSES = ("compute", "communication", "memory")
 
 
@@ -72,7 +75,7 @@ def _labelled(distinct: pl.DataFrame) -> pl.DataFrame:
 
 def _category() -> pl.Expr:
     """The category of a row of kind, name, operator and optimizer."""
-    text, given = pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String)
+    text, given = (pl.col(name).cast(pl.String).str.head(_LONGEST) for name in ("name", "operator"))
     # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
     op = pl.when(pl.col("kind") == "op").then(pl.coalesce(_forward_operator(given), given)).otherwise(given)
     what = pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text))

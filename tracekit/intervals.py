@@ -52,6 +52,8 @@ class IntervalSet:
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
+        if (start[1:] > end[:-1]).all():
+            return cls(start, end)
         reach = np.maximum.accumulate(end)
         # A new interval begins where a start lies beyond everything that came before; touching ones merge.
         first = np.empty(start.size, dtype=bool)
@@ -93,15 +95,15 @@ class IntervalSet:
     def __and__(self, other: IntervalSet) -> IntervalSet:
         if not self or not other:
             return EMPTY
-        # Sweep over all boundaries: where two intervals are open, one of each set is, since both are disjoint.
-        points = np.concatenate([self.starts, other.starts, self.ends, other.ends])
-        change = np.ones(points.size, dtype=np.int64)
-        change[len(self) + len(other) :] = -1
-        # A stable sort merges four sorted runs; at one time it keeps starts before ends, which gives empty pieces.
-        order = np.argsort(points, kind="stable")
-        at = points[order]
-        both = np.cumsum(change[order])[:-1] == 2
-        return IntervalSet.of(at[:-1][both], at[1:][both])
+        # Of one set, the intervals that each of the other meets lie side by side; no two pieces touch.
+        first = np.searchsorted(other.ends, self.starts, side="right")
+        met = np.searchsorted(other.starts, self.ends, side="left") - first
+        mine = np.repeat(np.arange(len(self)), met)
+        theirs = np.arange(mine.size) + np.repeat(first - (np.cumsum(met) - met), met)
+        return IntervalSet(
+            np.maximum(self.starts[mine], other.starts[theirs]),
+            np.minimum(self.ends[mine], other.ends[theirs]),
+        )
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
         if not self or not other:

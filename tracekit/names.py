@@ -48,6 +48,8 @@ def shorten_name(name: str, width: int) -> str:
     """
     if len(name) <= width:
         return name
+    if len(name) > _LONGEST_READ:
+        name = f"{name[: _LONGEST_READ // 2]}{name[-_LONGEST_READ // 2 :]}"
     if _PYTHON_LINE.search(name):
         return _short_line(name, width)
     signature = (
@@ -106,6 +108,8 @@ def _differences(names: dict[str, list[str]]) -> dict[str, list[str]]:
     }
 
 
+_LONGEST_READ: Final = 8_192
+"""Of a longer name the middle is not looked at."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _IN_BRACKETS: Final = re.compile(r"<[^<>]*>")
 """What stands for work in no layer."""

@@ -19,6 +19,7 @@ __all__ = [
     "Int64Array",
     "NameTable",
     "Nesting",
+    "distinct_rows",
     "kept_nesting",
     "nest",
     "nesting_of",
@@ -182,6 +183,18 @@ def take(values: Int64Array, rows: Int64Array) -> Int64Array:
     return values_of_rows
 
 
+def distinct_rows(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
+    """The rows of a frame of this size that occur (−1 stands for none), in order, and where each lies among them.
+
+    >>> distinct, back = distinct_rows(np.array([3, -1, 3]), 5)
+    >>> distinct.tolist(), back.tolist()
+    ([-1, 3], [1, 0, 1])
+    """
+    occurs = np.zeros(size + 1, dtype=bool)
+    occurs[rows + 1] = True
+    return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
+
+
 def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
     """The previous row on the same thread whose end is not smaller: the innermost container.
 
@@ -236,8 +249,11 @@ def _last_started(
     thread: Int64Array, start: Int64Array, query_thread: Int64Array, query_time: Int64Array
 ) -> Int64Array:
     """The last row of each query's thread whose start is not after the query's time, or −1."""
+    if thread.size and thread[0] == thread[-1] and (query_thread == thread[0]).all():
+        return np.searchsorted(start, query_time, side="right") - 1
     last = np.full(query_thread.size, -1, dtype=np.int64)
-    codes, first = np.unique(thread, return_index=True)
+    first = np.flatnonzero(np.append(True, thread[1:] != thread[:-1])[: thread.size])
+    codes = thread[first]
     bounds = np.append(first, thread.size)
     which = np.searchsorted(codes, query_thread)
     has_spans = which < codes.size

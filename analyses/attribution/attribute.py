@@ -41,7 +41,7 @@ from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
 from tracekit.names import fused_operators
 from tracekit.readers import flag_for
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import Trace
 
 __all__ = ["METHODS", "UNATTRIBUTED", "Attribution", "attributed", "attribution", "captured_in", "lies_below"]
@@ -111,7 +111,7 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     launch = rows["launch_id"].fill_null(-1).to_numpy()
     op = rows["op_id"].fill_null(-1).to_numpy()
     anchor = np.where(launch >= 0, launch, op)
-    distinct, back = _distinct(anchor, model.stack.size)
+    distinct, back = distinct_rows(anchor, model.stack.size)
     places = model.places(distinct)
     layer, method = places.layer[back], places.method[back]
     phase, recomputed = places.phase[back], places.recomputed[back]
@@ -146,13 +146,6 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
     )
 
 
-def _distinct(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
-    """The rows of a frame of this size that occur (−1 stands for none), in order, and where each lies among them."""
-    occurs = np.zeros(size + 1, dtype=bool)
-    occurs[rows + 1] = True
-    return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
-
-
 def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
     activities = scope.activities
@@ -177,7 +170,7 @@ def _captured(
     captured = captured_in(scope, model.stack)
     if not (captured >= 0).any():
         return layer, method, phase
-    distinct, back = np.unique(captured, return_inverse=True)
+    distinct, back = distinct_rows(captured, model.stack.size)
     at = model.places(distinct)
     there, surer = at.layer[back], at.method[back] < method
     better = (there >= 0) & ((layer < 0) | surer | lies_below(model.layers.table, there, layer))

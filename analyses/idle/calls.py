@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,12 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.facts.idle_names import FORWARDING_FRAME, PYTHON_FILE
 from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trees import has_same_above
 
 __all__ = ["Calls"]
 
+_PATIENCE: Final = 64
+"""Levels of nesting that are walked at once; the few spans of real programs that lie deeper come one by one."""
 _MOSTLY: Final = 0.5
 _PART: Final = 0.15
 """Where no call holds more than half, those from this part on are named."""
@@ -163,18 +167,23 @@ class Calls:
         codes[rows] = name
         inside = np.zeros(rows.size, dtype=bool)
         above = self.stack.nesting.parent[rows]
-        while (above >= 0).any():
+        for _ in range(_PATIENCE):
+            if not (above >= 0).any():
+                return ~inside
             inside |= (above >= 0) & (codes[np.maximum(above, 0)] == name)
             above = np.where(above >= 0, self.stack.nesting.parent[np.maximum(above, 0)], -1)
-        return ~inside
+        return ~has_same_above(self.stack.nesting.parent, codes)[rows]
 
     def _inclusive(self, spans: Int64Array, ns: Int64Array) -> tuple[Int64Array, Int64Array]:
         """These spans and all around them, and the time of each, in ns."""
         inside = spans >= 0
         at, back = np.unique(spans[inside], return_inverse=True)
         time = np.bincount(back, weights=ns[inside], minlength=at.size)
-        levels = []
+        levels: list[tuple[Int64Array, npt.NDArray[Any]]] = []
         while at.size:
+            if len(levels) == _PATIENCE:
+                levels.append(self._up_to_roots(at, time))
+                break
             levels.append((at, time))
             above = self.stack.nesting.parent[at]
             at, back = np.unique(above[above >= 0], return_inverse=True)
@@ -186,3 +195,17 @@ class Calls:
             back, weights=np.concatenate([[], *(each for _, each in levels)]), minlength=rows.size
         )
         return rows, sums.astype(np.int64)
+
+    def _up_to_roots(self, spans: Int64Array, time: npt.NDArray[Any]) -> tuple[Int64Array, npt.NDArray[Any]]:
+        """The same of spans deep down, one after the other: a span's row comes after the row of what is around it."""
+        held = dict(zip(spans.tolist(), time.tolist(), strict=True))
+        waiting = [-row for row in held]
+        heapify(waiting)
+        while waiting:
+            row = -heappop(waiting)
+            above = int(self.stack.nesting.parent[row])
+            if above >= 0 and above not in held:
+                heappush(waiting, -above)
+            if above >= 0:
+                held[above] = held.get(above, 0) + held[row]
+        return np.array(list(held), dtype=np.int64), np.array(list(held.values()))

@@ -36,27 +36,32 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
         parts.append(pl.DataFrame({"device_id": device, "start": gaps.starts, "end": gaps.ends}))
     schema = dict.fromkeys(("device_id", "start", "end"), pl.Int64)
     gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(pl.Int64) for part in parts]])
-    calls = scope.trace.host.select(
-        pl.col("span_id").alias("launch_id"),
-        pl.col("start").alias("launched"),
-        (pl.col("start") + pl.col("duration")).alias("returned"),
-    )
     ends = gaps_.select("device_id", "end")
     first = (
-        scope.overlapping.filter(pl.col("duration") > 0)
-        .select("device_id", "start", pl.col("activity_id").alias("ended_by"), "stream_id", "launch_id")
+        scope.overlapping.select(
+            "device_id",
+            "start",
+            pl.col("activity_id").alias("ended_by"),
+            "stream_id",
+            "launch_id",
+            "duration",
+        )
+        .filter(pl.col("duration") > 0)
+        .drop("duration")
         .join(ends, left_on=["device_id", "start"], right_on=["device_id", "end"], how="semi")
-        .join(calls, on="launch_id", how="left")
+    )
+    first = (
+        first.with_columns(_launched(scope.trace, first["launch_id"]))
         .sort("device_id", "start", "launched", "ended_by", nulls_last=True)
         .unique(["device_id", "start"], keep="first", maintain_order=True)
         .rename({"start": "end"})
     )
+    called = pl.col("launched")
     last = (
         scope.overlapping.select("device_id", "launch_id")
-        .join(calls, on="launch_id")
-        .sort("launched", "launch_id")
+        .with_columns(_launched(scope.trace, scope.overlapping["launch_id"])[0])
         .group_by("device_id")
-        .agg(pl.col("launch_id").last().alias("last_launch"))
+        .agg(pl.col("launch_id").filter(called == called.max()).max().alias("last_launch"))
     )
     joined = gaps_.join(first, on=["device_id", "end"], how="left", maintain_order="left").join(
         last, on="device_id", how="left", maintain_order="left"
@@ -67,6 +72,12 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
         *(pl.when(at_end).then("end").otherwise(name).alias(name) for name in ("launched", "returned")),
     )
     return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.exclude("last_launch"))
+
+
+def _launched(trace: Trace, launch: pl.Series) -> list[pl.Series]:
+    """`launched` and `returned`: begin and end of each launch call (a row of the host frame), null for none."""
+    begin = trace.host["start"].gather(launch)
+    return [begin.alias("launched"), (begin + trace.host["duration"].gather(launch)).alias("returned")]
 
 
 def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -137,10 +148,10 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
-    launched = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
+    device = scope.trace.device
     line = (
-        scope.trace.device.select("activity_id", "device_id", "stream_id", "start", "duration", "launch_id")
-        .join(launched, on="launch_id", how="left")
+        device.select("activity_id", "device_id", "stream_id", "start", "duration")
+        .with_columns(_launched(scope.trace, device["launch_id"])[0].alias("call"))
         .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
         .select(
             pl.col("activity_id").alias("ended_by"),
@@ -200,16 +211,14 @@ def _sources(trace: Trace) -> pl.DataFrame:
     """Activities that others may wait for: `source`, `source_device`, `wait_on_stream`, when each was `done`, and launched
     (`call`), in the order of that.
     """
-    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call"))
     return (
         trace.device.select(
             pl.col("activity_id").alias("source"),
             pl.col("device_id").alias("source_device"),
             pl.col("stream_id").alias("wait_on_stream"),
             (pl.col("start") + pl.col("duration")).alias("done"),
-            "launch_id",
         )
-        .join(calls, on="launch_id", how="left")
+        .with_columns(_launched(trace, trace.device["launch_id"])[0].alias("call"))
         # Work without a launch record was launched after what runs before it on its stream.
         .sort("source_device", "wait_on_stream", "done", maintain_order=True)
         .with_columns(
@@ -220,7 +229,6 @@ def _sources(trace: Trace) -> pl.DataFrame:
             .fill_null(-_LATEST)
         )
         .sort("call", maintain_order=True)
-        .drop("launch_id")
     )
 
 

@@ -7,6 +7,7 @@ running threads are sampled, so samples say nothing about waits of the thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -54,8 +55,9 @@ def host_code(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
     threads = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
     return (
-        pieces.filter(one_of("cause", *HOST_CODE) & (pl.col("duration_ns") > 0))
-        .select("ended_by", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"))
+        pieces.select("cause", "ended_by", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"))
+        .filter(one_of("cause", *HOST_CODE) & (pl.col("end") > pl.col("start")))
+        .drop("cause")
         .join(launches, on="ended_by", how="inner", maintain_order="left")
         .join(threads, on="launch_id", how="inner", maintain_order="left")
         .select("process_id", "thread_id", "start", "end")
@@ -235,9 +237,10 @@ class Timeline:
 def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
     """The timeline of these threads (codes of the stack). Spans of no length own no time."""
     # Some threads after the others, since the arrays of all edges are the largest that there are.
-    parts = [_of_threads(stack, codes) for codes in _portions(stack, np.unique(threads))]
-    columns = [np.concatenate([np.zeros(0, dtype=np.int64), *column]) for column in zip(*parts, strict=True)]
-    return Timeline(*columns) if parts else Timeline(*([np.zeros(0, dtype=np.int64)] * 4))
+    portions = _portions(stack, np.unique(threads))
+    parts = [list(part) for codes in portions for part in _of_threads(stack, codes)]
+    none = np.zeros(0, dtype=np.int64)
+    return Timeline(*(np.concatenate([none, *(part.pop(0) for part in parts)]) for _ in range(4)))
 
 
 def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
@@ -247,18 +250,39 @@ def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
     return [portion for portion in np.split(codes, cuts) if portion.size]
 
 
-def _of_threads(stack: _Spans, codes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """The columns of a `Timeline` of these threads, which are in order."""
+def _of_threads(stack: _Spans, codes: Int64Array) -> Iterator[tuple[Int64Array, ...]]:
+    """The columns of a `Timeline` of these threads, which are in order; of one with many spans in several parts."""
     low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
     rows = low + np.flatnonzero(
         (stack.end[low:high] > stack.start[low:high]) & np.isin(stack.thread[low:high], codes)
     )
+    cuts = _cuts(stack, rows) if codes.size == 1 else rows[:0]
+    edges = np.concatenate([[_EARLIEST], stack.start[rows[cuts]], [_LATEST]])
+    for part, first, last in zip(np.split(rows, cuts), edges[:-1], edges[1:], strict=True):
+        yield _of_rows(stack, part, codes, first, last)
+
+
+def _cuts(stack: _Spans, rows: Int64Array) -> Int64Array:
+    """Where the spans of one thread can be cut in portions, since none is open; no more cuts than are needed."""
+    if rows.size <= _PORTION:
+        return rows[:0]
+    clear = 1 + np.flatnonzero(stack.start[rows[1:]] >= np.maximum.accumulate(stack.end[rows[:-1]]))
+    at = np.searchsorted(clear, np.arange(_PORTION, rows.size, _PORTION))
+    return np.unique(clear[at[at < clear.size]])
+
+
+def _of_rows(
+    stack: _Spans, rows: Int64Array, codes: Int64Array, first: int, last: int
+) -> tuple[Int64Array, ...]:
+    """The columns of the timeline from `first` to `last` (ns) of spans of these threads."""
     nesting = nest(stack.thread[rows], stack.start[rows], stack.end[rows])
+    edge = np.concatenate([nesting.start, nesting.end, np.repeat([first, last], codes.size)])
     of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
-    ends = np.repeat([_EARLIEST, _LATEST], codes.size)
-    edge = np.concatenate([nesting.start, nesting.end, ends])
-    order = np.lexsort((edge, of_edge))
-    of_edge, edge = of_edge[order], edge[order]
+    if codes.size == 1:
+        edge.sort()
+    else:
+        order = np.lexsort((edge, of_edge))
+        of_edge, edge = of_edge[order], edge[order]
     # Each edge begins a piece that the next one ends; of equal edges the last, of a thread all but the last.
     begins = np.flatnonzero((of_edge[1:] == of_edge[:-1]) & (edge[1:] > edge[:-1]))
     thread, start, end = of_edge[begins], edge[begins], edge[begins + 1]

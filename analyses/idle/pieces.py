@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.limits import LONGEST_NAME
-from tracekit.spans import Int64Array, take
+from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
 
 __all__ = ["PIECE_COLUMNS", "idle_pieces"]
@@ -73,30 +73,39 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
     rest, dependency = _rest(scope, gaps, latency)
     main = _main_threads(scope, owners, gaps)
     places = [_at_spans(owners, host, main, causes), _at_activities(scope, owners, gaps, rest, main, causes)]
-    rows, place = _joined([host, rest]), _joined(places)
-    order = np.lexsort((rows.start, rows.gap))
-    gap, frame = rows.gap[order], place.frame[order]
-    pieces = pl.DataFrame(
-        {
-            "device_id": gaps["device_id"].gather(gap),
-            "gap_id": gap,
-            "start": rows.start[order],
-            "duration_ns": (rows.end - rows.start)[order],
-            "cause": rows.cause[order],
-            "span_id": rows.span[order],
-            "ended_by": gaps["ended_by"].gather(gap),
-            "layer_id": place.layer[order],
-            "op_id": place.op[order],
-            "phase": place.phase[order],
-            "frame": _frame_texts(causes, frame),
-            "dependency": dependency.gather(gap),
-        }
-    )
-    return pieces.with_columns(
-        *(pl.when(pl.col(name) >= 0).then(name) for name in ("span_id", "layer_id", "op_id")),
-        pl.col("cause").replace_strict(dict(enumerate(CAUSES)), return_dtype=pl.Enum(CAUSES)),
-        pl.col("phase").replace_strict(dict(enumerate(PHASES)), return_dtype=pl.Enum(PHASES)),
-    ).select(pl.col(name).cast(dtype) for name, dtype in PIECE_COLUMNS.items())
+    columns = {**_columns([host, rest]), **_columns(places)}
+    del host, rest, places
+    order = np.lexsort((np.concatenate(columns["start"]), np.concatenate(columns["gap"])))
+
+    def sorted_(name: str) -> Int64Array:
+        # One column after the other, each freed: there may be more pieces than events.
+        return np.concatenate(columns.pop(name))[order]
+
+    gap, start = sorted_("gap"), sorted_("start")
+    made = {
+        "device_id": gaps["device_id"].gather(gap),
+        "gap_id": pl.Series(gap),
+        "start": pl.Series(start),
+        "duration_ns": pl.Series(sorted_("end") - start),
+        "cause": _enum(sorted_("cause"), CAUSES),
+        "span_id": _or_null(sorted_("span")),
+        "ended_by": gaps["ended_by"].gather(gap),
+        "layer_id": _or_null(sorted_("layer")),
+        "op_id": _or_null(sorted_("op")),
+        "phase": _enum(sorted_("phase"), PHASES),
+        "frame": _frame_texts(causes, sorted_("frame")),
+        "dependency": dependency.gather(gap),
+    }
+    return pl.DataFrame([made[name].cast(dtype).alias(name) for name, dtype in PIECE_COLUMNS.items()])
+
+
+def _enum(numbers: Int64Array, names: tuple[str, ...]) -> pl.Series:
+    return pl.Series(names, dtype=pl.Enum(names)).gather(numbers)
+
+
+def _or_null(rows: Int64Array) -> pl.Series:
+    """The rows, null for −1."""
+    return pl.select(pl.when(pl.Series(rows) >= 0).then(pl.Series(rows))).to_series()
 
 
 def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
@@ -106,13 +115,9 @@ def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
     return texts(causes.names.gather(frames)).str.slice(0, LONGEST_NAME)
 
 
-_Columns = TypeVar("_Columns", _Rows, _Places)
-
-
-def _joined(parts: list[_Columns]) -> _Columns:
-    """The concatenated parts."""
-    kind = type(parts[0])
-    return kind(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(kind)))
+def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
+    """The columns of parts of one kind, by name."""
+    return {each.name: [getattr(part, each.name) for part in parts] for each in fields(parts[0])}
 
 
 # -- the host was late -----------------------------------------------------------------------------
@@ -211,17 +216,12 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
     started = np.where(linked, started, begin)
     launch = gaps["launch_id"].fill_null(-1).to_numpy()
     waited, after = np.flatnonzero(started > begin), np.flatnonzero(end > started)
-    rows = _joined(
-        [
-            _Rows(
-                waited,
-                begin[waited],
-                started[waited],
-                np.full(waited.size, _C["launch_latency"]),
-                launch[waited],
-            ),
-            _Rows(after, started[after], end[after], cause[after], np.full(after.size, -1)),
-        ]
+    rows = _Rows(
+        np.concatenate([waited, after]),
+        np.concatenate([begin[waited], started[after]]),
+        np.concatenate([started[waited], end[after]]),
+        np.concatenate([np.full(waited.size, _C["launch_latency"]), cause[after]]),
+        np.concatenate([launch[waited], np.full(after.size, -1)]),
     )
     return rows, _named_sources(scope, gaps, waits)
 
@@ -249,7 +249,7 @@ def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.
 def _at_spans(owners: Attribution, rows: _Rows, main: Int64Array, causes: SpanCauses) -> _Places:
     """Layer, operator, phase and frame around the spans."""
     stack = owners.model.stack
-    distinct, back = np.unique(rows.span, return_inverse=True)
+    distinct, back = distinct_rows(rows.span, stack.size)
     places = owners.model.places(distinct)
     op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), rows.span)
     frame = _frames(owners, rows, rows.span, main, causes)
@@ -270,7 +270,7 @@ def _at_activities(
     op = joined["op_id"].fill_null(-1).to_numpy()
     launch = joined["launch_id"].fill_null(-1).to_numpy()
     anchor = np.where(launch >= 0, launch, op)
-    distinct, back = np.unique(anchor, return_inverse=True)
+    distinct, back = distinct_rows(anchor, owners.model.stack.size)
     places = owners.model.places(distinct)
     attributed = joined["phase"].is_not_null().to_numpy()
     phase = joined["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()

@@ -110,9 +110,8 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
     if not labels.height:
         return None
     end = pl.col("start") + pl.col("duration")
-    host = scope.trace.host.filter(one_of("kind", "python", "annotation")).select(
-        "name", "start", end.alias("end")
-    )
+    host = scope.trace.host.select("kind", "name", "start", end.alias("end"))
+    host = host.filter(one_of("kind", "python", "annotation"))
     spans = host.join(labels, on="name").select("label", pl.col("start", "end").clip(scope.start, scope.end))
     spans = spans.sort("start").with_columns(pl.col("end").cum_max().shift(1).over("label").alias("before"))
     new = (pl.col("end") - pl.max_horizontal("start", "before")).clip(0)
@@ -123,7 +122,8 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
 def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame | None]:
     """`IdleTables.by_cause` and `IdleTables.by_call`."""
     rows, parts = [], []
-    for (device, cause), mine in pieces.group_by("device_id", "cause"):
+    columns = pieces.select("device_id", "cause", "span_id", "duration_ns", "gap_id")
+    for (device, cause), mine in columns.group_by("device_id", "cause"):
         ns = mine["duration_ns"]
         call, several = calls.most(mine["span_id"].fill_null(-1).to_numpy(), ns.to_numpy())
         total = int(ns.sum())

@@ -74,9 +74,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     parts = _parts_of_steps(scope, table)
     numbers = slow["step"].to_list()
     more = {
-        what: sum(
-            int(ns) - round(float(np.median(row))) for ns in row[table["step"].is_in(numbers).to_numpy()]
-        )
+        what: int((row[table["step"].is_in(numbers).to_numpy()] - round(float(np.median(row)))).sum())
         for what, row in parts.items()
     }
     what, at_stake = max(more.items(), key=lambda item: item[1])

@@ -33,7 +33,7 @@ __all__ = ["Sources", "attached", "expanded", "local", "one_file", "read_one", "
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 128 << 20
+_LARGE_BYTES: Final = 32 << 20
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
 

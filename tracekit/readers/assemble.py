@@ -18,7 +18,7 @@ from tracekit.missing import ABSURD_NS
 from tracekit.spans import NameTable, Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
-__all__ = ["LinkedFrames", "assemble", "conform"]
+__all__ = ["LinkedFrames", "assemble", "conform", "lean"]
 
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
 _KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
@@ -48,7 +48,7 @@ def assemble(raw: list[pl.DataFrame], health: HealthLog) -> LinkedFrames:
     )
     device = _link(device, host, health)
     device = _operators(device, host, nesting)
-    return LinkedFrames(host, device)
+    return LinkedFrames(lean(host), lean(device))
 
 
 def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
@@ -57,6 +57,18 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
         for name, dtype in schema.items()
     )
+
+
+def lean(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same frame, in which columns of one type without any value share their memory."""
+    none: dict[pl.DataType, pl.Series] = {}
+    columns = [
+        none.setdefault(column.dtype, column).alias(column.name)
+        if column.null_count() == column.len()
+        else column
+        for column in frame.get_columns()
+    ]
+    return pl.DataFrame(columns)
 
 
 def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:

@@ -25,6 +25,7 @@ import polars as pl
 from isal import isal_zlib
 
 from tracekit.files import cache_root, scratch_folder
+from tracekit.readers.assemble import lean
 from tracekit.readers.common.trace_frames import rank_in_name
 from tracekit.trace import FRAMES, DeviceInfo, Excerpt, Meta, Trace
 
@@ -185,7 +186,7 @@ def _is_plain(file: Path, at_most: int) -> bool:
 def _frame(entry: Path, name: str, sums: dict[str, tuple[int, int]]) -> pl.DataFrame | None:
     if name not in sums and name not in _ALWAYS and not (entry / name).exists():
         return None  # this trace has no such frame
-    return pl.read_parquet(io.BytesIO(_verified(entry, name, sums)))
+    return lean(pl.read_parquet(io.BytesIO(_verified(entry, name, sums))))
 
 
 def _verified(entry: Path, name: str, sums: dict[str, tuple[int, int]]) -> bytes:

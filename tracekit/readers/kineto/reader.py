@@ -168,7 +168,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         base_ns = 0
     producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = frames.host.filter(one_of("kind", "op", "runtime", "step"))["process_id"].unique()
+    processes = frames.host.select("kind", "process_id").filter(one_of("kind", "op", "runtime", "step"))
     return Meta(
         path=str(source.path),
         format=words.FORMAT_NAME,
@@ -178,7 +178,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         producer=producer,
         world_size=_int(info.get("world_size")),
         backend=_text(info["backend"]) if "backend" in info else None,
-        process_ids=tuple(processes.sort().to_list()),
+        process_ids=tuple(processes["process_id"].unique().sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
         origin_ns=origin,
         origin_utc_ns=None if base_ns is None else base_ns + origin,

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
+from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name, clean
 from tracekit.report.html.timeline_detail import SUMMARY, Detail
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
@@ -101,15 +102,16 @@ def shapes_drawn(
         return None
     step = _middle(window.steps) if len(window.steps) > 1 and _events(trace, low, high) > SMALL else None
     full = None if step is None else _full(trace, step)
-    shapes = shapes_of(trace, (window.start_ns, window.end_ns), Detail(low, high, full, evidence_of(report)))
+    detail = Detail(low, high, full, evidence_of(report), limit)
+    shapes = shapes_of(trace, (window.start_ns, window.end_ns), detail)
     every = shapes.frame
     if not every.height:
         return None
-    kept = every
-    if every.height > limit:
-        kept = every.with_columns((pl.col("end") - pl.col("start")).alias("length"))
-        kept = kept.sort("rank", "length", descending=[False, True]).head(limit).drop("length")
-    return Shapes(_in_order(kept), shapes.layers, shapes.low, shapes.high), every.height, step
+    return (
+        Shapes(_in_order(every), shapes.layers, shapes.low, shapes.high),
+        every.height + sum(detail.cut),
+        step,
+    )
 
 
 def evidence_of(report: Report) -> tuple[tuple[int, int], ...]:
@@ -155,8 +157,8 @@ def _middle(steps: tuple[Step, ...]) -> Step | None:
 def _full(trace: Trace, step: Step) -> tuple[int, int]:
     """From the start of a step to its end, or that of the last activity that it launched."""
     low, high = step.start_ns, step.end_ns
-    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
-    rows = trace.device.select("launch_id", "start", "duration").join(calls, on="launch_id", how="left")
+    launched = trace.host["start"].gather(trace.device["launch_id"]).alias("launched")
+    rows = trace.device.select("start", "duration").with_columns(launched)
     at = pl.coalesce("launched", "start")
     last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
     return low, high if last is None else max(high, int(last))
@@ -239,10 +241,10 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     for order, _, size in rows.iter_rows():
         counts.setdefault(order, []).append(size)
     return {
-        "names": [clean(one) for one in names],
+        "names": [clean(_cut(one)) for one in names],
         "kinds": kinds,
         "labels": [_LABELS.get(kind) or category_name(kind) for kind in kinds],
-        "notes": [clean(one) for one in notes],
+        "notes": [clean(_cut(one)) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}
             for path, type_ in layers.select("path", "type").iter_rows()
@@ -256,6 +258,12 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
         "columns": sizes,
         "data": Markup(text),  # noqa: S704 - letters of base64, which are never cut
     }
+
+
+def _cut(name: str) -> str:
+    """The name, without its middle where it is longer than any that a reader looks through: cleaning takes a while."""
+    half = 2 * LONGEST_NAME
+    return name if len(name) <= 2 * half else f"{name[:half]} … {name[-half:]}"
 
 
 def _since_before(frame: Frame, low: int) -> Int64Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
@@ -32,6 +32,9 @@ class Detail:
     high: int
     full: tuple[int, int] | None = None
     beside: tuple[tuple[int, int], ...] = ()
+    most: int = 200_000
+    cut: list[int] = field(default_factory=list)
+    """How many rows `thinned` left out because it had more than the `most` longest, each time that it did."""
 
     def thinned(self, rows: pl.DataFrame, *lane: str) -> pl.DataFrame:
         """The rows (`start` and `end` in ns) to draw, with a `note`, null but for those that stand for several.
@@ -43,7 +46,7 @@ class Detail:
         rows = rows.filter((start < self.high) & ((end > self.low) | (start >= self.low)))
         rows = rows.with_columns(pl.lit(None, pl.String).alias("note"))
         if self.full is None or not rows.height:
-            return rows
+            return self.longest(rows)
         length = end - start
         kept = (end > self.full[0]) & (start < self.full[1])
         kept |= length >= (self.high - self.low) / _WIDE
@@ -51,11 +54,22 @@ class Detail:
             kept |= (end >= low) & (start <= high) & (length >= (high - low) / _NEAR)
         chosen = rows.select(kept.alias("kept")).to_series()
         rest = rows.filter(~chosen)
-        return (
-            pl.concat([rows.filter(chosen), self._runs(rest, rows.filter(chosen), lane)])
-            if rest.height
-            else rows
+        if not rest.height:
+            return self.longest(rows)
+        kept_ = rows.filter(chosen)
+        del rows
+        return self.longest(pl.concat([kept_, self._runs(rest, kept_, lane)]))
+
+    def longest(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """At most `most` of the rows, in their order: no page draws more, and each takes much more room as a shape."""
+        if rows.height <= self.most:
+            return rows
+        self.cut.append(rows.height - self.most)
+        length = rows.select(
+            pl.col("end").clip(self.low, self.high) - pl.col("start").clip(self.low, self.high)
         )
+        order = length.to_series().arg_sort(descending=True)
+        return rows[order.head(self.most).sort()]
 
     def _runs(self, rest: pl.DataFrame, kept: pl.DataFrame, lane: tuple[str, ...]) -> pl.DataFrame:
         """One row for each run of the rest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
@@ -61,16 +62,16 @@ def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
     low, high = detail.low, detail.high
     scope = _windowed(select(trace, window="trace"), window, detail)
     attributed = attribution(scope)
-    frames = [
-        *_layers(scope, attributed, detail),
-        _host(trace, attributed, detail, python=False),
-        _host(trace, attributed, detail, python=True),
-        _idle(scope, attributed, detail),
-    ]
+    frames = [_conformed(frame) for frame in _layers(scope, attributed, detail)]
+    frames.append(_conformed(_idle(scope, attributed, detail)))
     if trace.has_device:
-        frames.append(_device(trace, attributed, detail))
-    cut = pl.concat([_conformed(frame) for frame in frames])
-    cut = cut.with_columns(pl.col("start", "end").clip(low, high))
+        frames.append(_conformed(_device(trace, attributed, detail)))
+    # Where these are too many, nothing of lower rank is drawn: it need not become shapes.
+    frames = [detail.longest(pl.concat(frames))]
+    for python in (False, True):
+        rest = replace(detail, most=detail.most - sum(frame.height for frame in frames))
+        frames.append(_conformed(_host(trace, attributed, rest, python=python)))
+    cut = pl.concat(frames).with_columns(pl.col("start", "end").clip(low, high))
     return Shapes(cut, attributed.layers, low, high)
 
 
@@ -78,11 +79,14 @@ def _windowed(scope: Scope, window: tuple[int, int], detail: Detail) -> Scope:
     """The scope of what is drawn. Its idle time is that of the window, as in the report, before the first activity too."""
     start, end = window
     rows = scope.overlapping
-    drawn, inside = (
-        rows.filter((pl.col("end") > low) & (pl.col("start") < high))
-        for low, high in ((detail.low, detail.high), (start, end))
-    )
+    drawn, inside = (_within(rows, *span) for span in ((detail.low, detail.high), (start, end)))
     return replace(scope, start=start, end=end, activities=drawn, overlapping=inside, _made={})
+
+
+def _within(rows: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """The rows that touch this time; the frame itself, not a copy, when it is all of them."""
+    wanted = (rows["end"] > low) & (rows["start"] < high)
+    return rows if wanted.all() else rows.filter(wanted)
 
 
 def _conformed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -187,26 +191,29 @@ def _threads(trace: Trace) -> pl.DataFrame:
 
 
 def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
-    """The pieces with their `end`; those side by side of one cause and place are one, with the span of the longest."""
+    """`device_id`, `start` and `end` of the pieces, where those side by side of one cause and place are one.
+
+    `row` is the first piece of each and `longest` the longest.
+    """
     same = ("gap_id", "cause", "layer_id", "phase", "frame", "dependency")
-    rows = pieces.sort("gap_id", "start").with_columns((pl.col("start") + pl.col("duration_ns")).alias("end"))
-    part = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in same).cum_sum()
-    longest = pl.col("duration_ns").arg_max()
-    return (
-        rows.group_by(part.alias("part"), maintain_order=True)
-        .agg(
-            pl.col("start").min(),
-            pl.col("end").max(),
-            *(pl.col(name).first() for name in ("device_id", "ended_by", *same)),
-            pl.col("span_id").gather(longest).first(),
-        )
-        .drop("part")
-    )
+    new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in same)
+    row = np.flatnonzero(pieces.select(new).to_series().to_numpy())
+    longest, end = row, np.zeros(0, dtype=np.int64)
+    if row.size:
+        length = pieces["duration_ns"].to_numpy()
+        end = np.maximum.reduceat(pieces["start"].to_numpy() + length, row)
+        most = np.repeat(np.maximum.reduceat(length, row), np.diff(row, append=length.size))
+        candidates = np.flatnonzero(length == most)
+        longest = candidates[np.searchsorted(candidates, row)]
+    columns = {"end": end, "row": row, "longest": longest}
+    return pieces.select("device_id", "start")[row].with_columns(pl.Series(n, c) for n, c in columns.items())
 
 
 def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame:
-    pieces = _joined(idle_pieces(scope, attributed, device_gaps(scope)))
-    pieces = detail.thinned(pieces, "device_id")
+    every = idle_pieces(scope, attributed, device_gaps(scope))
+    rows = detail.thinned(_joined(every), "device_id")
+    columns = every.select("cause", "layer_id", "phase", "frame", "dependency", "ended_by")[rows["row"]]
+    pieces = pl.concat([rows, columns], how="horizontal")
     names = {cause: cause_name(cause) for cause in CAUSES}
     lane = (
         pl.lit("no operator runs, by cause")
@@ -223,7 +230,7 @@ def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame
         cause.alias("name"),
         pl.format("idle: {}", cause).alias("kind"),
         pl.lit(0).alias("rank"),
-        pl.col("span_id").alias("link_span"),
+        every["span_id"].gather(rows["longest"]).alias("link_span"),
         pl.lit(None).alias("link_activity") if scope.on_cpu else pl.col("ended_by").alias("link_activity"),
         "layer_id",
         pl.col("phase").to_physical().cast(pl.Int64),
@@ -240,7 +247,10 @@ def _device(trace: Trace, attributed: Attribution, detail: Detail) -> pl.DataFra
         pl.col("phase").to_physical().cast(pl.Int64),
         pl.col("method").to_physical().cast(pl.Int64),
     )
-    rows = trace.device.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+    rows = trace.device.select(
+        *("activity_id", "device_id", "stream_id", "start", "name", "category", "launch_id"),
+        (pl.col("start") + pl.col("duration")).alias("end"),
+    )
     rows = detail.thinned(rows, "device_id", "stream_id")
     rows = rows.join(places, on="activity_id", how="left", maintain_order="left")
     return rows.with_columns(
