@@ -204,6 +204,9 @@ COLLECTIVE_SCHEMA: Final[Schema] = {
     "name": pl.Categorical(),
     "group": pl.String,
     "group_size": pl.Int64,
+    "group_ranks": pl.Categorical(),  # JSON text of the group's ranks; cut off where the group is large
+    "split_in": pl.Categorical(),  # JSON text: how an uneven all-to-all parts its input among the ranks
+    "split_out": pl.Categorical(),
     "elements_in": pl.Int64,
     "elements_out": pl.Int64,
     "dtype": pl.Categorical(),
