@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 import polars as pl
 
+from tracekit.analyses.attribution.attribute import attributed, attribution
+from tracekit.analyses.attribution.span_places import UNATTRIBUTED
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.idle.causes import idle_causes
@@ -21,6 +23,7 @@ __all__ = ["MOST_CALLS", "Facts", "Summary", "summary_of"]
 
 MOST_CALLS: Final = 20_000
 """Of more calls a rank sends the first; a row takes some 40 bytes."""
+MOST_STEPS: Final = 50
 _MOST_ROWS: Final = 200
 
 
@@ -58,6 +61,10 @@ class Summary:
     """`pattern`, `type`, `layers`, `device_own_ns`, `host_self_ns`: the layers with the most own time."""
     causes: pl.DataFrame
     """`cause`, `total_ns` of the devices' idle time."""
+    work: pl.DataFrame
+    """`step`, `kind`, `what`, `ns`: what the devices did in a step apart from communication, by `layer`, and why they were `idle`, by
+    cause. The first `MOST_STEPS` steps, and the parts that take most.
+    """
 
     def packed(self) -> bytes:
         """The same as bytes, for another process or machine.
@@ -82,7 +89,7 @@ class Summary:
         return Summary(facts, **{name: pl.read_ipc(io.BytesIO(frames[name])) for name in _FRAMES})
 
 
-_FRAMES: Final = ("steps", "calls", "layers", "causes")
+_FRAMES: Final = ("steps", "calls", "layers", "causes", "work")
 
 
 def summary_of(scope: Scope) -> Summary:
@@ -110,7 +117,30 @@ def summary_of(scope: Scope) -> Summary:
         calls.head(MOST_CALLS),
         by_pattern.head(_MOST_ROWS),
         idle_causes(scope).by_cause.select("cause", "total_ns").head(_MOST_ROWS),
+        _work(scope),
     )
+
+
+def _work(scope: Scope) -> pl.DataFrame:
+    paths = attribution(scope).layers.select("layer_id", pl.col("path").alias("what"))
+    rows = attributed(scope).filter(pl.col("step").is_not_null())
+    computed = (
+        rows.filter(pl.col("class") != "communication")
+        .join(paths, on="layer_id", how="left")
+        .group_by("step", pl.lit("layer").alias("kind"), pl.col("what").fill_null(UNATTRIBUTED))
+        .agg(pl.col("duration").sum().alias("ns"))
+    )
+    step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
+    idle = (
+        idle_causes(scope)
+        .pieces.join(step, on="ended_by")
+        .group_by("step", pl.lit("idle").alias("kind"), pl.col("cause").cast(pl.String).alias("what"))
+        .agg(pl.col("duration_ns").sum().alias("ns"))
+    )
+    both = pl.concat([computed, idle]).filter(pl.col("step") < pl.col("step").min() + MOST_STEPS)
+    shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
+    kept = both.join(shown.head(_MOST_ROWS).select("kind", "what"), on=["kind", "what"], how="semi")
+    return kept.sort("step", "kind", "what")
 
 
 _SUMS: Final = ("compute_ns", "communication_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

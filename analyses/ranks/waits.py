@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
+from tracekit.analyses.ranks.blame import blame_of, delays_of
 
 __all__ = ["Waits", "waits_of"]
 
@@ -23,9 +24,9 @@ class Waits:
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`, and `wait_ns`, from its own start to the last one, at most its duration."""
     ranks: pl.DataFrame
-    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, and `caused_ns`, the sum of `alone_ns` where it
-    did: what the others would not have waited, had it come with the one before it.
-    """
+    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, and `caused_ns`, its delays (`ranks.blame.delays_of`)."""
+    blame: pl.DataFrame
+    """Whose delay the time `alone_ns` of each collective is: the columns of `ranks.blame.BLAME`."""
 
 
 def waits_of(aligned: Alignment) -> Waits:
@@ -38,18 +39,20 @@ def waits_of(aligned: Alignment) -> Waits:
         (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
     )
     collectives = _collectives(calls)
+    blame = blame_of(calls, collectives)
+    delays = delays_of(blame)
     ranks = (
-        calls.join(collectives.select("match", "alone_ns"), on="match", how="left")
-        .group_by("at")
+        calls.group_by("at")
         .agg(
             pl.len().cast(pl.Int64).alias("collectives"),
             pl.col("wait_ns").sum(),
             pl.col("is_last").sum().cast(pl.Int64).alias("last"),
-            pl.col("alone_ns").filter("is_last").sum().alias("caused_ns"),
         )
+        .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
+        .with_columns(pl.col("caused_ns").fill_null(0))
         .sort("at")
     )
-    return Waits(collectives, calls.select("match", "at", "start", "end", "wait_ns"), ranks)
+    return Waits(collectives, calls.select("match", "at", "start", "end", "wait_ns"), ranks, blame)
 
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from synthetic.job import LATENCY, Fault, Job, simulate, write_job
 
 import tracekit
 from tracekit.analyses.collectives import collectives
-from tracekit.analyses.ranks import Alignment, Summary, align, summary_of, waits_of
+from tracekit.analyses.ranks import Alignment, Summary, align, stragglers_of, summary_of, waits_of
 from tracekit.analyses.scope import select
 
 SLOW = Fault(rank=6, kind="compute", ns=400_000, layer=2)
@@ -77,6 +77,9 @@ def test_waits_and_bandwidths(job: Job, aligned: Alignment) -> None:
     assert waits.collectives["latency_ns"].to_list() == [LATENCY[name] for name in waits.collectives["name"]]
     reduced = waits.collectives.filter(pl.col("name") == "all_reduce")
     assert (reduced["bus_gbps"] - reduced["bytes"] * 1.5 / LATENCY["all_reduce"]).abs().max() < 1e-12
+    blamed = waits.blame.group_by("match").agg(pl.col("ns").sum()).join(waits.collectives, on="match")
+    assert (blamed["ns"] == blamed["alone_ns"]).all()
+    assert blamed["ns"].sum() == waits.collectives["alone_ns"].sum()
     late = waits.ranks.sort("caused_ns", descending=True)
     assert late["at"][0] == SLOW.rank
     assert late["caused_ns"][0] > 0.9 * SLOW.ns * 4
@@ -97,7 +100,7 @@ def test_an_uneven_all_to_all_keeps_what_stays_on_the_rank(job: Job, aligned: Al
 def test_a_rank_that_lost_a_collective(ranks: list[Summary]) -> None:
     lost = ranks[3].calls.with_row_index().filter(pl.col("name") == "all_reduce")["index"][7]
     cut = Summary(ranks[3].facts, ranks[3].steps, ranks[3].calls.with_row_index().filter(pl.col("index") != lost).drop("index"),
-                  ranks[3].layers, ranks[3].causes)  # fmt: skip
+                  ranks[3].layers, ranks[3].causes, ranks[3].work)  # fmt: skip
     made = align([*ranks[:3], cut, *ranks[4:]])
     assert made.missing.select("name", "at").rows() == [("all_reduce", 3)]
 
@@ -110,3 +113,42 @@ def test_names_and_sizes_of_calls() -> None:
     calls = collectives(tracekit.read("sample_traces/bert_cpu_ddp/trace-rank0.json.gz")).calls
     assert calls.filter(pl.col("name") == "all_reduce")["bytes"].to_list() == [153_608] * 3
     assert calls["duration_ns"].sum() >= calls["exposed_ns"].sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind", "what"),
+    [
+        (SLOW, "layer", "block.2"),
+        (Fault(rank=11, kind="data", ns=700_000), "idle", "data_loading"),
+        (Fault(rank=0, kind="host", ns=500_000, layer=0), "idle", "python"),
+        (Fault(rank=15, kind="compute", ns=60_000, layer=0), "layer", "block.0"),
+    ],
+)
+def test_the_late_rank_and_why(tmp_path: Path, fault: Fault, kind: str, what: str) -> None:
+    made = summaries(simulate(seed=fault.rank, faults=(fault,)), tmp_path)
+    aligned = align(made)
+    table = stragglers_of(made, aligned, waits_of(aligned))
+    worst = table.sort("caused_ns", descending=True).row(0, named=True)
+    assert (worst["at"], worst["kind"], worst["what"]) == (fault.rank, kind, what)
+    assert worst["relative"] == table["relative"].min()
+    assert table["relative"].is_between(0, 1).all()
+    assert worst["longer_ns"] == pytest.approx(4 * fault.ns, rel=0.2)
+
+
+@pytest.mark.slow
+def test_two_late_ranks(tmp_path: Path) -> None:
+    faults = (Fault(rank=1, kind="compute", ns=300_000, layer=1), Fault(rank=14, kind="data", ns=900_000))
+    made = summaries(simulate(seed=9, faults=faults), tmp_path)
+    aligned = align(made)
+    worst = stragglers_of(made, aligned, waits_of(aligned)).sort("caused_ns", descending=True).head(2)
+    assert dict(worst.select("at", "what").rows()) == {1: "block.1", 14: "data_loading"}
+
+
+@pytest.mark.slow
+def test_an_even_job_has_no_late_rank(tmp_path: Path) -> None:
+    made = summaries(simulate(seed=2), tmp_path)
+    aligned = align(made)
+    table = stragglers_of(made, aligned, waits_of(aligned))
+    assert table["relative"].min() > 0.95
+    assert table["caused_ns"].max() < 0.05 * made[0].facts.window_ns
