@@ -37,6 +37,7 @@ class Facts(msgspec.Struct, frozen=True):
     devices: tuple[str, ...]
     origin_ns: int
     origin_utc_ns: int | None
+    active_devices: int
     on_cpu: bool
     window_ns: int
     """Of one device."""
@@ -106,6 +107,7 @@ def summary_of(scope: Scope) -> Summary:
         devices=tuple(clean(device.name) for device in meta.devices),
         origin_ns=meta.origin_ns,
         origin_utc_ns=meta.origin_utc_ns,
+        active_devices=parts.height,
         on_cpu=scope.on_cpu,
         window_ns=scope.duration,
         all_calls=calls.height,

@@ -1,0 +1,112 @@
+"""Jobs of many ranks: read by other processes, with ranks that fail, and traces that belong to no job or to another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from synthetic.job import Fault, simulate, write_job
+
+from tracekit.analyses.ranks import Summary
+from tracekit.job import Options, job_of, rank_sets, summarise
+from tracekit.job.engine import Outcome
+from tracekit.job.rank_set import Member
+
+FAULT = Fault(rank=5, kind="compute", ns=300_000, layer=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("job")
+    write_job(simulate(seed=1, ranks=8, columns=4, faults=(FAULT,)), made)
+    return made
+
+
+def paths(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.glob("*.json"))
+
+
+def members(outcomes: list[Outcome]) -> list[Member]:
+    return [Member(one.path, summary) for one in outcomes for summary in one.summaries]
+
+
+def same(one: Summary, other: Summary) -> bool:
+    return one.facts == other.facts and all(
+        getattr(one, name).equals(getattr(other, name))
+        for name in ("steps", "calls", "layers", "causes", "work")
+    )
+
+
+@pytest.mark.slow
+def test_processes_answer_as_this_one_does(folder: Path) -> None:
+    here, there = (summarise(paths(folder), jobs=jobs) for jobs in (1, 2))
+    assert [one.path for one in here] == [one.path for one in there] == paths(folder)
+    assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(here, there, strict=True))
+
+
+@pytest.mark.slow
+def test_the_job_names_its_late_rank(folder: Path) -> None:
+    (ranks,) = rank_sets(members(summarise(paths(folder), jobs=1)))
+    job = job_of(ranks)
+    worst = job.table.sort("caused_ns", descending=True).row(0, named=True)
+    assert (worst["rank"], worst["what"]) == (5, "block.1")
+    assert ranks.missing == ranks.repeated == []
+
+
+@pytest.mark.slow
+def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path) -> None:
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "rank-3.json").write_bytes(b"nothing")
+    outcomes = summarise([*paths(tmp_path), str(tmp_path / "rank-99.json")], jobs=2)
+    errors = {Path(one.path).name: one.error for one in outcomes if one.error}
+    assert set(errors) == {"rank-3.json", "rank-99.json"}
+    (ranks,) = rank_sets(members(outcomes))
+    assert ranks.missing == [3]
+    assert job_of(ranks).table.height == 7
+
+
+class _Dying(ProcessPoolExecutor):
+    """Kills a worker once it has work."""
+
+    killed = 0
+
+    def submit(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        future = super().submit(*args, **kwargs)
+        if self.killed < 1 and self._processes:
+            type(self).killed += 1
+            os.kill(next(iter(self._processes)), signal.SIGKILL)
+        return future
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_changes_no_figure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracekit.job.engine.ProcessPoolExecutor", _Dying)
+    outcomes = summarise(paths(folder), jobs=2)
+    assert _Dying.killed == 1
+    assert [one.error for one in outcomes] == [None] * 8
+    alone = summarise(paths(folder), jobs=1)
+    assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(outcomes, alone, strict=True))
+
+
+@pytest.mark.slow
+def test_a_given_executor_does_the_work(folder: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        made = summarise(paths(folder)[:2], Options(window="trace"), executor=pool)
+    assert [one.summaries[0].facts.rank for one in made] == [0, 1]
+
+
+@pytest.mark.slow
+def test_two_jobs_in_two_folders(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for path in paths(folder)[:3]:
+            (tmp_path / name / Path(path).name).write_bytes(Path(path).read_bytes())
+    found = rank_sets(members(summarise(sorted(map(str, tmp_path.rglob("*.json"))), jobs=1)))
+    assert [[member.rank for member in one.members] for one in found] == [[0, 1, 2], [0, 1, 2]]
+    assert [Path(one.label).name for one in found] == ["a", "b"]
+    assert found[0].missing == [3, 4, 5, 6, 7]
