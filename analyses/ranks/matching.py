@@ -16,11 +16,11 @@ import polars as pl
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.spans import Int64Array
 
-__all__ = ["all_calls", "by_sequence", "by_step", "by_time", "missing_calls"]
+__all__ = ["UNEVEN", "all_calls", "by_sequence", "by_step", "by_time", "missing_calls"]
 
 _WHOLE_JOB: Final = "all ranks"
 """Stands for the group of calls of which none was recorded."""
-_UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
+UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
 _LEAST_RANKS: Final = 2
 
@@ -36,7 +36,7 @@ def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
     known = pl.col("group").is_not_null() | pl.col("group_ranks").is_not_null()
     return calls.with_columns(
         pl.when(known).then(key).otherwise(pl.lit(_WHOLE_JOB)).alias("key"),
-        pl.when(~pl.col("name").is_in(_UNEVEN)).then("bytes").alias("size"),
+        pl.when(~pl.col("name").is_in(UNEVEN)).then("bytes").alias("size"),
     ).sort("at", "start", maintain_order=True)
 
 
@@ -54,7 +54,7 @@ def by_step(calls: pl.DataFrame) -> pl.Series:
     rows = calls.with_columns(
         pl.int_range(pl.len()).over("at", *place).alias("number"), pl.len().over("at", *place).alias("own")
     )
-    sure = pl.col("step").is_not_null() & ~pl.col("name").is_in(_UNEVEN)
+    sure = pl.col("step").is_not_null() & ~pl.col("name").is_in(UNEVEN)
     equal = pl.col("own").min().over(place) == pl.col("own").max().over(place)
     return _numbered(rows, [*place, "number"], sure & equal)
 

@@ -19,10 +19,12 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
 from tracekit.names import clean
 
-__all__ = ["MOST_CALLS", "Facts", "Summary", "summary_of"]
+__all__ = ["MOST_CALLS", "NO_STEP", "Facts", "Summary", "summary_of"]
 
 MOST_CALLS: Final = 20_000
 """Of more calls a rank sends the first; a row takes some 40 bytes."""
+NO_STEP: Final = -1
+"""The step of what belongs to none; without steps, of all."""
 MOST_STEPS: Final = 50
 _MOST_ROWS: Final = 200
 
@@ -63,7 +65,7 @@ class Summary:
     causes: pl.DataFrame
     """`cause`, `total_ns` of the devices' idle time."""
     work: pl.DataFrame
-    """`step`, `kind`, `what`, `ns`: what the devices did in a step apart from communication, by `layer`, and why they were `idle`, by
+    """`step` (`NO_STEP` for none), `kind`, `what`, `ns`: what the devices did in a step apart from communication, by `layer`, and why they were `idle`, by
     cause. The first `MOST_STEPS` steps, and the parts that take most.
     """
 
@@ -125,7 +127,7 @@ def summary_of(scope: Scope) -> Summary:
 
 def _work(scope: Scope) -> pl.DataFrame:
     paths = attribution(scope).layers.select("layer_id", pl.col("path").alias("what"))
-    rows = attributed(scope).filter(pl.col("step").is_not_null())
+    rows = attributed(scope).with_columns(pl.col("step").fill_null(NO_STEP))
     computed = (
         rows.filter(pl.col("class") != "communication")
         .join(paths, on="layer_id", how="left")
@@ -139,7 +141,8 @@ def _work(scope: Scope) -> pl.DataFrame:
         .group_by("step", pl.lit("idle").alias("kind"), pl.col("cause").cast(pl.String).alias("what"))
         .agg(pl.col("duration_ns").sum().alias("ns"))
     )
-    both = pl.concat([computed, idle]).filter(pl.col("step") < pl.col("step").min() + MOST_STEPS)
+    both = pl.concat([computed, idle])
+    both = both.filter(pl.col("step").rank("dense") <= MOST_STEPS)
     shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
     kept = both.join(shown.head(_MOST_ROWS).select("kind", "what"), on=["kind", "what"], how="semi")
     return kept.sort("step", "kind", "what")
