@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -110,3 +114,60 @@ def test_two_jobs_in_two_folders(folder: Path, tmp_path: Path) -> None:
     assert [[member.rank for member in one.members] for one in found] == [[0, 1, 2], [0, 1, 2]]
     assert [Path(one.label).name for one in found] == ["a", "b"]
     assert found[0].missing == [3, 4, 5, 6, 7]
+
+
+@pytest.fixture(scope="module")
+def scheduler(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and two workers, each a program of its own; the address is in a file."""
+    file = tmp_path_factory.mktemp("dask") / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    roots = [str(Path(__file__).parents[1]), *sys.path]
+    here = {**os.environ, "POLARS_MAX_THREADS": "1", "PYTHONPATH": os.pathsep.join(roots)}
+    dask = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--scheduler-file",
+        str(file),
+        "--port",
+        "0",
+        "--no-dashboard",
+    ]
+    running = [subprocess.Popen([*dask, "--host", "127.0.0.1"], env=here, **quiet)]  # type: ignore[call-overload]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        "--scheduler-file",
+        str(file),
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+        "--no-nanny",
+    ]
+    running += [subprocess.Popen(worker, env=here, **quiet) for _ in range(2)]  # type: ignore[call-overload]
+    try:
+        yield str(file), running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_dask_workers_answer_as_this_process_does_and_one_may_die(
+    folder: Path, scheduler: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    file, running = scheduler
+    with distributed.Client(scheduler_file=file, timeout=60) as client:
+        client.wait_for_workers(2, timeout=60)
+        alone = summarise(paths(folder), jobs=1)
+        for kills in (False, True):
+            if kills:
+                threading.Timer(0.3, running[-1].kill).start()
+            made = summarise(paths(folder), executor=client.get_executor(pure=False))
+            assert [one.error for one in made] == [None] * 8
+            assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(made, alone, strict=True))
