@@ -9,9 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import msgspec
 import pytest
 from synthetic.job import Fault, simulate, write_job
 
@@ -58,7 +60,7 @@ def test_the_job_names_its_late_rank(folder: Path) -> None:
     job = job_of(ranks)
     worst = job.table.sort("caused_ns", descending=True).row(0, named=True)
     assert (worst["rank"], worst["what"]) == (5, "block.1")
-    assert ranks.missing == ranks.repeated == []
+    assert (ranks.missing, ranks.repeated) == ([], ())
 
 
 @pytest.mark.slow
@@ -72,6 +74,23 @@ def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path) -> None:
     (ranks,) = rank_sets(members(outcomes))
     assert ranks.missing == [3]
     assert job_of(ranks).table.height == 7
+
+
+@pytest.mark.slow
+def test_two_recordings_of_one_job_in_one_folder(folder: Path) -> None:
+    ranks = members(summarise(paths(folder)[:2], jobs=1))
+    later = [
+        Member(one.path.replace("rank", "late"), replace(one.summary, facts=msgspec.structs.replace(
+            one.summary.facts, origin_utc_ns=(one.summary.facts.origin_utc_ns or 0) + 10**10)))
+        for one in ranks
+    ]  # fmt: skip
+    found = rank_sets([*ranks, *later])
+    assert [[Path(member.path).name for member in one.members] for one in found] == [
+        ["rank-0.json", "rank-1.json"],
+        ["late-0.json", "late-1.json"],
+    ]
+    (once,) = rank_sets([*ranks, ranks[0]])
+    assert (len(once.members), once.repeated) == (2, (0,))
 
 
 class _Dying(ProcessPoolExecutor):
@@ -112,7 +131,7 @@ def test_two_jobs_in_two_folders(folder: Path, tmp_path: Path) -> None:
             (tmp_path / name / Path(path).name).write_bytes(Path(path).read_bytes())
     found = rank_sets(members(summarise(sorted(map(str, tmp_path.rglob("*.json"))), jobs=1)))
     assert [[member.rank for member in one.members] for one in found] == [[0, 1, 2], [0, 1, 2]]
-    assert [Path(one.label).name for one in found] == ["a", "b"]
+    assert [one.folder for one in found] == ["a", "b"]
     assert found[0].missing == [3, 4, 5, 6, 7]
 
 

@@ -143,7 +143,7 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "MOST_IN_FULL", FEW)
+    monkeypatch.setattr("tracekit.cli.commands.report.MOST_IN_FULL", FEW)
 
 
 @pytest.mark.slow

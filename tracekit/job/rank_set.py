@@ -27,10 +27,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSet:
-    """The traces of one job by rank, those without a rank last."""
+    """The traces of one job, one for each rank, in their order; those without a rank last."""
 
     members: tuple[Member, ...]
     world_size: int | None
+    repeated: tuple[int, ...] = ()
+    """Ranks of which there are more traces of this time; the first one counts."""
 
     @property
     def missing(self) -> list[int]:
@@ -39,39 +41,75 @@ class RankSet:
         return [rank for rank in range(self.world_size or 0) if rank not in there]
 
     @property
-    def repeated(self) -> list[int]:
-        """The ranks of which there are several traces."""
-        counts = Counter(member.rank for member in self.members if member.rank is not None)
-        return sorted(rank for rank, count in counts.items() if count > 1)
-
-    @property
-    def label(self) -> str:
-        """The folder that holds all of it."""
-        folders = {str(Path(member.path).parent) for member in self.members}
-        return folders.pop() if len(folders) == 1 else ""
+    def folder(self) -> str | None:
+        """The name of the folder that holds all of it; None if there are several."""
+        folders = {Path(member.path).parent for member in self.members}
+        return folders.pop().name if len(folders) == 1 else None
 
 
 def rank_sets(members: Sequence[Member]) -> list[RankSet]:
     """The jobs, the largest first.
 
-    Traces of one size of the job and one backend, of which no two have the same rank, are one job; otherwise those of each
-    folder are. A trace without a rank belongs to the others of its folder. A trace alone is no job.
+    Traces that give the job one size and one backend, and of which no two have the same rank, are one job. Where ranks come again, those
+    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins). A trace alone is no job.
     """
     kinds: dict[tuple[int | None, str | None], list[Member]] = {}
     for member in members:
         facts = member.summary.facts
         kinds.setdefault((facts.world_size, facts.backend), []).append(member)
-    jobs = [job for (size, _), kind in kinds.items() for job in _jobs(kind, size)]
+    jobs = [
+        job
+        for (size, _), kind in kinds.items()
+        for together in _apart(kind)
+        if len((job := _ordered(together, size)).members) > 1
+    ]
     return sorted(jobs, key=lambda job: -len(job.members))
 
 
-def _jobs(kind: list[Member], size: int | None) -> Iterator[RankSet]:
-    ranks = [member.rank for member in kind if member.rank is not None]
-    folders: dict[str, list[Member]] = {}
+def _apart(kind: list[Member]) -> Iterator[list[Member]]:
+    if not _repeated(kind):
+        yield kind
+        return
+    folders: dict[Path, list[Member]] = {}
     for member in kind:
-        folder = "" if len(set(ranks)) == len(ranks) else str(Path(member.path).parent)
-        folders.setdefault(folder, []).append(member)
+        folders.setdefault(Path(member.path).parent, []).append(member)
     for together in folders.values():
-        if len(together) > 1:
-            ordered = sorted(together, key=lambda m: (m.rank is None, m.rank or 0, m.path))
-            yield RankSet(tuple(ordered), size)
+        yield from _by_time(together) if _repeated(together) else [together]
+
+
+def _by_time(members: list[Member]) -> Iterator[list[Member]]:
+    """Those that were recorded at the same time; all of them, if one does not say when that was."""
+    facts = [member.summary.facts for member in members]
+    if any(one.origin_utc_ns is None for one in facts):
+        yield members
+        return
+    together: list[Member] = []
+    until = None
+    for begin, end, _, member in sorted(
+        (one.origin_utc_ns or 0, (one.origin_utc_ns or 0) + one.window_ns, at, members[at])
+        for at, one in enumerate(facts)
+    ):
+        if until is not None and begin > until:
+            yield together
+            together = []
+        together.append(member)
+        until = end if until is None else max(until, end)
+    yield together
+
+
+def _ordered(members: list[Member], size: int | None) -> RankSet:
+    repeated = _repeated(members)
+    ordered = sorted(members, key=lambda member: (member.rank is None, member.rank or 0, member.path))
+    seen: set[int] = set()
+    kept = []
+    for member in ordered:
+        if member.rank is None or member.rank not in seen:
+            kept.append(member)
+        if member.rank is not None:
+            seen.add(member.rank)
+    return RankSet(tuple(kept), size, tuple(repeated))
+
+
+def _repeated(members: Sequence[Member]) -> list[int]:
+    counts = Counter(member.rank for member in members if member.rank is not None)
+    return sorted(rank for rank, count in counts.items() if count > 1)

@@ -15,7 +15,7 @@ from tracekit.job import Job
 from tracekit.names import clean_frame, shorten_name
 from tracekit.report.model import Column, Section, Table
 
-__all__ = ["job_section"]
+__all__ = ["job_section", "latest"]
 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
@@ -53,6 +53,11 @@ def job_section(job: Job, *, errors: int = 0) -> Section:
         answer,
         tables=(_ranks_table(job), _collectives_table(job)),
     )
+
+
+def latest(job: Job) -> int:
+    """The place of the rank that the others wait for longest; without waits the first."""
+    return int(job.table["caused_ns"].fill_null(-1).arg_max() or 0)
 
 
 def _late(job: Job) -> str:
@@ -109,7 +114,7 @@ def _rests_on(job: Job, errors: int) -> str:
 def _lacks(job: Job) -> str:
     """What is odd about the set of ranks."""
     odd = []
-    missing, repeated = job.ranks.missing, job.ranks.repeated
+    missing, repeated = job.ranks.missing, list(job.ranks.repeated)
     if missing and len(missing) <= _MOST_LISTED:
         odd.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
     if repeated:
