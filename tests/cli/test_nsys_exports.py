@@ -17,7 +17,6 @@ from synthetic.nsys_schema import NEWEST, OLDEST
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
-from tracekit.report import several
 
 FEW = 3
 """Of so many traces every report is shown in full in these tests."""
