@@ -64,7 +64,7 @@ class Analysis:
 BUILT_IN: Final = (
     Analysis(
         "workload",
-        "How fast is the training, and which phase takes the time?",
+        "How fast is the run, and which phase takes the time?",
         "tracekit.analyses.workload:workload",
         optional=True,
     ),

@@ -12,8 +12,9 @@ import polars as pl
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
+from tracekit.facts.units import count_of
 from tracekit.findings import Finding
-from tracekit.names import clean_frame
+from tracekit.names import clean, clean_frame
 from tracekit.notebook import ROWS, block, heading, items, paragraph
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
@@ -79,6 +80,25 @@ class Result:
             for name, value in self._own_fields()
             if value is None or isinstance(value, int | float | str)
         }
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign] # else each has one that prints its frames
+
+    def __repr__(self) -> str:
+        """One line: the kind of the result, and the names of its tables."""
+        return f"<{type(self).__name__}: {', '.join(self.tables()) or 'no table'}>"
+
+    def __str__(self) -> str:
+        """The answer, what was not captured, the findings, the figures, and the tables with the number of their rows."""
+        lines = [self.answer]
+        if self.not_captured is not None:
+            lines.append(f"Not captured: {self.not_captured}.")
+        lines += [f"· {one.title}. {one.advice}" for one in self.findings]
+        for name, value in self.scalars().items():
+            if value is not None:
+                lines.append(f"  {name} = {value if isinstance(value, str) else f'{value:,}'}")
+        lines += [f"  {name}: {count_of(frame.height, 'row')}" for name, frame in self.tables().items()]
+        return "\n".join(map(clean, lines))
 
     def _repr_html_(self) -> str:
         """For notebooks: the answer, the findings, and the first rows of each table under the name of its field."""
@@ -249,6 +269,7 @@ def processor_word(title: str) -> str:
 _ON_PROCESSORS: Final = {
     "stream": "thread",
     "on device": "time",
+    "launched work": "in operators",
     "own on device": "own time",
     "host wait": "between operators",
     "of idle time": "of this time",

@@ -23,6 +23,7 @@ from tracekit.errors import UsageError
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
+from tracekit.names import clean
 from tracekit.trace import Trace, one_of
 
 __all__ = [
@@ -47,7 +48,7 @@ _LONG_COPY_CALL_NS: Final = 5_000_000
 """Before a copy from pageable memory starts, the host copies some MB of it to the driver's memory."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Scope:
     """What is analysed.
 
@@ -72,7 +73,11 @@ class Scope:
     inferred_from: str | None = None
     inferred: str | None = None
     periods: bool = False
-    _made: dict[Hashable, object] = field(default_factory=dict, repr=False)
+    _made: dict[Hashable, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line: its trace, and the part of it."""
+        return clean(f"<Scope {self.trace.meta.name}: {self.label}>")
 
     @property
     def duration(self) -> int:

@@ -1,4 +1,4 @@
-"""How fast a captured training is, and which phase of the step takes the time.
+"""How fast a captured run is, and which phase of the step takes the time.
 
 This needs the manifest of a capture, which `tracekit capture` writes next to the trace. The step time is that of the run
 without recording (level M), so it includes neither the profiler nor the ranges. Without such a run it is that of the
@@ -75,7 +75,7 @@ TABLES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Workload(Result):
-    """How fast a captured training is. A figure is None if the manifest or the catalogue of devices lacks its data."""
+    """How fast a captured run is. A figure is None if the manifest or the catalogue of devices lacks its data."""
 
     phases: pl.DataFrame | None
     """For each phase of the step `count`, `total_ns`, `mean_ns` a step and `share` of the steps on the host;
@@ -228,6 +228,8 @@ def _answer(
         text += (
             f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
         )
+    if manifest.stopped:
+        text += f" The recording ended early: {manifest.stopped}."
     slower = manifest.overhead()
     if slower is None:
         return text

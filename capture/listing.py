@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from pathlib import Path
 from textwrap import wrap
@@ -13,6 +14,7 @@ from tracekit.capture.entries import Entry, catalogue
 __all__ = ["completions", "listing"]
 
 _HEAD: Final = ("workload", "task", "parameters", "GFLOP", "size", "batch")
+_FUNCTION: Final = re.compile(r"^def ([A-Za-z]\w*)\(", re.MULTILINE)
 _PIPED_WIDTH: Final = 100
 _GAP: Final = "  "
 _NOTE: Final = (
@@ -24,12 +26,23 @@ _NOTE: Final = (
 
 
 def completions(beginning: str) -> list[str]:
-    """The names of workloads that begin so, with their variants only behind the colon, and folders and scripts that do."""
+    """The names of workloads that begin so, with their variants only behind the colon, and folders and functions of scripts."""
     known = [*workloads.names(), *workloads.SHORT_NAMES]
     if ":" in beginning:
         known = [entry.name for entry in catalogue()]
-    files = [f"{path}/" if path.is_dir() else f"{path}:" for path in _paths(beginning)]
-    return [name for name in known if name.startswith(beginning)] + sorted(files)
+    files = [name for path in _paths(beginning.partition(":")[0]) for name in _of_path(path)]
+    return [name for name in (*known, *sorted(files)) if name.startswith(beginning)]
+
+
+def _of_path(path: Path) -> list[str]:
+    """The folder, or the script with each of its functions."""
+    if path.is_dir():
+        return [f"{path}/"]
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError:
+        return []
+    return [f"{path}:{function}" for function in _FUNCTION.findall(text)]
 
 
 def _paths(beginning: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Writing a capture: the trace without names of the machine, and both files completely or not at all."""
+"""Writing a capture: the traces without names of the machine, and all files completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tracekit.errors import TracekitError, UsageError
+from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.files import scratch_folder
-from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run
+from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run, read_manifest
 
 if TYPE_CHECKING:  # it imports torch and this module
     from tracekit.capture.sessions import Recorded
@@ -30,6 +30,7 @@ __all__ = [
     "new_folder",
     "pack_trace",
     "prepare_folder",
+    "put_capture",
     "reason_of",
     "trace_file",
     "without_paths",
@@ -100,16 +101,49 @@ def prepare_folder(folder: Path) -> Path:
 def new_folder(folder: Path) -> Iterator[Path]:
     """`folder`, created if it is missing, and removed again if the block fails and leaves it empty.
 
-    Raises `UsageError` if it cannot be written to.
+    Raises `UsageError` if it cannot be written to, or another capture is being written there.
     """
-    was_there = folder.exists()
+    was_there, owner = folder.exists(), os.getpid()
     try:
-        yield prepare_folder(folder)
+        prepare_folder(folder)
+        with _locked(folder, owner):
+            yield folder
     except BaseException:
-        if not was_there:
+        if not was_there and os.getpid() == owner:
             with suppress(OSError):  # it is not empty, or it was never created
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def _locked(folder: Path, owner: int) -> Iterator[None]:
+    """Two captures at once would leave the traces of one and the manifest of the other.
+
+    The system drops the lock when the process ends, however it ends. A process that the code in the block forked
+    has the same lock, and must not drop it.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        yield
+        return
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems have no locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    "another capture is being written there",
+                    path=folder,
+                    remedy="wait for its end, or choose another folder with -o",
+                ) from None
+        yield
+    finally:
+        if os.getpid() == owner:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # also for what was forked and still runs
+        os.close(lock)
 
 
 def forget_older_traces(folder: Path, manifest: Manifest) -> None:
@@ -123,28 +157,37 @@ def forget_older_traces(folder: Path, manifest: Manifest) -> None:
 def write_capture(folder: Path, manifest: Manifest, recorded: Recorded | None = None) -> Manifest:
     """Write the recording as the trace of the manifest's last run, and the manifest; return the manifest as written.
 
-    Both files are complete before either gets its name, so a failure leaves an older capture unchanged. Raises
-    `TracekitError` if the profiler wrote a file without events.
+    Both files are complete before either gets its name, so a failure leaves an older capture unchanged. A folder that was
+    removed meanwhile is made again. Raises `TracekitError` if the profiler wrote a file without events.
     """
     run = manifest.runs[-1] if manifest.runs else None
-    with scratch_folder(folder, prefix=SCRATCH_PREFIX) as scratch_name:
+    with scratch_folder(prepare_folder(folder), prefix=SCRATCH_PREFIX) as scratch_name:
         scratch = Path(scratch_name)
-        names = [MANIFEST_FILE]
         if recorded is not None and run is not None and run.trace is not None:
-            names.insert(0, run.trace)
             run = msgspec.structs.replace(run, trace_defect=_export(scratch, run.trace, recorded))
             manifest = msgspec.structs.replace(manifest, runs=[*manifest.runs[:-1], run])
-        (scratch / MANIFEST_FILE).write_bytes(manifest.to_json())
-        for name in names:
-            (scratch / name).replace(folder / name)
+        put_capture(scratch, folder, manifest)
     return manifest
+
+
+def put_capture(drafts: Path, folder: Path, manifest: Manifest) -> None:
+    """Move the manifest's traces that lie in the folder `drafts`, and then the manifest, into `folder`."""
+    (prepare_folder(drafts) / MANIFEST_FILE).write_bytes(manifest.to_json())
+    traces = [run.trace for run in manifest.runs if run.trace is not None and (drafts / run.trace).exists()]
+    prepare_folder(folder)
+    with suppress(UnreadableTraceError):
+        # A kill between two moves must not leave an older manifest beside a newer trace of that name.
+        if not {run.trace for run in read_manifest(folder / MANIFEST_FILE).runs}.isdisjoint(traces):
+            (folder / MANIFEST_FILE).replace(drafts / f"older-{MANIFEST_FILE}")
+    for name in (*traces, MANIFEST_FILE):
+        (drafts / name).replace(folder / name)
 
 
 def write_trace(folder: Path, run: Run, recorded: Recorded) -> Run:
     """Write only the trace of a run, completely or not at all; return the run with the defect of the trace, if any."""
     if run.trace is None:
         return run
-    with scratch_folder(folder, prefix=SCRATCH_PREFIX) as scratch_name:
+    with scratch_folder(prepare_folder(folder), prefix=SCRATCH_PREFIX) as scratch_name:
         run = msgspec.structs.replace(run, trace_defect=_export(Path(scratch_name), run.trace, recorded))
         (Path(scratch_name) / str(run.trace)).replace(folder / str(run.trace))
     return run

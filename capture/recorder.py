@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +22,7 @@ from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.marks.ranges import ProfilerMarks
 from tracekit.capture.output import (
     SCRATCH_PREFIX,
+    prepare_folder,
     reason_of,
     trace_file,
     without_paths,
@@ -40,6 +42,7 @@ from tracekit.manifest import Level, Manifest, Run, Settings
 
 __all__ = ["QUIET_SECONDS", "record", "train_step"]
 
+_NO_END: Final = "it did not come to its end"
 QUIET_SECONDS: Final = 10
 """A longer level reports its progress at most this often, so that the cost of a line is negligible."""
 
@@ -97,6 +100,7 @@ class _Capture:
         self._keep = keep
         self.plan, self.folder, self.workload, self.device, self.rank = plan, folder, workload, device, rank
         self._reported_at = 0.0
+        self._ends_here = False
         self._batches: Iterator[Any] = workload.batches()
         recipe = workload.recipe if isinstance(workload, Training) else None
         self._skipped = recipe.skipped if recipe else lambda: 0
@@ -120,6 +124,7 @@ class _Capture:
         # The very first step allocates memory and chooses algorithms: it does not count as a warm-up step.
         train_step(self.workload, self._batches, no_phase)
         for level in self.plan.levels:
+            self._ends_here = level == self.plan.levels[-1]
             progress(_announced(level, self.plan.options.steps))
             self._reported_at = time.monotonic()
             if level == "metrics":
@@ -177,7 +182,11 @@ class _Capture:
             raise
 
     def _write(self, recorded: Recorded | None) -> None:
-        self.manifest = msgspec.structs.replace(self.manifest, skipped_samples=self._skipped())
+        self.manifest = msgspec.structs.replace(
+            self.manifest,
+            skipped_samples=self._skipped(),
+            stopped=None if self._ends_here else _NO_END,  # a process that is killed says no more
+        )
         if self._keep is not None:
             self._keep(self.manifest)
         else:
@@ -195,7 +204,7 @@ class _Capture:
     def _measure_counters(self) -> None:
         """Record the counters of one step as a separate trace; if there are none, the manifest says why."""
         settings = self.plan.settings
-        with scratch_folder(self.folder, prefix=SCRATCH_PREFIX) as scratch:
+        with scratch_folder(prepare_folder(self.folder), prefix=SCRATCH_PREFIX) as scratch:
             exported = Path(scratch) / "counters.json"
             why = counters.measure(
                 lambda: train_step(self.workload, self._batches, no_phase),
@@ -251,13 +260,18 @@ def _built(plan: Plan, device: torch.device, folder: Path, progress: Callable[[s
         return factory(options)
     level: Level = next((level for level in _RICHEST if level in plan.levels), "MLG")
     watch = Watch(folder, plan.options, Path(plan.workload).name, progress, level=level)
+    own_words = sys.argv
     try:
+        # A function that parses its command line must not find tracekit's.
+        sys.argv = [plan.workload.rpartition(":")[0]]
         with watch:
             built = factory(options)
     except SystemExit as leave:
         if leave.code or watch.manifest is None:
             raise
         built = None
+    finally:
+        sys.argv = own_words
     if watch.failure is not None:
         raise watch.failure
     if _is_workload(built) or not watch.steps:

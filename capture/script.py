@@ -13,6 +13,7 @@ from types import ModuleType
 
 from tracekit.capture.output import new_folder
 from tracekit.capture.plan import check_numbers
+from tracekit.capture.processes import leave
 from tracekit.capture.run import prepare_torch
 from tracekit.capture.tracebacks import own_frames
 from tracekit.errors import UsageError
@@ -47,13 +48,17 @@ def run_script(
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         out /= f"rank{os.environ.get('RANK', '0')}"
-    code, nothing = 0, None
+    code, nothing, home = 0, None, os.getpid()
     try:
         with new_folder(out) as folder:
             watch = Watch(folder, options, script if is_module else Path(script).name, tell, stop=stop)
             sys.argv = [script, *arguments]
             with watch:
                 code = _exit_code(start)
+            if os.getpid() != home:
+                leave(
+                    code
+                )  # a process that the script forked: at its very end it would wait for the profiler's threads
             if watch.manifest is None:
                 nothing = watch.failure or watch.why_nothing(failed=bool(code))
                 raise nothing

@@ -37,13 +37,21 @@ def own_text(error: BaseException) -> str:
 
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first frame on that is neither tracekit's nor Python's own for running a module."""
+    """A traceback without the frames that are tracekit's, and without those at its top by which Python runs a module."""
+    own: TracebackType | None = None
+    for each in reversed([*_links(trace)]):
+        if not os.path.realpath(each.tb_frame.f_code.co_filename).startswith(_TRACEKIT):
+            each.tb_next = own
+            own = each
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_RUNNING):
+        own = own.tb_next
+    return own
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_RUNNING) and not os.path.realpath(file).startswith(_TRACEKIT):
-            break
+        yield trace
         trace = trace.tb_next
-    return trace
 
 
 def own_part(error: BaseException, file: Path | None) -> str:

@@ -101,7 +101,8 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._finish(error)
+        if os.getpid() == self._home[0]:  # and not a process that the code forked
+            self._finish(error)
 
     def why_nothing(self, *, failed: bool = False) -> UsageError:
         """The error for code that ended before a step was recorded; `failed`: with an exit code of its own."""

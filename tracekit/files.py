@@ -25,6 +25,7 @@ __all__ = [
     "digest_of",
     "keep_inputs",
     "make_directory",
+    "refuse_input",
     "scratch_folder",
     "write_all",
     "write_bytes",
@@ -100,8 +101,10 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
-    """Make a directory with its parents, if it is not there. Raises UsageError when that fails."""
+    """Make a directory with its parents, if it is not there. Raises UsageError when that fails, or an input is there."""
     directory = Path(path)
+    if not directory.is_dir():
+        refuse_input(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,10 +123,26 @@ def scratch_folder(
     import tempfile  # noqa: PLC0415 - it takes as long as an answer from the cache
 
     _clear_leftovers(Path(place or tempfile.gettempdir()))
-    return tempfile.TemporaryDirectory(prefix=prefix, suffix=".tmp", dir=place)
+
+    class Scratch(tempfile.TemporaryDirectory[str]):
+        def cleanup(self) -> None:
+            try:
+                super().cleanup()
+            except BaseException:  # a Ctrl-C at that moment
+                shutil.rmtree(self.name, ignore_errors=True)
+                raise
+
+    own = f"{prefix}{os.urandom(4).hex()}"
+    try:
+        return Scratch(prefix=own, suffix=".tmp", dir=place)
+    except BaseException:  # a Ctrl-C behind its making
+        for made in Path(place or tempfile.gettempdir()).glob(f"{own}*"):
+            with suppress(OSError):
+                made.rmdir()
+        raise
 
 
-_LEFTOVER: Final = re.compile(r"\.(tracekit|capture|nsys)-[0-9a-z_]{8}\.tmp")
+_LEFTOVER: Final = re.compile(r"\.(tracekit|capture|nsys)-[0-9a-z_]{8,16}\.tmp")
 _KEPT_S: Final = 86_400
 
 
@@ -149,14 +168,18 @@ def _check(target: Path, path: str | os.PathLike[str]) -> None:
     """Raise UsageError if the file, which the user calls `path`, is an input; OSError if it is a folder."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if target.is_file():
-        status = target.stat()
+    refuse_input(path, target)
+
+
+def refuse_input(path: str | os.PathLike[str], target: Path | None = None) -> None:
+    """Raise UsageError if the file at the path, or at `target`, which the user calls so, is an input (`keep_inputs`)."""
+    with suppress(
+        OSError, ValueError
+    ):  # what cannot be looked at cannot be written either, and that is said then
+        status = (target or Path(path)).stat()
         if (status.st_dev, status.st_ino) in _INPUTS:
-            fault, remedy = (
-                "it is an input of this command, and would be lost",
-                "choose another place with -o",
-            )
-            raise UsageError(fault, path=path, remedy=remedy)
+            fault = "it is an input of this command, and would be lost"
+            raise UsageError(fault, path=path, remedy="choose another place with -o")
 
 
 def _written(draft: Path, chunks: Iterable[bytes]) -> Path:

@@ -41,7 +41,7 @@ def items(texts: Iterable[tuple[str, str]]) -> str:
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
     """A table; the columns with these numbers are aligned to the right."""
-    aligns = ["right" if number in right else "left" for number in range(len(columns))]
+    aligns = ["right; white-space: nowrap" if number in right else "left" for number in range(len(columns))]
 
     def line(tag: str, cells: Sequence[str]) -> str:
         shown = (

@@ -14,6 +14,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.manifest import Manifest
+from tracekit.names import clean
 from tracekit.notebook import block, grid, items
 from tracekit.range_filter import RangeFilter
 
@@ -292,12 +293,17 @@ class Meta:
     parts: int = 1  # how many traces the file holds
 
     @property
+    def process_id(self) -> int | None:
+        """The process; None if the file says none."""
+        return self.process_ids[0] if self.process_ids else None
+
+    @property
     def name(self) -> str:
         """The file's name without its folder and trace suffixes; with the process, where a file holds several."""
         name = Path(self.path).name
         for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
-        return name if self.parts == 1 else f"{name}-{self.process_ids[0] if self.process_ids else self.part}"
+        return name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,7 +358,7 @@ class Trace:
 
     def __repr__(self) -> str:
         """One line: where it comes from. The frames have texts of their own."""
-        return f"<Trace {self.meta.name}: {self.meta.format}, {self.meta.event_count:,} events>"
+        return clean(f"<Trace {self.meta.name}: {self.meta.format}, {self.meta.event_count:,} events>")
 
     def _repr_html_(self) -> str:
         """For notebooks: where it comes from, and how many rows each frame has."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.result import has_launch_calls
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, densest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
@@ -23,7 +23,7 @@ BUSY_ENOUGH: Final = 0.90
 """A well-fed training step keeps its device above this; the rest is copies and the price of starting kernels."""
 
 
-def low_utilisation(_scope: Scope, result: Breakdown) -> Evidence | None:
+def low_utilisation(scope: Scope, result: Breakdown) -> Evidence | None:
     """The device does nothing for much of the window.
 
     The rule looks at the busiest device. The window cannot become shorter than the work of that device, so its idle time
@@ -45,6 +45,10 @@ def low_utilisation(_scope: Scope, result: Breakdown) -> Evidence | None:
         + (f". It is the busiest of {devices} devices." if devices > 1 else "."),
         ns_at_stake=row["idle_ns"],
         severity=by_share(row["idle_ns"], row["window_ns"]),
+        stretches=densest(
+            scope.intervals(row["device_id"]).complement(scope.start, scope.end),
+            scope,
+        ),
     )
 
 

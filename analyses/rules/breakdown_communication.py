@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, longest
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import (
     NS_PER_S,
@@ -186,7 +186,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     device, _, _, window = worst
     rows = _collectives(scope, device).filter(pl.col("duration") < SMALL_NS)
     steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
-    exposed = _exposed(scope, device, rows)
+    exposed = _exposed(scope, device, rows).measure
     if rows.height / steps < LEAST_COLLECTIVES_PER_STEP or exposed < EXPOSED_SHARE * window:
         return None
     total = int(rows["duration"].sum())
@@ -203,6 +203,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         f"of that no computation runs.{sizes}",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
+        stretches=densest(_exposed(scope, device, rows), scope),
     )
 
 
@@ -390,7 +391,7 @@ def _places(scope: Scope, rows: pl.DataFrame) -> pl.Series | None:
     return keys["key"] if same.all() else None
 
 
-def _exposed(scope: Scope, device: int, rows: pl.DataFrame) -> int:
-    """The time in ns in which these activities of a device run, and none of its computation."""
+def _exposed(scope: Scope, device: int, rows: pl.DataFrame) -> IntervalSet:
+    """The time in which these activities of a device run, and none of its computation."""
     region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end)
-    return (region - scope.intervals(device, "compute")).measure
+    return region - scope.intervals(device, "compute")

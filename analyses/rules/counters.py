@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.counters import Counters
 from tracekit.analyses.counters.analysis import linked, replayed
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 
@@ -94,6 +94,9 @@ def clock_drop(scope: Scope, _result: Counters) -> Evidence | None:
         text=f"The clock of the busy device is up to {high:,.0f} MHz, and {low:,.0f} MHz (median) during {format_count(slow.height)} kernels that take "
         f"{format_ns(int(slow['duration'].sum()))}. The same kernels take {format_ns(longer)} less at the high clock.",
         ns_at_stake=at_stake,
+        stretches=longest(
+            slow.with_columns((pl.col("duration") - pl.col("usual")).alias("longer")), by="longer"
+        ),
     )
 
 

@@ -10,10 +10,11 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, longest
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
@@ -80,8 +81,20 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
         f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
         f"{format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
+        stretches=densest(_with_code_between(scope, short, near), scope),
         advice=_FOR_OPTIMIZER if of_optimizer else None,
     )
+
+
+def _with_code_between(scope: Scope, operators: pl.DataFrame, near: pl.Expr) -> IntervalSet:
+    """The time of these operators, and of Python in idle time of which `near` holds."""
+    pieces = idle_causes(scope).pieces.filter(pl.col("cause") == "python").filter(near)
+    parts = (
+        operators.select("start", "duration"),
+        pieces.select("start", pl.col("duration_ns").alias("duration")),
+    )
+    rows = pl.concat(parts)
+    return IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration"]).to_numpy())
 
 
 def _code_of(scope: Scope, operators: pl.DataFrame) -> str:

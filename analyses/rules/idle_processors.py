@@ -203,8 +203,8 @@ def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
     """
     if not scope.duration or not _waits_for_lock(scope):
         return None
-    ns = _gaps(scope)["ns"]
-    waits = ns.filter(ns >= SWITCH_NS)
+    gaps = _gaps(scope).filter(pl.col("ns") >= SWITCH_NS)
+    waits = gaps["ns"]
     at_stake = bounded(int(waits.sum()), scope)
     return Evidence(
         title=f"Another Python thread holds the interpreter's lock (GIL) for {format_share(at_stake / scope.duration)} of the time",
@@ -212,6 +212,7 @@ def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
         f"typical wait takes {format_ns(float(str(waits.median())))}, and Python hands the lock to another thread every "
         f"{format_ns(SWITCH_NS)}.",
         ns_at_stake=at_stake,
+        stretches=longest(gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns"),
     )
 
 

@@ -17,6 +17,7 @@ from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rul
 from tracekit.analyses.scope import Scope
 from tracekit.facts.program_names import PYTHON_FUNCTION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.findings import Stretches
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array
@@ -104,7 +105,21 @@ def _in_lock_calls(scope: Scope, result: Idle) -> Evidence | None:
         f"{format_count(samples)} samples show Python in other threads of the process. Other libraries use this call too, so the "
         "launching thread may have waited for something else.",
         ns_at_stake=bounded(waited, scope),
+        stretches=_in_lock(scope),
     )
+
+
+def _in_lock(scope: Scope) -> Stretches:
+    """The longest of the waits for the lock in idle time."""
+    waits, calls = host_code(scope.trace, idle_causes(scope).pieces), scope.trace.os_calls
+    if calls is None:
+        return ()
+    calls = calls.filter(pl.col("name").cast(pl.String) == _OF_THE_LOCK)
+    calls = calls.join(waits, on=["process_id", "thread_id"], how="semi", nulls_equal=True)
+    start = calls["start"].to_numpy()
+    region = IntervalSet.of(waits["start"].to_numpy(), waits["end"].to_numpy())
+    region &= IntervalSet.of(start, start + calls["duration"].to_numpy())
+    return longest(pl.DataFrame({"start": region.starts, "duration": region.ends - region.starts}))
 
 
 def _samples_beside(scope: Scope) -> int:

@@ -64,14 +64,17 @@ class CausedIdle:
 def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
     """The idle time of these causes, restricted to the pieces for which `wanted` is true.
 
-    `wanted` may use the columns of `IdleCauses.pieces`, and `span_ns` and `span_kind`, the duration in ns and the kind of
-    the span that caused each piece.
+    `wanted` may use the columns of `IdleCauses.pieces`, `operator`, the name of the operator, and `span_ns` and `span_kind`, the
+    duration in ns and the kind of the span that caused each piece.
     """
     causes_of_idle = idle_causes(scope)
     host = scope.trace.host
     pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
     spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
-    pieces = pieces.with_columns(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items())
+    pieces = pieces.with_columns(
+        host["name"].gather(pieces["op_id"]).alias("operator"),
+        *(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items()),
+    )
     if wanted is not None:
         pieces = pieces.filter(wanted)
     if not pieces.height:
@@ -80,12 +83,11 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     device, ns = sums.row(-1)
     mine = pieces.filter(pl.col("device_id") == device)
     layer = _most(mine, "layer_id", ns)
-    named = mine.with_columns(host["name"].gather(mine["op_id"]).alias("operator"))
     return CausedIdle(
         int(ns),
         _text(_most(mine, "frame", ns)),
         None if layer is None else _layer(str(causes_of_idle.layers["path"][int(str(layer))])),
-        _text(_most(named, "operator", ns)),
+        _text(_most(mine, "operator", ns)),
         longest(
             mine.group_by("gap_id")
             .agg(

@@ -13,6 +13,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.findings import Stretches
 from tracekit.names import shorten_name
 from tracekit.spans import take
 from tracekit.trace import Trace
@@ -92,9 +93,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
-        stretches=longest(
-            scope.activities.filter(pl.col("name").cast(pl.String).is_in(rows["name"].implode()))
-        ),
+        stretches=_longest_of(scope, rows),
     )
 
 
@@ -154,9 +153,7 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
         title=f"Layout conversions take {of_time(total, scope)}",
         text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {count_of(int(rows['count'].sum()), 'launch', 'launches')}.",
         ns_at_stake=at_stake,
-        stretches=longest(
-            scope.activities.filter(pl.col("name").cast(pl.String).is_in(rows["name"].implode()))
-        ),
+        stretches=_longest_of(scope, rows),
     )
 
 
@@ -173,6 +170,11 @@ LAYOUT_CONVERSIONS = Rule(
         flags=("--channels-last",),
     ),
 )
+
+
+def _longest_of(scope: Scope, rows: pl.DataFrame) -> Stretches:
+    """The few longest activities with the names of these rows."""
+    return longest(scope.activities.filter(pl.col("name").cast(pl.String).is_in(rows["name"].implode())))
 
 
 def costliest(rows: pl.DataFrame) -> str:
@@ -279,6 +281,7 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
         title=f"{format_share(total / result.total_ns)} of the {what} has no category",
         text=f"{count_of(rows.height, 'name takes', 'names take')} {format_ns(total)} of "
         f"{format_ns(result.total_ns)}. The largest: {top}.",
+        stretches=_longest_of(scope, rows),
     )
 
 

@@ -18,7 +18,7 @@ from tracekit.analyses.rules.idle_time import (
     caused_idle,
     outermost_operators,
 )
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, longest
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
@@ -63,7 +63,8 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
     )
     excess = (short["call"] - short["duration"]).clip(lower_bound=0)
     before = IntervalSet.of((short["start"] - excess).to_numpy(), short["start"].to_numpy())
-    at_stake = (before & all_idle(scope)).measure
+    waits = before & all_idle(scope)
+    at_stake = waits.measure
     if not scope.duration or at_stake / scope.duration < SHORT_KERNELS_LEAST_STAKE:
         return None
     most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
@@ -78,6 +79,7 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call."
         f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
+        stretches=densest(waits, scope),
     )
 
 

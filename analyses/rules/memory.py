@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, longest
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
 from tracekit.facts.idle_names import PAGEABLE_COPY
@@ -153,7 +153,18 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
         title=f"There are {format_count(count)} small copies between host and device, {per}",
         text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.",
         ns_at_stake=at_stake,
+        stretches=densest(_small(scope), scope),
     )
+
+
+def _small(scope: Scope) -> IntervalSet:
+    """The time of small copies between host and device."""
+    rows = scope.activities.filter(
+        (pl.col("kind") == "memcpy")
+        & (pl.col("bytes") < SMALL_BYTES)
+        & pl.col("name").cast(pl.String).str.contains("HtoD|DtoH")
+    )
+    return IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
 
 
 SMALL_COPIES = Rule(
@@ -309,6 +320,7 @@ def memory_near_limit(scope: Scope, result: Memory) -> Evidence | None:
         ns_at_stake=idle.ns if idle and idle.ns else None,
         severity="critical" if idle and by_share(idle.ns, scope.duration) == "critical" else "warning",
         advice=_FRAGMENTED if fragmented else None,
+        stretches=idle.stretches if idle else (),
     )
 
 

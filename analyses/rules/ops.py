@@ -14,7 +14,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import MOST_STRETCHES, Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -143,6 +143,7 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
         f"{format_ns(lost)} more than at that rate.",
         ns_at_stake=bounded(lost, scope),
         advice=Advice(_padding(sizes, _MULTIPLE[worst.product.kind], batched=worst.product.batch > 1)),
+        stretches=longest(pl.concat([_calls_of(scope, one.product) for one in slow[:MOST_STRETCHES]])),
     )
 
 
@@ -215,7 +216,9 @@ def _calls_of(scope: Scope, product: _Product) -> pl.DataFrame:
     mine = [text for text in distinct["text"] if text and _factors(product.operator, text) == product.shapes]
     calls = host.filter(pl.col("shapes").cast(pl.String).is_in(mine)).select("op_id")
     return (
-        attributed(scope).select("op_id", "name", "layer_id", "duration").join(calls, on="op_id", how="semi")
+        attributed(scope)
+        .select("op_id", "name", "layer_id", "start", "duration")
+        .join(calls, on="op_id", how="semi")
     )
 
 

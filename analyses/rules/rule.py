@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.processors import slowed_by_recording
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, step_spans
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
@@ -28,6 +29,7 @@ __all__ = [
     "all_idle",
     "bounded",
     "by_share",
+    "densest",
     "longest",
     "longest_work",
     "of_time",
@@ -42,6 +44,11 @@ WARNING_SHARE: Final = 0.05
 """A twentieth of the window: steps on a quiet machine differ by less."""
 MOST_STRETCHES: Final = 8
 """As many stretches of evidence as one looks at, one after another."""
+PARTS: Final = 30
+"""A thirtieth of a step is wide enough to be seen, and tells the phases of a step apart."""
+MOST_PARTS: Final = 10_000
+DENSER: Final = 1.5
+"""What is less than this many times as dense as on average has no place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,33 @@ def longest(rows: pl.DataFrame, *, by: str | None = None, length: str = "duratio
     )
     ranked = ranked.sort("by", "start", descending=[True, False], nulls_last=True).head(MOST_STRETCHES)
     return tuple(ranked.select("start", "end").rows())
+
+
+def densest(region: IntervalSet, scope: Scope) -> Stretches:
+    """The few stretches of the window in which most of this time lies: where many short things are densest.
+
+    They consist of thirtieths of a step (without steps, of the window) of which the region covers more than half-way between the
+    mean and the most. If it is about as dense everywhere, they are the steps with most of it; without several steps, none.
+    """
+    region = region.clip(scope.start, scope.end)
+    steps = step_spans(scope) if scope.window == "steps" else None
+    parts = min(PARTS * max(1, 0 if steps is None else steps.height), MOST_PARTS, scope.duration)
+    if not region or not parts:
+        return ()
+    edges = scope.start + scope.duration * np.arange(parts + 1) // parts
+    share = region.coverage(edges[:-1], edges[1:]) / np.diff(edges)
+    mean, most = region.measure / scope.duration, float(share.max())
+    if most >= DENSER * mean:
+        dense = share >= (mean + most) / 2
+        places = IntervalSet.of(edges[:-1][dense], edges[1:][dense])
+        starts, ends = places.starts, places.ends
+    elif steps is not None and steps.height > 1:
+        starts, ends = steps["span_start"].to_numpy(), steps["span_end"].to_numpy()
+    else:
+        return ()
+    inside = [region.clip(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
+    worst = sorted((each for each in inside if each), key=lambda each: -each.measure)[:MOST_STRETCHES]
+    return tuple((int(each.starts[0]), int(each.ends[-1])) for each in worst)
 
 
 def longest_work(scope: Scope, *categories: str) -> Stretches:

@@ -75,9 +75,9 @@ COLUMNS: Final[dict[str, tuple[pl.DataType, str]]] = {
 """Every column of the tables: its type and its meaning. Means are 20 % trimmed means over the steps."""
 
 MISSING: Final = {
-    "M": "the latency of the model needs level M: tracekit capture … --levels M",
-    "ML": "the latency of layers needs level ML: tracekit capture … --levels ML",
-    "MLG": "kernels and their times need level MLG: tracekit capture … --levels MLG",
+    "M": "the latency of the model needs level M{M}",
+    "ML": "the latency of layers needs level ML{ML}",
+    "MLG": "kernels and their times need level MLG{MLG}",
     "layers": "the trace has no layers: record with {layers}",
     "memory": "the trace has no allocations: record with {memory}",
     "bytes": (
@@ -86,7 +86,7 @@ MISSING: Final = {
     ),
     "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }
-"""Data that a table may lack, and how to record them; the braces hold keys of `tracekit.readers.RECORDABLE`."""
+"""Data that a table may lack, and how to record them; the braces hold levels and keys of `tracekit.readers.RECORDABLE`."""
 
 Base = Literal["runs", "levels", "layers", "memory", "kernels"]
 Figure = Literal["order", "type", "device", "roofline"]

@@ -107,6 +107,11 @@ class XspRun:
         return None if self.manifest is None else self.manifest.settings
 
     @property
+    def has_own_loop(self) -> bool:
+        """True for a recording of code with a loop of its own (`tracekit run`, a session), which has one level."""
+        return self.manifest is not None and self.settings is None
+
+    @property
     def batch(self) -> int | None:
         """Samples of one batch of one rank."""
         if self.settings is None or self.settings.batch is not None or self.samples is None:

@@ -58,7 +58,7 @@ def model_information(runs: Sequence[XspRun]) -> StatedTable:
     analysis = CATALOGUE["A1"]
     latencies = [run.latency_ns for run in runs if run.latency_ns is not None]
     if not latencies:
-        return finished(analysis, pl.DataFrame(), "", ["M"])
+        return finished(analysis, pl.DataFrame(), "", ["M"], runs[0])
     best, is_open = optimal_batch(_times(runs))
     rows = [
         (
@@ -74,7 +74,8 @@ def model_information(runs: Sequence[XspRun]) -> StatedTable:
     if len(runs) > 1 and best is not None:
         gain = "a larger batch may gain more" if is_open else "twice the batch gains at most 5 % throughput"
         answer = f"The optimal batch is {best}{';' if is_open else ':'} {gain}."
-    return finished(analysis, frame, answer, ["M"] if len(latencies) < len(runs) else [])
+    without = [run for run in runs if run.latency_ns is None]
+    return finished(analysis, frame, answer, ["M"] if without else [], (without or runs)[0])
 
 
 def model_kernels(tables: Sequence[StatedTable]) -> StatedTable:

@@ -14,6 +14,7 @@ from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
 from tracekit.analyses.xsp.kernels import kernel_calls, union_by
 from tracekit.analyses.xsp.layers import allocations, layer_table, module_table, own_time_ns
 from tracekit.analyses.xsp.runs import PRECISIONS, XspRun
+from tracekit.manifest import LEVELS
 from tracekit.readers import RECORDABLE, flag_for
 from tracekit.statistics import trimmed
 
@@ -31,19 +32,29 @@ def tables_of(run: XspRun, keys: Iterable[str] = CATALOGUE) -> dict[str, StatedT
     return {key: views.table(CATALOGUE[key]) for key in keys if CATALOGUE[key].base != "runs"}
 
 
-def lacking_note(missing: Iterable[str], format_: str) -> str | None:
-    """The missing data (keys of MISSING), and how a profiler of this format records them; None if no data are missing."""
+_OWN_LOOP = ": make the code a workload (docs/extending.md), since a loop of its own is recorded at one level"
+
+
+def lacking_note(missing: Iterable[str], format_: str, *, own_loop: bool = False) -> str | None:
+    """The missing data (keys of MISSING), and how a profiler of this format records them of code, which may have its own loop;
+    None if no data are missing.
+    """
     flags = {what: flag_for(what, format_) for what in RECORDABLE}
+    for level in LEVELS:
+        flags[level] = _OWN_LOOP if own_loop else f": tracekit capture … --levels {level}"
     return "; ".join(MISSING[key].format(**flags) for key in dict.fromkeys(missing)) or None
 
 
 def finished(
-    analysis: Analysis, rows: pl.DataFrame, answer: str, missing: Iterable[str], format_: str = "kineto"
+    analysis: Analysis, rows: pl.DataFrame, answer: str, missing: Iterable[str], run: XspRun
 ) -> StatedTable:
     """The table with the columns of the analysis in order; columns that the rows lack are null."""
     frame = in_schema(rows, analysis.schema)
     return StatedTable(
-        analysis.key, frame, answer if frame.height else "Nothing to show.", lacking_note(missing, format_)
+        analysis.key,
+        frame,
+        answer if frame.height else "Nothing to show.",
+        lacking_note(missing, run.format, own_loop=run.has_own_loop),
     )
 
 
@@ -70,7 +81,7 @@ class _Views:
         run = self.run
         missing = self.lacking(analysis.needs)
         if missing:
-            return finished(analysis, pl.DataFrame(), "", missing, run.format)
+            return finished(analysis, pl.DataFrame(), "", missing, run)
         if analysis.base == "levels":
             return _overhead(analysis, run)
         rows = self.of_kernels(analysis) if analysis.base == "kernels" else self.of_layers(analysis)
@@ -84,7 +95,7 @@ class _Views:
             rows = rows.filter(pl.col(analysis.filled).is_not_null())
             missing = [] if rows.height else self.lacking(("shapes", "bytes")) or ["bytes"]
         answer = answer_of(analysis, rows, run) if rows.height else ""
-        return finished(analysis, rows, answer, missing, run.format)
+        return finished(analysis, rows, answer, missing, run)
 
     def lacking(self, needs: Sequence[str]) -> list[str]:
         """The needed keys of MISSING whose data the run lacks."""
@@ -176,7 +187,7 @@ def _overhead(analysis: Analysis, run: XspRun) -> StatedTable:
         last = of_model[-1]
         answer = f"At level {last['level']} a step takes {last['ratio']:.2f} times as long as at level M."
     frame = pl.DataFrame(rows, schema=analysis.schema)
-    return finished(analysis, frame, answer, missing if rows else ["M"], run.format)
+    return finished(analysis, frame, answer, missing if rows else ["M"], run)
 
 
 def _with_device(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tracekit.capture.plan import Plan
+from tracekit.capture.processes import leave
 from tracekit.capture.ranks import Failure, error_file
 from tracekit.capture.recorder import record
 from tracekit.errors import TracekitError, UsageError, WorkloadError
@@ -49,9 +49,7 @@ def main(arguments: Sequence[str]) -> None:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
         _fail(scratch, rank, Failure("TracekitError", text, _traceback(error)))
     dist.destroy_process_group()
-    # While the interpreter shuts down, a thread of gloo that frees a tensor sometimes aborts the process.
-    atexit._run_exitfuncs()  # the exit handlers of the user's code, which os._exit skips
-    _leave(0)
+    leave(0)  # while C++ ends, a thread of gloo that frees a tensor sometimes aborts the process
 
 
 def _join(plan: Plan, rank: int) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +13,11 @@ from typing import Final
 import msgspec
 
 from tracekit import errors
-from tracekit.capture.output import SCRATCH_PREFIX, without_paths, write_capture
+from tracekit.capture.output import SCRATCH_PREFIX, put_capture, without_paths
 from tracekit.capture.plan import Plan
 from tracekit.capture.processes import SIGKILL, ending, words_of
 from tracekit.errors import OutOfMemoryError, TracekitError, WorkloadError
+from tracekit.files import scratch_folder
 from tracekit.manifest import Manifest
 
 __all__ = ["Failure", "error_file", "error_of", "record_ranks"]
@@ -50,24 +49,25 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
     Raises the error of the rank that failed first, once the others are stopped; OutOfMemoryError if a step of any
     rank did not fit into memory. Levels that all ranks have finished stay.
     """
-    # Not in `folder`: if its disk is full, the ranks must still be able to write so.
-    with tempfile.TemporaryDirectory(prefix="tracekit-ranks-") as scratch_name:
-        scratch = Path(scratch_name)
+    # What ranks say is not in `folder`: if its disk is full, they must still be able to write so. Their traces wait in it
+    # for the manifest, so that they never stand beside that of an older capture.
+    with scratch_folder() as scratch_name, scratch_folder(folder, prefix=SCRATCH_PREFIX) as drafts_name:
+        scratch, drafts = Path(scratch_name), Path(drafts_name)
         port = _free_port()
         processes: list[subprocess.Popen[bytes]] = []
         error: TracekitError | None = None
         try:
-            processes += (_start(plan, folder, scratch, rank, port) for rank in range(plan.settings.ranks))
+            processes += (_start(plan, drafts, scratch, rank, port) for rank in range(plan.settings.ranks))
             failed = _wait(processes, scratch, progress)
             codes = [process.poll() for process in processes]
             error = None if failed is None else error_of(failed, codes, scratch)
         except KeyboardInterrupt:
-            _keep_finished(processes, scratch, plan, folder, stopped="interrupted")
+            _keep_finished(processes, scratch, plan, (drafts, folder), stopped="interrupted")
             raise
         finally:
             _stop(processes)
         why = None if error is None else without_paths(str(error))
-        manifest = _keep_finished(processes, scratch, plan, folder, stopped=why)
+        manifest = _keep_finished(processes, scratch, plan, (drafts, folder), stopped=why)
     if error is not None:
         raise error
     if manifest is None:
@@ -76,16 +76,24 @@ def record_ranks(plan: Plan, folder: Path, progress: Callable[[str], None]) -> M
 
 
 def _keep_finished(
-    processes: list[subprocess.Popen[bytes]], scratch: Path, plan: Plan, folder: Path, *, stopped: str | None
+    processes: list[subprocess.Popen[bytes]],
+    scratch: Path,
+    plan: Plan,
+    folders: tuple[Path, Path],
+    *,
+    stopped: str | None,
 ) -> Manifest | None:
-    """End the ranks and write the manifest of the levels that all have finished; None if there are none."""
+    """End the ranks and put the levels that all have finished from the first folder into the second, with their manifest.
+
+    Returns the manifest; None if there are no such levels.
+    """
     _stop(processes)
-    for unfinished in folder.glob(f"{SCRATCH_PREFIX}*"):
-        shutil.rmtree(unfinished)  # of ranks that were stopped while they wrote
     manifest = _merged(scratch, plan)
     if manifest is None or (stopped and not manifest.runs):
         return None
-    return write_capture(folder, msgspec.structs.replace(manifest, stopped=stopped))
+    manifest = msgspec.structs.replace(manifest, stopped=stopped)
+    put_capture(*folders, manifest)
+    return manifest
 
 
 def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
@@ -98,7 +106,13 @@ def _start(plan: Plan, folder: Path, scratch: Path, rank: int, port: int) -> sub
         "WORLD_SIZE": str(plan.settings.ranks),
     }
     words = words_of("tracekit.capture.ranks.process", plan, folder, scratch, rank)
-    return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        words,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C is for this process, which ends the ranks, also while they are still starting
+    )
 
 
 def _wait(
@@ -148,6 +162,8 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         if process.poll() is None:
             process.kill()
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _merged(scratch: Path, plan: Plan) -> Manifest | None:

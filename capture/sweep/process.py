@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from tracekit.capture.plan import Plan
 from tracekit.capture.processes import SIGKILL, ending, words_of
 from tracekit.capture.run import run
 from tracekit.errors import OutOfMemoryError, TracekitError
+from tracekit.files import scratch_folder
 from tracekit.sweep_index import Status
 
 __all__ = ["GRACE_SECONDS", "Outcome", "command", "main", "run_plan"]
@@ -52,7 +52,7 @@ def run_plan(plan: Plan, folder: Path, *, timeout: float | None = None) -> Outco
     A process that the system killed (SIGKILL) counts as out of memory, because Linux does this when memory runs out.
     If this function is left early, for example by Ctrl-C, it first ends the process and all processes that it started.
     """
-    with tempfile.TemporaryDirectory(prefix="tracekit-sweep-") as scratch_name:
+    with scratch_folder() as scratch_name:
         result, stderr = Path(scratch_name) / "result.json", Path(scratch_name) / "stderr"
         began = time.monotonic()
         code = _wait(command(plan, folder, result), stderr, timeout)
@@ -68,7 +68,7 @@ def _wait(words: Sequence[str], stderr: Path, timeout: float | None) -> int | No
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
             words,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,  # a group that can be ended as a whole, and that a terminal's Ctrl-C does not reach
@@ -99,6 +99,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 os.killpg(process.pid, SIGKILL)
         process.kill()
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _outcome(code: int | None, result: Path, stderr: Path) -> Outcome:

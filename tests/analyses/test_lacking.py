@@ -157,4 +157,6 @@ def test_xsp_names_the_flags_of_the_profiler() -> None:
         assert "{" not in str(lacking_note([key], "kineto"))
         assert not any(word in str(lacking_note([key], "nsys")) for word in TORCH_ALONE), key
     assert "profile_memory=True" in str(lacking_note(["memory"], "kineto"))
+    assert "--levels ML" in str(lacking_note(["ML"], "kineto"))
+    assert "--levels" not in str(lacking_note(["M", "ML"], "kineto", own_loop=True))
     assert "--cuda-memory-usage=true" in str(lacking_note(["memory"], "nsys"))

@@ -106,6 +106,12 @@ def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
     assert found.levels["overhead"].to_list() == [None]
 
 
+def test_a_recording_that_ended_early_is_said(tmp_path: Path) -> None:
+    early = "1 of 3 steps was recorded before the end"
+    found = workload(captured(tmp_path, stopped=early))
+    assert f"The recording ended early: {early}." in found.answer
+
+
 def test_phases_are_the_planted_parts_of_the_steps(tmp_path: Path) -> None:
     trace = captured(tmp_path)
     found = workload(trace).phases

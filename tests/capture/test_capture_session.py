@@ -155,6 +155,46 @@ def test_a_failure_while_writing_keeps_the_older_capture(tmp_path: Path, monkeyp
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_kill_between_the_files_leaves_no_older_manifest_beside_the_trace(
+    tmp_path: Path, monkeypatch
+) -> None:
+    model = tiny()
+    with session(tmp_path, model=model, options=ONE_STEP) as live:
+        train(model, live)
+    move = Path.replace
+
+    def killed_behind_the_trace(source: Path, target: Path) -> Path:
+        if target == tmp_path / "manifest.json":
+            raise SystemExit
+        return move(source, target)
+
+    monkeypatch.setattr(Path, "replace", killed_behind_the_trace)
+    with pytest.raises(SystemExit), session(tmp_path, model=model, options=ONE_STEP) as live:
+        train(model, live)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+
+
+def test_two_captures_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    model = tiny()
+    with session(tmp_path, model=model, options=ONE_STEP) as live:
+        with (
+            pytest.raises(UsageError, match="another capture is being written there; wait for its end, or"),
+            session(tmp_path, model=tiny()),
+        ):
+            pass
+        train(model, live)
+    with session(tmp_path, model=model, options=ONE_STEP) as live:
+        train(model, live)
+
+
+def test_an_output_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    model = tiny()
+    with session(tmp_path / "out", model=model, options=ONE_STEP) as live:
+        train(model, live)
+        (tmp_path / "out").rmdir()
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trace.json.gz", "manifest.json"}
+
+
 def test_names_that_the_profiler_would_damage_still_give_valid_json(tmp_path: Path, load_trace) -> None:
     names = ['quo"ted', "back\\slash", "tab\there", "new\nline", "snowman ☃", "{}'<b>"]
     model = nn.Sequential(OrderedDict((name, nn.Linear(3, 3)) for name in names))

@@ -59,6 +59,22 @@ def check(program: subprocess.Popen[str], tmp_path: Path, code: int, said: str) 
     assert manifest.stopped == "interrupted"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--ranks", "2")])
+def test_a_kill_leaves_no_process_and_no_half_capture(tmp_path: Path, more: tuple[str, ...]) -> None:
+    program = started(tmp_path, *more)
+    program.kill()
+    program.communicate()
+    deadline = time.monotonic() + 30
+    while not none_is_left(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert none_is_left(tmp_path)
+    left = {path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith(".capture-")}
+    assert left == (set() if more else {"manifest.json"})
+    if not more:
+        assert read_manifest(tmp_path / "out" / "manifest.json").stopped == "it did not come to its end"
+
+
 def none_is_left(mark: Path) -> bool:
     """Whether no process has this path among its arguments."""
     listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -122,6 +138,25 @@ def test_signals_are_as_they_were_behind_the_block() -> None:
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
         raise KeyboardInterrupt
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_a_destructor_drops_comes_again() -> None:
+    class Loader:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    reported, of_children = sys.unraisablehook, signal.getsignal(signal.SIGCHLD)
+
+    def work() -> None:
+        with ended_by_signals():
+            Loader()
+            for _ in range(600):
+                time.sleep(0.05)
+
+    with pytest.raises(EndedBySignalError, match="ended by SIGTERM"):
+        work()
+    signal.signal(signal.SIGCHLD, of_children)
+    assert sys.unraisablehook is reported
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -104,6 +104,34 @@ def test_a_script_runs_as_python_runs_it(run, tmp_path: Path) -> None:
     assert json.loads(out) == json.loads(alone.stdout)
 
 
+@pytest.mark.slow
+def test_handlers_threads_and_forked_processes_stay_the_script_s(tmp_path: Path) -> None:
+    code = HEAD + (
+        "import atexit, os, signal, threading, time\n"
+        "on = lambda number, frame: print('handled', number, flush=True)\n"
+        "for number in (2, 15): signal.signal(number, on)\n"
+        "atexit.register(print, 'atexit', flush=True)\n"
+        "step(); step()\n"
+        "if not os.fork(): sys.exit(5)\n"
+        "print('forked', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
+        "for number in (2, 15): os.kill(os.getpid(), number)\n"
+        "for _ in range(4): step()\n"
+        "def late():\n"
+        "    time.sleep(1); os.kill(os.getpid(), 15); time.sleep(0.2); print('thread', flush=True)\n"
+        "threading.Thread(target=late).start()\n"
+        "sys.exit(7)\n"
+    )
+    (tmp_path / "train.py").write_text(code)
+    words = [sys.executable, "-m", "tracekit", "run", "-o", "out", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    said = "atexit\nforked 5\nhandled 2\nhandled 15\nhandled 15\nthread\natexit\n"
+    assert (done.returncode, done.stdout) == (7, said)
+    assert (
+        done.stderr == "tracekit: 3 steps were recorded; the code goes on; to see them: tracekit report out\n"
+    )
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trace.json.gz", "manifest.json"}
+
+
 def test_steps_phases_and_layers_are_in_the_trace(run, tmp_path: Path, load_trace) -> None:
     code = HEAD + "for (x,) in DataLoader([(torch.ones(4),)] * 14, batch_size=2): step(x)\n"
     assert run(code, flags=("--steps", "2", "--warmup", "2"))[0] == 0
@@ -166,6 +194,7 @@ def test_a_step_is_an_update_or_without_an_optimizer_a_round_of_calls(
         ("sys.exit('enough')", 1, "enough"),
         ("raise ValueError('diverged')", 1, "ValueError: diverged"),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("__import__('signal').raise_signal(15)", 143, "tracekit: error: ended by SIGTERM"),
         ("", 0, ""),
     ],
 )
@@ -309,7 +338,8 @@ def test_a_compiled_model_is_compiled_once_and_no_warning_appears(run, tmp_path:
 def test_a_function_that_trains_by_itself_is_recorded(tmp_path: Path, capsys, function: str) -> None:
     (tmp_path / "mine.py").write_text(
         HEAD
-        + "def train(epochs=6):\n    for _ in range(epochs): step()\ndef main():\n    train(); sys.exit(0)\n"
+        + "def train(epochs=6):\n    for _ in range(epochs): step()\ndef main():\n"
+        + "    import argparse; argparse.ArgumentParser().parse_args()\n    train(); sys.exit(0)\n"
     )
     with pytest.raises(SystemExit) as left:
         main(["capture", f"{tmp_path}/mine.py:{function}", "-o", str(tmp_path / "out"), "--batch", "3"])
@@ -348,13 +378,14 @@ def test_results_are_those_without_the_recording(tmp_path: Path) -> None:
         ("yol", "yolov5"),
         ("hf:be", "hf:bert"),
         ("tr", "transformer"),
-        ("tr", "train.py:"),
+        ("tr", "train.py:main"),
+        ("train.py:b", "train.py:build"),
         ("bert:l", "bert:large"),
     ],
 )
 def test_the_shell_completes_workloads(tmp_path: Path, monkeypatch, typed: str, offered: str) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
+    Path("train.py").write_text("def main():\n    def inner(): pass\n\ndef build(options): ...\n")
     names = completions(typed)
     assert offered in names
     assert all(name.startswith(typed) for name in names)

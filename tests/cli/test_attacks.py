@@ -132,7 +132,12 @@ def test_no_command_replaces_its_input(linked: str, trace: Path, capsys: pytest.
         code, _, err = run(capsys, command, trace, "-f", "json", *(() if command == "info" else ("-o", out)))
         assert code == (0 if command == "info" else 2), err
     assert "it is an input of this command" in err
-    assert trace.read_bytes() == before
+    zipped = trace.rename(trace.with_name("other.json.gz"))  # whose suffix is that of no format
+    for command in ("report", "info", "kernels", "xsp", "nsys-stats", "export"):
+        code, _, err = run(capsys, command, zipped, "-o", zipped)
+        assert code == 2
+        assert "it is an input of this command" in err
+    assert zipped.read_bytes() == before
 
 
 def test_an_output_of_before_may_be_replaced(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

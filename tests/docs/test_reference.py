@@ -45,6 +45,7 @@ def test_every_command_and_flag_is_in_the_reference(generate: ModuleType) -> Non
     assert sections.keys() == helps.keys()
     flag = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
     for name, text in helps.items():
+        assert not re.search(r"<\w|list\[|\{", text), name  # types of Python
         assert set(flag.findall(text)) == set(flag.findall(sections[name])), name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
+from tracekit.readers.common.panics import panics_as_errors
 from tracekit.readers.nsys.parquet_texts import with_texts_as_bytes
 
 FRAME = pl.DataFrame(
@@ -124,3 +126,19 @@ def test_a_file_that_cannot_be_mended_is_one_line(tmp_path: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(UnreadableTraceError, match="its table StringIds is damaged"):
         tracekit.read_all(folder)
+
+
+def test_a_panic_of_the_parquet_reader_was_a_traceback_of_rust(capfd: pytest.CaptureFixture[str]) -> None:
+    def damaged() -> None:
+        os.write(2, b"thread panicked at metadata.rs\n")
+        raise pl.exceptions.PanicException("called `Option::unwrap()`\nmore")
+
+    with (
+        pytest.raises(pl.exceptions.ComputeError, match=r"^called `Option::unwrap\(\)`$"),
+        panics_as_errors(),
+    ):
+        damaged()
+    assert capfd.readouterr().err == ""
+    with panics_as_errors():
+        os.write(2, b"a note\n")
+    assert capfd.readouterr().err == "a note\n"

@@ -175,7 +175,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, server: str
     ):
         tracekit.read("http://127.0.0.1:1/a?signature=abc")
     with pytest.raises(UnreadableTraceError, match="it is no valid address"):
-        tracekit.read("http://127.0.0.1:x/a")
+        tracekit.read("http://127.0.0.1 /a")
     monkeypatch.setattr(remote, "_TIMEOUT_S", 0.2)
     with pytest.raises(UnreadableTraceError, match=r"/slow: it cannot be fetched \(no answer for 0.2 s\)"):
         tracekit.read(f"http://{server}/slow")
@@ -184,8 +184,16 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, server: str
 def test_addresses_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"hdfs://host/a: tracekit cannot fetch hdfs://; give .*https://"):
         tracekit.read("hdfs://me@host/a")
-    with pytest.raises(UnreadableTraceError, match="it names no object; name one trace"):
+    with pytest.raises(UnreadableTraceError, match="it names no object; write s3://BUCKET/OBJECT"):
         tracekit.read("s3://bucket/")
+    for address in ("https://", "s3://", "http:", "https://:80/trace.json"):
+        with pytest.raises(
+            UsageError, match=r"it is not complete; write (https?://HOST/PATH|s3://BUCKET/OBJECT)"
+        ):
+            tracekit.read(Path(address))
+    for address in ("https://me:secret@host:80a/x", "https://[::1/x", "https://host:99999/x"):
+        with pytest.raises(UsageError, match=r"^https://…: it is no valid address; write https://HOST/PATH$"):
+            tracekit.read(address)
     monkeypatch.setattr(remote, "find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'tracekit-torch\[remote\]'"):
         tracekit.read("s3://bucket/trace.json.gz")

@@ -13,6 +13,7 @@ from paths import ROOT
 
 import tracekit
 from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
 from tracekit.report.build import build_report
 from tracekit.report.model import Report
 from tracekit.trace import Trace
@@ -47,6 +48,23 @@ def test_each_object_is_html(trace: Trace, report: Report) -> None:
     assert "total_ns" in result  # the names by which the figures are reached
 
 
+def test_printed_objects_are_short(trace: Trace, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result, section = run("kernels", trace), report.section("kernels")
+    for each in (trace, select(trace), report, section, result):
+        assert "shape: (" not in repr(each)  # no frame
+        assert len(repr(each)) < 120
+    text = str(report)
+    assert report.verdict.headline in " ".join(text.split())
+    assert 'print(report.section("workload")), or of breakdown, steps' in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert 'print(report.section("memory")); ' in str(build_report(trace, only=["memory"]))
+    assert "aten::convolution_backward" in str(section)
+    assert str(report.verdict) == f"cpu: {report.verdict.headline}"
+    assert str(result).splitlines()[0] == result.answer
+    assert f"  by_name: {len(result.tables()['by_name'])} rows" in str(result).splitlines()
+
+
 def test_names_are_text(trace: Trace) -> None:
     report = build_report(trace)
     hostile = dataclasses.replace(
@@ -58,13 +76,11 @@ def test_names_are_text(trace: Trace) -> None:
     by_name = result.tables()["by_name"].with_columns(name=pl.lit(HOSTILE))
     result = dataclasses.replace(result, by_name=by_name)  # type: ignore[call-arg]
     meta = dataclasses.replace(trace.meta, path=HOSTILE)
-    for shown in (
-        hostile,
-        hostile.verdict,
-        hostile.sections[0],
-        result,
-        dataclasses.replace(trace, meta=meta),
-    ):
+    elsewhere = dataclasses.replace(trace, meta=meta)
+    for line in (str(result), repr(elsewhere), repr(select(elsewhere))):
+        assert "\x1b" not in line
+        assert "\u202e" not in line
+    for shown in (hostile, hostile.verdict, hostile.sections[0], result, elsewhere):
         html = shown._repr_html_()  # type: ignore[attr-defined]
         assert "&lt;script&gt;" in html
         assert "<script" not in html
@@ -83,6 +99,12 @@ def test_plots_are_images_in_one_call(report: Report) -> None:
     section = report.section("breakdown")
     assert section is not None
     assert len(section.plot().figures) == len(section.figures)
+
+
+def test_a_notebook_prints_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich displayed each line as a cell's output of its own, and the text was empty."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert report.verdict.headline[:20] in str(report)
 
 
 def test_ipython_shows_it(report: Report) -> None:

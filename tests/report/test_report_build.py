@@ -311,6 +311,7 @@ def test_advice_stands_in_the_order_of_what_it_could_save(name: str) -> None:
     assert len(verdict.advice) == len(expected)
     for one, (title, stake) in zip(verdict.advice, expected, strict=True):
         assert title in one.title
+        assert one.stretches, title
         assert stake == (None if one.ns_at_stake is None else round(one.ns_at_stake / 1e6))
     assert any(note in each for each in verdict.notes) if note else not verdict.notes
 
@@ -372,6 +373,7 @@ def test_python_leads_when_most_time_passes_outside_operators(tmp_path: Path) ->
     assert "Python outside any operator takes 80.0 %" in verdict.headline
     assert "with_stack=True" in verdict.advice[0].advice
     assert verdict.advice[0].ns_at_stake == 800_000
+    assert verdict.advice[0].stretches == ((100_000, 900_000),)
 
 
 def test_a_program_without_python_is_told_of_host_code(tmp_path: Path) -> None:

@@ -229,7 +229,9 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["theme"] in ("light", "dark")
     assert out["neighbour"] == "operator dispatch"
     assert out["hits"] == "11 found"
-    assert out["picked"].startswith("kernel_1 · gemm, 21.0 µs, starts at 110 µs · device 0, stream 7")
+    assert out["picked"].startswith(
+        "kernel_1 · matrix multiplication, 21.0 µs, starts at 110 µs · device 0, stream 7"
+    )
     assert out["chain"] == [
         ["Launch", "cudaLaunchKernel 4.00 µs, 5.00 µs earlier"],
         ["Operator", "aten::mm 6.00 µs"],
@@ -319,6 +321,16 @@ def test_a_page_is_short_before_anything_is_opened(name: str, tmp_path: Path) ->
     assert width <= 1280
 
 
+@needs_browser
+def test_a_page_of_several_ranks_is_short(tmp_path: Path) -> None:
+    pairs = [(report_of(path), trace_of(path)) for path in SAMPLES if path.parent.name == "bert_cpu_ddp"]
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(pairs, Page()))
+    height, width = json.loads(_title_after(page.replace("</body>", HEIGHT + "</body>"), tmp_path))
+    assert len(pairs) == 2
+    assert 1000 < height <= 4000
+    assert width <= 1280
+
+
 def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
     trace = small_traces.host_bound(tmp_path)
     report, page = build_report(trace), _page(trace)
@@ -331,9 +343,13 @@ def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
         assert str(escape(item.meaning)) in page
 
 
-def test_colours_of_one_legend_differ() -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_of_one_legend_differ(theme: str) -> None:
     style = files("tracekit.report.html").joinpath("templates", "report.css").read_text("utf-8")
-    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", style.partition("[data-theme")[0]))
+    usual, _, others = style.partition("[data-theme")
+    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", usual))
+    if theme == "dark":
+        colours |= dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", others))
     host = {"c-step", "c-annotation", "c-module", "c-op", "c-runtime", "c-sync", "c-python"}
     work = {f"c-{category}" for category in CATEGORIES} & set(colours)
     instead = {
@@ -371,6 +387,22 @@ def ranks(folder: Path) -> list[tuple[Report, Trace]]:
         trace = replace(trace, meta=replace(trace.meta, rank=rank))
         made.append((build_report(trace), trace))
     return made
+
+
+def test_only_a_finding_has_a_severity(tmp_path: Path) -> None:
+    pairs = ranks(tmp_path)
+    page = html.render_reports(pairs, Page())
+    items = re.findall(r'<ol class="advice">(.*?)</ol>', page, re.DOTALL)
+    advice = [one for report, _ in pairs for one in report.verdict.advice]
+    assert any(not one.finding for one in advice)
+    assert sum(item.count('class="level') for item in items) == sum(bool(one.finding) for one in advice)
+
+
+def test_no_line_ends_behind_the_dots_of_a_cut_name(tmp_path: Path) -> None:
+    (report, trace), *_ = ranks(tmp_path)
+    verdict = replace(report.verdict, headline="Most in …Head_0.Linear_25, and more … at the end.")
+    page = html.render(replace(report, verdict=verdict), trace)
+    assert "Most in …\u2060Head_0.Linear_25, and more … at the end." in page
 
 
 def test_several_ranks_are_one_page(tmp_path: Path) -> None:
@@ -455,7 +487,50 @@ def test_a_link_names_its_rank(tmp_path: Path) -> None:
     assert out["addresses"] == ["#r1-timeline", "#timeline", "#r1-timeline"]
     assert out["view"].startswith("#r1-timeline&from=1000&to=9000")
     assert out["buttons"] == out["same"] > 0  # drawn once, however often a rank is shown
-    assert (out["beforeprint"], out["afterprint"]) == ("light", "")  # of the rank that is shown alone
+    assert (out["beforeprint"], out["afterprint"]) == ("light", "")
+
+
+PRINT = """<script>
+setTimeout(() => {
+  const out = {errors: window.errors};
+  const drawn = () => [...document.querySelectorAll(".stage:not([hidden]) canvas")].filter((canvas) => canvas.width * canvas.height).length;
+  const note = () => {
+    const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
+    return {
+      ranks: [...document.querySelectorAll(".rank .on-paper")].map((one) => one.textContent),
+      drawn: drawn(), twice: ids.length - new Set(ids).size,
+      open: document.querySelectorAll("details.callout:not([open])").length,
+      theme: document.documentElement.dataset.theme ?? "",
+    };
+  };
+  document.querySelector("#ranks a[href='#rank-1']").click();
+  setTimeout(() => {
+    document.documentElement.dataset.theme = "dark";
+    window.dispatchEvent(new Event("beforeprint"));
+    setTimeout(() => {
+      out.paper = note();
+      window.dispatchEvent(new Event("afterprint"));
+      out.after = note();
+      out.current = document.querySelector("[aria-current]").textContent;
+      document.title = JSON.stringify(out);
+    }, 200);
+  }, 500);
+}, 800);
+</script>"""
+
+
+@needs_browser
+def test_paper_has_every_rank(tmp_path: Path) -> None:
+    page = re.sub(
+        r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(ranks(tmp_path), Page())
+    )
+    watch = "<script>window.errors = []; window.onerror = (text) => window.errors.push(text);</script>"
+    page = page.replace("<head>", "<head>" + watch).replace("</body>", PRINT + "</body>")
+    out = json.loads(_title_after(page, tmp_path))
+    assert out["errors"] == []
+    every = {"ranks": ["rank 0", "rank 1"], "drawn": 2, "twice": 0, "open": 0, "theme": "light"}
+    assert out["paper"] == every
+    assert (out["after"]["ranks"], out["after"]["theme"], out["current"]) == (["rank 1"], "dark", "rank 1")
 
 
 # -- names of absurd length ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,11 @@ import polars as pl
 import pytest
 import small_traces
 from hypothesis import strategies as st
-from paths import PUBLIC, SAMPLES
+from paths import PUBLIC, ROOT, SAMPLES
 from real_traces import report_of, traces
 from rich.cells import cell_len
 
+import tracekit
 from tracekit.analyses import rules
 from tracekit.findings import Finding
 from tracekit.names import shorten_name, shorten_names
@@ -115,6 +117,36 @@ def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
     assert max(map(cell_len, text.splitlines())) <= width
     if width == 80:
         assert text.count("\n") <= 130
+
+
+def test_shapes_are_whole_at_80_columns() -> None:
+    section = build_section(tracekit.read(ROOT / "sample_traces/cnn_cpu/trace.json.gz"), "ops")
+    by_shape = [table for table in section.tables if table.name == "by_shape"]
+    text = terminal.render_section(replace(section, tables=tuple(by_shape)), Page(80, top=9))
+    assert "  aten::convolution_backward  4×16×32×32, 4×16×32×32,   15.7 %" in text
+    assert "\n                              16×16×3×3\n" in text
+    assert "no room for: host\n" in text
+    assert "…" not in text
+    assert max(map(cell_len, text.splitlines())) <= 80
+    shapes = json.dumps([[1024, number] for number in range(90)])
+    long = replace(by_shape[0], frame=by_shape[0].frame.with_columns(shapes=pl.lit(shapes)))
+    text = terminal.render_section(replace(section, tables=(long,)), Page(80, top=1))
+    assert "  1024×0, 1024×1, 1024×2," in text
+    assert text.splitlines()[-1].strip().startswith("… ")
+
+
+def test_a_long_question_is_whole(tmp_path: Path) -> None:
+    section = build_section(small_traces.cpu(tmp_path), "breakdown")
+    long = replace(section, question=" ".join(["word"] * 30) + "?")
+    lines = terminal.render_section(long, Page(80)).splitlines()
+    assert " ".join(lines[:2]).count("word") == 30
+    assert lines[1].endswith("? " + "─" * (80 - len(lines[1].rstrip("─"))))
+    assert max(map(cell_len, lines)) <= 80
+
+
+def test_numbered_layers_have_their_class() -> None:
+    section = build_section(tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz"), "layers")
+    assert "          1 (BertLayer)  " in terminal.render_section(section, Page(80))
 
 
 def test_verdict_comes_first(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -149,6 +150,9 @@ def _made_a_day_ago(path: Path) -> Path:
 def test_what_a_killed_process_left_goes_with_the_next_write(old: Path) -> None:
     folder, outside = old.parent, make_directory(old.parent / "outside")
     gone = [_made_a_day_ago(folder / f".{name}-0a1b2c3d.tmp") for name in ("tracekit", "capture", "nsys")]
+    with scratch_folder(folder) as made:
+        gone.append(folder / Path(made).name)
+    _made_a_day_ago(gone[-1])
     own = _made_a_day_ago(folder / ".tracekit-notes.tmp")
     link = folder / ".tracekit-aaaaaaaa.tmp"
     link.symlink_to(_made_a_day_ago(outside / "kept"))
@@ -160,6 +164,24 @@ def test_what_a_killed_process_left_goes_with_the_next_write(old: Path) -> None:
     assert own.exists()
     assert link.is_symlink()
     assert (outside / "kept" / "entry").exists()
+
+
+def test_an_interrupt_while_a_scratch_folder_comes_or_goes_leaves_none(tmp_path: Path, monkeypatch) -> None:
+    make = tempfile.mkdtemp
+
+    def interrupted(*made: object, **named: object) -> None:
+        if not made:
+            make(**named)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "mkdtemp", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scratch_folder(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "_rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), scratch_folder(tmp_path) as scratch:
+        Path(scratch, "draft").touch()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_writers_of_one_file_each_write_all_of_it(old: Path) -> None:

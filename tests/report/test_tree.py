@@ -127,12 +127,12 @@ def test_deep_trees_fit_a_page() -> None:
 def test_the_report_shows_the_tree_and_the_verdict_its_costs() -> None:
     report = build_report(planted())
     assert [(cost.label, cost.ns) for cost in report.verdict.layers] == [
-        ("2 × net.large.*", 80 * US),
+        ("2 × net.large.* (Part)", 80 * US),
         ("net.small", 10 * US),
         ("head", 5 * US),
     ]
     text = terminal.render(report, Page(80))
-    assert "layers  of 99.0 µs: 2 × net.large.* 80.0 µs (80.8 %)" in text
+    assert "layers  of 99.0 µs: 2 × net.large.* (Part) 80.0 µs (80.8 %)" in text
     assert 'By layer <span class="muted">of 99.0 µs; own time' in html.render(report, planted())
     assert re.search(r"^  net +████████████ +90.0 µs +94.7 %", text, re.MULTILINE)
     assert "net.large.1" in markdown.render(report)
@@ -246,10 +246,21 @@ def test_repeated_layers_are_one_row_with_their_sums() -> None:
     table = repeats_as_one(tree_of(planted()))
     assert table is not None
     rows = table.frame.select("path", "name", "device_ns", "device_own_ns").rows()
-    assert ("net.large.*", "2 × large.*", 80 * US, 80 * US) in rows
+    assert ("net.large.*", "2 × Part", 80 * US, 80 * US) in rows
     assert table.frame["device_own_ns"].sum() == tree_of(planted()).frame["device_own_ns"].sum()
     assert table.frame["parent_layer_id"].is_null().sum() == 2
     assert repeats_as_one(tree_of(planted({"net": 0, "net.a": 1, "net.b": 2}))) is None
+
+
+def test_ranges_whose_names_differ_in_the_last_part_only_are_one_row() -> None:
+    made = Planted()
+    for number in range(3):
+        at = number * 100 * US
+        made.span("annotation", f"blocks.{number}", at, at + 60 * US)
+        made.activity("gemm", at + 20 * US, 30 * US, launch=at + 10 * US, call_ns=US)
+    table = repeats_as_one(tree_of(made.trace()))
+    assert table is not None
+    assert ("3 × blocks.*", 90 * US) in table.frame.select("name", "device_ns").rows()
 
 
 def test_many_siblings_open_as_few_rows_and_none_is_lost() -> None:

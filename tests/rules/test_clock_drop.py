@@ -35,6 +35,7 @@ def test_fires_when_the_same_kernels_take_longer_at_a_lower_clock() -> None:
     )
     assert "up to 1,800 MHz, and 1,200 MHz (median) during 10 kernels that take 15.0 ms" in found.evidence
     assert "take 5.00 ms less at the high clock" in found.evidence
+    assert found.stretches[0] == (10 * MS, 11_500 * US)
 
 
 @pytest.mark.parametrize(

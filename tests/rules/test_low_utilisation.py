@@ -15,6 +15,16 @@ def test_fires_on_the_busiest_device() -> None:
         "It is idle for 6.00 ms of 10.0 ms and busy for 4.00 ms. It is the busiest of 2 devices."
     )
     assert (found.ns_at_stake, found.severity) == (6 * MS, "critical")
+    assert found.stretches == ((3 * MS, 9 * MS),)  # when that device is idle, whatever the other does
+
+
+def test_idle_time_that_is_everywhere_has_no_place() -> None:
+    planted = Planted()
+    for start in range(0, 100 * MS, MS):
+        planted.activity("k", start, MS // 2)
+    found = finding(planted.trace(), "breakdown", "low_utilisation")
+    assert found is not None
+    assert found.stretches == ()
 
 
 def test_a_tenth_idle_is_a_warning() -> None:

@@ -34,6 +34,7 @@ def test_time_is_at_stake_if_memory_is_given_back_meanwhile() -> None:
     assert found is not None
     assert found.ns_at_stake == 3 * MS - 1000
     assert found.severity == "critical"
+    assert found.stretches == ((MS, 4 * MS - 1000),)
     assert "memory was given back to the driver once" in found.evidence
 
 

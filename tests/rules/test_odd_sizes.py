@@ -70,6 +70,8 @@ def test_fires_if_aligned_products_are_far_faster() -> None:
     assert "[8192, 4096] × [4096, 50257] reaches 67 TFLOP/s in layer Head_0" in one.evidence
     assert "others of similar sizes reach 712 TFLOP/s" in one.evidence
     assert "Pad 50,257 to 50,304" in one.advice
+    (place,) = one.stretches
+    assert place[1] - place[0] == ns
 
 
 def test_sizes_that_do_no_harm_elsewhere_are_not_named() -> None:

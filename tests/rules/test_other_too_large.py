@@ -15,6 +15,7 @@ def test_fires_and_names_the_largest() -> None:
         found.evidence == "2 names take 1.00 ms of 10.0 ms. The largest: my_kernel 800 µs; my_second 200 µs."
     )
     assert (found.severity, found.ns_at_stake) == ("info", None)
+    assert found.stretches == ((9 * MS, 9800 * US), (9800 * US, 10 * MS))
 
 
 def test_silent_up_to_five_percent() -> None:

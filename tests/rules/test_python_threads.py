@@ -80,6 +80,7 @@ def test_calls_of_the_system_and_samples_show_it_too(tmp_path: Path) -> None:
     found = finding(tracekit.read(exported(tmp_path)), "idle", "python_threads")
     assert found is not None
     assert found.ns_at_stake == 7_800_000
+    assert [end - start for start, end in found.stretches] == [7_800_000]
     assert "40 samples show Python in other threads of the process" in found.evidence
 
 

@@ -26,6 +26,15 @@ def test_fires_on_many_tiny_operators() -> None:
     assert "The Python code between operators takes 400 µs" in found.evidence
 
 
+def test_shows_where_they_are_densest() -> None:
+    made = additions()
+    made.step(1, MS, 2 * MS)
+    made.span("op", "aten::mm", MS, 2 * MS)
+    found = finding(made.trace(devices=()), "idle", "short_operators")
+    assert found is not None
+    assert found.stretches == ((0, MS),)
+
+
 def test_one_long_call_does_not_make_an_operator_long() -> None:
     made = additions(190)
     made.span("op", "aten::add", 950 * US, 990 * US)

@@ -33,6 +33,7 @@ def test_fires_on_many_short_ones() -> None:
     )
     assert (found.ns_at_stake, found.severity) == (MS, "warning")
     assert "larger collectives" in found.advice
+    assert found.stretches == ((5 * MS, 6 * MS),)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ def test_fires_from_twenty_copies_a_step() -> None:
     assert found.evidence == "They move 40.0 kB in 200 µs, 1.00 kB a copy on average."
     assert found.ns_at_stake == 200 * US
     assert found.severity == "info"
+    assert [start for start, _ in found.stretches] == [9 * MS, 19 * MS]
+    assert {end - start for start, end in found.stretches} == {195 * US}
 
 
 def test_silent_on_few_and_on_large_copies() -> None:

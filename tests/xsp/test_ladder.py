@@ -143,6 +143,16 @@ def test_a_trace_without_layers_says_how_to_record_them() -> None:
         assert "with_stack=True" in str(table.not_captured), table.key
 
 
+def test_a_script_is_not_sent_to_levels_that_it_cannot_have() -> None:
+    script = msgspec.structs.replace(manifest(MLG=500), settings=None)
+    run = run_of("train.py", one_layer(300, 40), manifest=script)
+    for table in (tables_of(run)["A3"], model_information([run])):
+        assert "docs/extending.md" in str(table.not_captured)
+        assert "--levels" not in str(table.not_captured)
+    workload = run_of("cnn", one_layer(300, 40), manifest=manifest(MLG=500))
+    assert "--levels ML" in str(tables_of(workload)["A3"].not_captured)
+
+
 # -- batches -----------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,7 @@ class Setup:
         Path | None,
         flag("Train on the real data at this path; the default is made-up data.", metavar="PATH"),
     ] = None
-    device: Annotated[str, flag("Train on this device: cpu, cuda or cuda:N.")] = "cpu"
+    device: Annotated[str, flag("Train on this device: cpu, cuda or cuda:N.", metavar="DEVICE")] = "cpu"
     tiny: Annotated[bool, flag("Train a tiny model of the same structure.", "--tiny")] = False
     max_rows: Annotated[
         int | None, flag("Limit embedding tables to this many rows.", "--max-rows", min=1)
@@ -88,7 +88,8 @@ class Training:
         flag("The size of a sample: the side of an image, or the number of tokens or frames.", min=1),
     ] = None
     precision: Annotated[
-        PrecisionName, flag("The precision of the arithmetic; bf16 and fp16 use autocast.", "--precision")
+        PrecisionName,
+        flag("The precision of the arithmetic; bf16 and fp16 use autocast.", "--precision", of=PrecisionName),
     ] = PrecisionName.fp32
     compile_: Annotated[bool, flag("Compile each repeated block with torch.compile.", "--compile")] = False
     channels_last: Annotated[bool, flag("Store images with the channels last.", "--channels-last")] = False
@@ -104,7 +105,8 @@ class Training:
     ] = None
     threads: Annotated[int | None, flag("The number of CPU threads that torch uses.", min=1)] = None
     parallel: Annotated[
-        ParallelName, flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel")
+        ParallelName,
+        flag("Replicate (ddp) or shard (fsdp) the model across ranks.", "--parallel", of=ParallelName),
     ] = ParallelName.ddp
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from tracekit.errors import TracekitError
 __all__ = ["EndedBySignalError", "ended_by_signals"]
 
 _NAMES: Final = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_AGAIN_SECONDS: Final = 0.05
 _DEAF_SECONDS: Final = 15
 """How long further signals are left alone: a scheduler repeats them, and the children are being ended meanwhile."""
 
@@ -35,12 +38,16 @@ class EndedBySignalError(TracekitError):
 def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise KeyboardInterrupt in the block, and EndedBySignalError behind it.
 
+    Python drops what is raised in a destructor, such as that of a DataLoader; an interrupt there is sent again.
+
     A signal that is being ignored, as SIGHUP below nohup, stays so. Outside of the main thread, which alone gets signals,
     nothing changes.
     """
     first: int | None = None
     replaced: dict[int, Any] = {}
     deaf_until = 0.0
+    over = False
+    report = sys.unraisablehook
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         nonlocal first, deaf_until
@@ -53,12 +60,26 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(signal.SIGCHLD, lambda *_: None)
         raise KeyboardInterrupt
 
+    def send_again() -> None:
+        if not over:
+            os.kill(os.getpid(), first or signal.SIGINT)
+
+    def hear(dropped: Any) -> None:
+        nonlocal deaf_until
+        if dropped.exc_type is not KeyboardInterrupt:
+            report(dropped)
+            return
+        deaf_until = 0.0
+        threading.Timer(_AGAIN_SECONDS, send_again).start()
+
     names = _NAMES if threading.current_thread() is threading.main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     try:
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 replaced[number] = signal.signal(number, interrupt)
+        if names:
+            sys.unraisablehook = hear
         yield
     except (KeyboardInterrupt, Exception):
         if first is None:
@@ -66,5 +87,11 @@ def ended_by_signals() -> Iterator[None]:
         # Whatever went wrong then did so because of the signal: a loader that got it too, a rank that was ended.
         raise EndedBySignalError(first) from None
     finally:
+        over = True
+        if sys.unraisablehook is hear:
+            sys.unraisablehook = report
         for number, handler in replaced.items():
-            signal.signal(number, handler)
+            if (
+                signal.getsignal(number) is interrupt
+            ):  # not that of a script, whose threads may still be at work
+                signal.signal(number, handler)

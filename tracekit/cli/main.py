@@ -33,6 +33,7 @@ from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
 from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.options import PlainCommand
 from tracekit.errors import TracekitError, WorkloadError, nearest
 from tracekit.facts.distribution import EXTRAS, how_to_install
 from tracekit.facts.terminal_text import printable
@@ -66,17 +67,17 @@ _WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
 }
 
 for command in (report, info, doctor):
-    app.command()(command)
+    app.command(cls=PlainCommand)(command)
 for built_in in BUILT_IN:
-    app.command(name=built_in.name, help=built_in.question)(
+    app.command(name=built_in.name, cls=PlainCommand, help=built_in.question)(
         _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
     )
 for command in (analysis, view, export, scrub):
-    app.command()(command)
+    app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
-app.command("run", context_settings={"allow_interspersed_args": False})(run_script)
+app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
 for command in (capture, sweep, characterize, xsp, nsys_stats):
-    app.command()(command)
+    app.command(cls=PlainCommand)(command)
 
 
 def _print_version(value: bool) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
+from typer.core import TyperArgument, TyperCommand
 
+from tracekit.files import keep_inputs
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
 from tracekit.report import formats
@@ -30,6 +32,7 @@ __all__ = [
     "NoCache",
     "NoSizeLimit",
     "Output",
+    "PlainCommand",
     "Process",
     "Rank",
     "Reading",
@@ -72,13 +75,30 @@ def choice(values: Sequence[_T], *flags: str, text: str, others: Iterable[_T] = 
         raise typer.BadParameter(message)
 
     names = [value.value if isinstance(value, Enum) else value for value in values]
-    shape = f"<{'|'.join(names)}>"
+    shape = "|".join(names)
     return typer.Option(*flags, metavar=shape, help=text, parser=value_of, autocompletion=lambda: names)
 
 
-def flag(text: str, *names: str, **more: Any) -> Any:
-    """An option with this help text."""
-    return typer.Option(*names, help=text, **more)
+def flag(text: str, *names: str, of: type[Enum] | None = None, **more: Any) -> Any:
+    """An option with this help text; it takes a number, or a value `of` an Enum, unless `metavar` says what else."""
+    shape = "N" if of is None else "|".join(one.value for one in of)
+    return typer.Option(*names, help=text, **{"metavar": shape, **more})
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help names arguments as they are typed, without the types that they have in Python."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument):
+                _make_plain(parameter)
+
+
+def _make_plain(argument: Any) -> None:
+    usage = argument.metavar if argument.required else f"[{argument.metavar}]"
+    argument.get_usage_pieces = lambda _context: [usage]
+    argument.display_type_rich = lambda *_, **__: ""  # older releases of typer show no type
 
 
 def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
@@ -106,7 +126,7 @@ TraceFiles = Annotated[
     ),
 ]
 
-Rank = Annotated[int | None, typer.Option(help="Take only the trace of this rank.")]
+Rank = Annotated[int | None, flag("Take only the trace of this rank.")]
 Process = Annotated[
     int | None, typer.Option(metavar="PID", help="Take only this process, if the file holds several.")
 ]
@@ -119,11 +139,13 @@ Step = Annotated[
 ]
 WindowFlag = Annotated[
     WindowKind,
-    typer.Option(
-        "--window", help="Analyse all complete steps, or the whole trace (then no steps are inferred)."
+    flag(
+        "Analyse all complete steps, or the whole trace (then no steps are inferred).",
+        "--window",
+        of=WindowKind,
     ),
 ]
-Top = Annotated[int | None, typer.Option(min=1, max=10**9, help="Show this many rows of each table.")]
+Top = Annotated[int | None, flag("Show this many rows of each table.", min=1, max=10**9)]
 
 ReportFormat = Annotated[Format | None, format_option(Can.REPORT)]
 AnalysisFormat = Annotated[Format | None, format_option(Can.SECTION)]
@@ -147,10 +169,10 @@ MAX_EVENTS: Final = 4_000_000
 """About 1.6 GB of JSON, and as much memory."""
 MaxEvents = Annotated[
     int,
-    typer.Option(
+    flag(
+        "Read at most about this many events, from the steps around the middle of the trace; 0 reads all.",
         "--max-events",
         min=0,
-        help="Read at most about this many events, from the steps around the middle of the trace; 0 reads all.",
     ),
 ]
 NoCache = Annotated[
@@ -170,10 +192,10 @@ class NamedRanges:
 
     nvtx_depth: Annotated[
         int | None,
-        typer.Option(
+        flag(
+            "Only this many levels of nested ranges (NVTX, record_function) count as layers.",
             "--nvtx-depth",
             min=1,
-            help="Only this many levels of nested ranges (NVTX, record_function) count as layers.",
         ),
     ] = None
     nvtx_include: Annotated[
@@ -261,6 +283,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     own = {parameter.name for parameter in parameters if not _is_group(parameter.annotation)}
 
     def run(**values: object) -> None:
+        keep_inputs(_paths(values.get("trace")) + _paths(values.get("traces")))
         groups = {name: value for name, value in values.items() if name not in own}
         command(**_arguments(parameters, groups), **{name: values[name] for name in own})
 
@@ -271,6 +294,10 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     run.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
     return run
+
+
+def _paths(value: object) -> list[Path]:
+    return [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, Path)]
 
 
 def _is_group(annotation: object) -> TypeGuard[Callable[..., object]]:

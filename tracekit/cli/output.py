@@ -126,6 +126,10 @@ def labelled(rows: Mapping[str, str], indent: str = "", width: int = 13) -> list
     room = max(0, width - len(indent))
     lines = []
     for name, text in rows.items():
-        folded = textwrap.wrap(text, PAGE_WIDTH - width, break_on_hyphens=False) or [""]
+        # A long call is folded behind its bracket, where Python allows it, not in a word.
+        words = [
+            each if len(each) <= PAGE_WIDTH - width else each.replace("(", "( ") for each in text.split()
+        ]
+        folded = textwrap.wrap(" ".join(words), PAGE_WIDTH - width, break_on_hyphens=False) or [""]
         lines += [f"{indent}{name if not n else '':<{room}}{line}" for n, line in enumerate(folded)]
     return lines

@@ -39,7 +39,9 @@ _TIMEOUT_S: Final = 30
 
 _BLOCK_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.2
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):[/\\]+(.*)", re.DOTALL | re.IGNORECASE)
+_ADDRESS: Final = re.compile(
+    r"(https?|s3|gs|[a-z][a-z0-9+.-]+(?=:[/\\])):[/\\]*(.*)", re.DOTALL | re.IGNORECASE
+)
 _IN_ADDRESSES: Final = "/%:=&?~+!$,;'@()*[]"
 """Signs that stay in an address, besides letters and digits."""
 
@@ -91,12 +93,17 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
     UnreadableTraceError if it cannot be fetched or is too large, MissingDependencyError without obstore, and UsageError
     for an address of another kind.
     """
+    scheme = address.partition(":")[0]
+    form = f"write {scheme}://{'BUCKET/OBJECT' if scheme in _CREDENTIALS else 'HOST/PATH'}"
     try:
         parts = urlsplit(address)
-    except ValueError as error:
-        raise UsageError(f"it is no address ({error})", path=masked(address)) from None
+        _ = parts.port
+    except ValueError:  # whose text may be a part of a password
+        raise UsageError("it is no valid address", path=masked(address), remedy=form) from None
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
+    if parts.scheme in ("http", "https", *_CREDENTIALS) and not parts.hostname:
+        raise UsageError("it is not complete", path=masked(address), remedy=form)
     if parts.scheme in ("http", "https"):
         blocks = _from_web(parts)
     elif parts.scheme in _CREDENTIALS:
@@ -244,7 +251,8 @@ def _from_store(parts: SplitResult) -> Iterator[tuple[bytes, int]]:
     """The pieces of the object, each with the size of all of it."""
     path, key = masked(urlunsplit(parts)), parts.path.lstrip("/")
     if not key or key.endswith("/"):
-        raise UnreadableTraceError("it names no object", path=path, remedy="name one trace")
+        form = f"write {parts.scheme}://BUCKET/OBJECT"
+        raise UnreadableTraceError("it names no object", path=path, remedy=form)
     if find_spec("obstore") is None:
         raise MissingDependencyError(
             f"{parts.scheme}:// needs obstore", path=path, remedy=how_to_install("remote")

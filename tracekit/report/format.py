@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -23,6 +23,7 @@ from tracekit.trees import depth_first, parent_rows
 __all__ = [
     "NOT_CAPTURED",
     "RIGHT_ALIGNED",
+    "SHAPES",
     "arranged",
     "bound_name",
     "costliest",
@@ -63,22 +64,45 @@ def format_value(value: Any, column: Column) -> str:
     'matrix multiplication'
     >>> format_value("launch_api", Column("cause", "cause", "text"))
     'launch calls'
-    >>> format_value("[[4, 32], [], []]", Column("shapes", "shapes", "text"))
-    '[[4, 32]]'
+    >>> format_value("[[4, 32, 8], [32], [], []]", Column("shapes", "shapes", "text"))
+    '4×32×8, 32'
     """
     if isinstance(value, str):
         if column.name in _NAMED:
             return category_name(value)
         if column.name == "cause":
             return cause_name(value)
-        if column.name == "shapes":
-            return _SCALARS.sub("]", value)
+        if column.name in SHAPES:
+            return _format_shapes(value)
     return format_cell(value, column.unit)
 
 
 _NAMED: Final = frozenset({"category", "measure", "part"})
-_SCALARS: Final = re.compile(r"(?:, \[\])+\]$")
-"""Arguments without a shape at the end of a list of shapes: they hide what tells two rows apart."""
+SHAPES: Final = frozenset({"shapes", "input_shapes", "output_shapes"})
+"""Columns with lists of shapes, as JSON."""
+
+
+def _format_shapes(text: str) -> str:
+    """Shapes one after the other, without scalars at the end: they hide what tells two rows apart.
+
+    >>> _format_shapes("[[4, 16], [], [[1], [2, 3]], []]"), _format_shapes("[[]]"), _format_shapes("[[")
+    ('4×16, (), [1, 2×3]', '()', '[[')
+    """
+    try:
+        shapes = json.loads(text)
+        while isinstance(shapes, list) and len(shapes) > 1 and shapes[-1] == []:
+            shapes.pop()
+        return ", ".join(map(_format_shape, shapes)) if isinstance(shapes, list) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _format_shape(shape: Any) -> str:
+    if not isinstance(shape, list):
+        return str(shape)
+    if any(isinstance(part, list) for part in shape):
+        return f"[{', '.join(map(_format_shape, shape))}]"
+    return "×".join(map(str, shape)) or "()"
 
 
 def format_number(value: float) -> str:

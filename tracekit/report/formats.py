@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from tracekit.errors import UsageError
+from tracekit.files import refuse_input
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,9 +133,11 @@ def choose_format(
 ) -> Format:
     """The format that was asked for, else the one of the output's suffix, else a table for reading.
 
-    Raises UsageError for a suffix that says nothing, for a format that cannot hold the `content`, and when `several`
+    Raises UsageError for an output that is an input, for a suffix that says nothing, for a format that cannot hold the `content`, and when `several`
     tables would be files without a folder for them; `command` is the one that cannot do it.
     """
+    if output is not None:
+        refuse_input(output)
     chosen = given or (Format.table if output is None else _format_of_suffix(output, content))
     names = [each.value for each in formats_of(content)]
     if chosen.value not in names:

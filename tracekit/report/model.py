@@ -96,7 +96,7 @@ class Figure:
     data: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Section:
     """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
 
@@ -123,10 +123,18 @@ class Section:
 
     def plot(self) -> Any:
         """The figures, which a notebook shows (`tracekit.report.notebook.Plots`)."""
-        return _notebook().Plots(self.figures)
+        return _renderer("notebook").Plots(self.figures)
+
+    def __repr__(self) -> str:
+        """One line: its name, and those of its tables."""
+        return f"<Section {self.name}: {', '.join(table.name for table in self.tables) or 'no table'}>"
+
+    def __str__(self) -> str:
+        """What the command of its analysis prints."""
+        return str(_renderer("terminal").section_text(self))
 
     def _repr_html_(self) -> str:
-        return str(_notebook().section_html(self))
+        return str(_renderer("notebook").section_html(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +203,7 @@ class HealthItem:
     example: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Everything that a report shows, in order."""
 
@@ -212,12 +220,21 @@ class Report:
 
     def plot(self) -> Any:
         """The figures of all sections, which a notebook shows (`tracekit.report.notebook.Plots`)."""
-        return _notebook().Plots(tuple(figure for section in self.sections for figure in section.figures))
+        figures = tuple(figure for section in self.sections for figure in section.figures)
+        return _renderer("notebook").Plots(figures)
+
+    def __repr__(self) -> str:
+        """One line: its trace, and its sections."""
+        return f"<Report {self.trace.path}: {', '.join(section.name for section in self.sections)}>"
+
+    def __str__(self) -> str:
+        """The verdict, and how to see more; `tracekit.report.terminal.render` gives the whole report."""
+        return str(_renderer("terminal").summary(self))
 
     def _repr_html_(self) -> str:
-        return str(_notebook().report_html(self))
+        return str(_renderer("notebook").report_html(self))
 
 
-def _notebook() -> Any:
-    """The module that formats for notebooks, which stands above the data as the other renderers do."""
-    return import_module("tracekit.report.notebook")
+def _renderer(name: str) -> Any:
+    """A module that formats a report; all of them stand above the data."""
+    return import_module(f"tracekit.report.{name}")

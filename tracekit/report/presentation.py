@@ -160,7 +160,7 @@ def trace_info(trace: Trace) -> TraceInfo:
         format_version=clean(meta.format_version),
         producer={clean(key): clean(value) for key, value in sorted(meta.producer.items())},
         rank=meta.rank,
-        process_id=meta.process_ids[0] if meta.parts > 1 else None,
+        process_id=meta.process_id if meta.parts > 1 else None,
         world_size=meta.world_size,
         backend=None if meta.backend is None else clean(meta.backend),
         devices=tuple(dataclasses.replace(device, name=clean(device.name)) for device in meta.devices),

@@ -215,7 +215,10 @@ def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advic
         "Let the device work meanwhile: start the exchange with MPI_Isend and MPI_Irecv, launch work that does not need it, and "
         "wait then. Compare the ranks, since this one may wait for another."
     )
-    return Advice(f"The device waits {of_time(ns, scope)} for MPI, most in {named}", text, ns)
+    of_mpi = pl.col("operator").cast(pl.String).str.starts_with("MPI_")
+    places = caused_idle(scope, *CAUSES, wanted=of_mpi).stretches
+    title = f"The device waits {of_time(ns, scope)} for MPI, most in {named}"
+    return Advice(title, text, ns, stretches=places)
 
 
 def unseen_advice(ns: int, scope: Scope) -> Advice:
@@ -264,7 +267,10 @@ def python_advice(ns: int, scope: Scope) -> Advice:
         "[!compiled] torch.compile does so for the operations of a model.",
         flags=("--compile", "--stack"),
     )
-    return Advice("Look at the Python code between the operators", words_for(words, scope), ns)
+    places = caused_idle(scope, "python").stretches
+    return Advice(
+        "Look at the Python code between the operators", words_for(words, scope), ns, stretches=places
+    )
 
 
 def of_finding(owned: Owned) -> Advice:

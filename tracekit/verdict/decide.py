@@ -18,7 +18,7 @@ from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules.idle import COMPILING
+from tracekit.analyses.rules.idle_compilation import COMPILING
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import SHOWN_SHARE, Bound

@@ -57,9 +57,13 @@ class Verdict:
     layers_ns: int = 0
     """The basis, once for each device that worked, in ns: layers add the time of all devices."""
 
+    def __str__(self) -> str:
+        """What bounds the run, in one line."""
+        return f"{bound_name(self.bound)}: {self.headline}"
+
     def _repr_html_(self) -> str:
         costs = [(cost.label, format_ns(cost.ns), format_share(cost.share)) for cost in self.costs]
-        parts = [heading(bound_name(self.bound)), paragraph(self.headline)]
+        parts = [heading(bound_name(self.bound).upper()), paragraph(self.headline)]
         if costs:
             parts.append(grid(["largest costs", "time", f"share of {self.basis}"], costs, [1, 2]))
         parts.append(items((f"{one.title}.", one.advice) for one in self.advice))

@@ -226,7 +226,7 @@ class KernelsBy(str, Enum):
 def kernels(
     request: Request,
     by: Annotated[
-        KernelsBy | None, typer.Option(help="Show only this table. The default is all tables.")
+        KernelsBy | None, flags.flag("Show only this table. The default is all tables.", of=KernelsBy)
     ] = None,
     ncu: flags.Ncu = None,
 ) -> None:

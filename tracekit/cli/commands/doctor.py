@@ -52,18 +52,23 @@ def doctor(
     chosen = choose_format(Can.FACTS, format_, output, command="doctor")
     traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
     health = [_health_of(one) for one in traces]
-    processes = [one.meta.process_ids[0] for one in traces] if len(traces) > 1 else []
+    processes = [one.meta.process_id for one in traces] if len(traces) > 1 else []
     if Can.DATA in chosen.can:
         each = [{"process_id": one, **of_one} for one, of_one in zip(processes, health, strict=False)]
         text = render_data(chosen, {"traces": each} if each else health[0])
     elif processes:
-        text = "\n".join(_lines_of_several(dict(zip(map(str, processes), health, strict=True))))
+        text = "\n".join(_lines_of_several(dict(zip(_told_apart(processes), health, strict=True))))
     else:
         (one,) = health
         text = "\n".join([*_health_lines(one["health"]), *_law_lines({"": one["conservation"]})])
     out.emit(text, output)
     if any(_is_broken(one) for one in health):
         raise typer.Exit(1)
+
+
+def _told_apart(processes: Sequence[int | None]) -> list[str]:
+    """The processes as text; one that the file does not name by its place."""
+    return [f"no. {at}" if one is None else str(one) for at, one in enumerate(processes, 1)]
 
 
 def _is_broken(health: dict[str, Any]) -> bool:

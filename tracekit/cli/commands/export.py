@@ -37,9 +37,10 @@ def export(
     ],
     to: Annotated[
         ExportKind,
-        typer.Option(
+        flags.flag(
+            "Write the frames that tracekit reads, or a trace for Perfetto with the added tracks.",
             "--to",
-            help="Write the frames that tracekit reads, or a trace for Perfetto with the added tracks.",
+            of=ExportKind,
         ),
     ] = ExportKind.frames,
     *,

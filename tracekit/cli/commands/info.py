@@ -58,7 +58,7 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
     return {
         **{name: facts[0][name] for name in ("file", "format", "size_bytes")},
         "traces": [
-            {"process_id": trace.meta.process_ids[0], "start_ns": trace.meta.origin_ns - origin, **of_one}
+            {"process_id": trace.meta.process_id, "start_ns": trace.meta.origin_ns - origin, **of_one}
             for trace, of_one in zip(traces, facts, strict=True)
         ],
     }
@@ -220,7 +220,7 @@ def _text_of_several(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -
     }
     lines = [*out.labelled(rows), *_lacking(lacking), *out.labelled({"health": _problems(problems)})]
     lines += ["", f"{len(traces)} processes with work on a device; `--process PID` shows the details of one"]
-    lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)
+    lines += grid(table, shown_columns(table, table.short), width=out.PAGE_WIDTH, rows=table.total_rows)[0]
     return "\n".join(lines)
 
 

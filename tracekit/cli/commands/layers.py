@@ -11,7 +11,7 @@ import typer
 
 from tracekit.cli import output as out
 from tracekit.cli.commands.analysis import Part, run_analysis
-from tracekit.cli.options import BY_SUFFIX, Request, format_option, with_flags
+from tracekit.cli.options import BY_SUFFIX, Request, flag, format_option, with_flags
 from tracekit.cli.sources import Sources, expanded
 from tracekit.facts.stack_names import PHASES
 from tracekit.report import formats
@@ -38,13 +38,14 @@ def layers(
     request: Request,
     by: Annotated[
         LayersBy,
-        typer.Option(
-            help="Show the tree, one row per type of layer, or one row per repeated layer (layer.*.attention)."
+        flag(
+            "Show the tree, one row per type of layer, or one row per repeated layer (layer.*.attention).",
+            of=LayersBy,
         ),
     ] = LayersBy.tree,
-    depth: Annotated[int | None, typer.Option(min=1, help="Show this many levels of the tree.")] = None,
+    depth: Annotated[int | None, flag("Show this many levels of the tree.", min=1)] = None,
     phase: Annotated[
-        PhaseKind | None, typer.Option(help="Show layers with time in this phase, sorted by that time.")
+        PhaseKind | None, flag("Show layers with time in this phase, sorted by that time.", of=PhaseKind)
     ] = None,
     sort: Annotated[
         str | None,

@@ -49,8 +49,8 @@ _Report = Annotated[
         help="Show only these reports or rules, named as NVIDIA names them; repeatable. `all` shows every report and rule, `rules` every rule.",
     ),
 ]
-_Unit = Annotated[TimeUnit, typer.Option("--timeunit", help="The unit of times.")]
-_Rows = Annotated[int, typer.Option(min=0, help="Show at most this many rows of a rule; 0 shows all.")]
+_Unit = Annotated[TimeUnit, flags.flag("The unit of times.", "--timeunit", of=TimeUnit)]
+_Rows = Annotated[int, flags.flag("Show at most this many rows of a rule; 0 shows all.", min=0)]
 
 
 @with_flags

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
@@ -35,7 +36,12 @@ def report(
     selection: Selection,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="ANALYSIS", help="Report only this analysis; repeatable."),
+        typer.Option(
+            "--only",
+            metavar="ANALYSIS",
+            help="Report only this analysis; repeatable.",
+            autocompletion=lambda: [one.name for one in BUILT_IN],
+        ),
     ] = None,
     top: flags.Top = None,
     every: Annotated[

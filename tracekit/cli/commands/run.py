@@ -19,7 +19,7 @@ __all__ = ["run"]
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script; with -m a module.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="The script's own arguments.")
+        list[str] | None, typer.Argument(metavar="ARGS...", help="The script's own arguments.")
     ] = None,
     output: Annotated[
         Path | None,

@@ -45,10 +45,10 @@ def view(
     ] = True,
     port: Annotated[
         int,
-        typer.Option(
+        flags.flag(
+            "Serve on this port. Perfetto can load from port 9001 only; with --html, 0 picks a free port.",
             min=0,
             max=65535,
-            help="Serve on this port. Perfetto can load from port 9001 only; with --html, 0 picks a free port.",
         ),
     ] = PERFETTO_PORT,
     process: flags.Process = None,

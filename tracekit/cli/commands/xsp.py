@@ -39,7 +39,12 @@ _Traces = Annotated[
     ),
 ]
 _Analysis = Annotated[
-    list[str] | None, typer.Option(metavar="A1…A15", help="Show only this analysis, or overhead; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="A1…A15",
+        help="Show only this analysis, or overhead; repeatable.",
+        autocompletion=lambda: [*(f"A{number}" for number in range(1, 16)), "overhead"],
+    ),
 ]
 _Metrics = Annotated[
     Path | None,
@@ -50,7 +55,7 @@ _Metrics = Annotated[
 ]
 _Batch = Annotated[
     int | None,
-    typer.Option(min=1, help="Show the run with this batch in A2 to A14. The default is the optimal batch."),
+    flags.flag("Show the run with this batch in A2 to A14. The default is the optimal batch.", min=1),
 ]
 
 

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError
 from tracekit.files import scratch_folder
 from tracekit.limits import LONGEST_NAME, LONGEST_TEXT
+from tracekit.readers.common.panics import panics_as_errors
 from tracekit.readers.nsys.pages import (
     DTYPES,
     LONGEST_PAYLOAD,
@@ -49,7 +50,8 @@ class ParquetTables:
         table = ""
         try:
             for table, file in self._files.items():
-                self._schemas[table] = dict(pl.scan_parquet(file, glob=False).collect_schema())
+                with panics_as_errors():
+                    self._schemas[table] = dict(pl.scan_parquet(file, glob=False).collect_schema())
         except (pl.exceptions.PolarsError, OSError) as error:
             fault = f"its table {table} cannot be read ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=path, remedy="export it again") from error
@@ -174,15 +176,19 @@ class ParquetTables:
     def _collected(self, table: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
         try:
             try:
-                return query(pl.scan_parquet(self._files[table], glob=False)).collect()
+                return self._read(table, query)
             except pl.exceptions.ComputeError as error:
                 if "UTF-8" not in str(error) or self._is_copy(table):
                     raise
                 self._files[table] = self._with_texts_as_bytes(table)
-                return query(pl.scan_parquet(self._files[table], glob=False)).collect()
+                return self._read(table, query)
         except (pl.exceptions.PolarsError, OSError, ValueError) as error:
             fault = f"its table {table} is damaged ({str(error).splitlines()[0][:120]})"
             raise UnreadableTraceError(fault, path=self.path, remedy="export it again") from error
+
+    def _read(self, table: str, query: Callable[[pl.LazyFrame], pl.LazyFrame]) -> pl.DataFrame:
+        with panics_as_errors():
+            return query(pl.scan_parquet(self._files[table], glob=False)).collect()
 
     def _is_copy(self, table: str) -> bool:
         return self._copies is not None and self._files[table].is_relative_to(self._copies.name)

@@ -18,10 +18,9 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
-from tracekit.names import shorten_names, unbroken
+from tracekit.facts.units import format_bytes, format_count, format_ns, format_share
+from tracekit.names import shorten_names
 from tracekit.report.format import (
-    NOT_CAPTURED,
     RIGHT_ALIGNED,
     bound_name,
     costliest,
@@ -38,7 +37,8 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
-from tracekit.report.html.texts import bounded, embed, tail, tail_length
+from tracekit.report.html.compare import compared_row, names_of
+from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
 from tracekit.report.model import Column, Report, Section, Table
@@ -53,11 +53,22 @@ NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
 """Ratios that get a small bar beside the figure."""
 
-SCRIPTS: Final = ("timeline_data.js", "timeline_view.js", "timeline.js", "timeline_places.js", "report.js")
+SCRIPTS: Final = (
+    "timeline_data.js",
+    "timeline_frame.js",
+    "timeline_view.js",
+    "timeline_panel.js",
+    "timeline.js",
+    "timeline_places.js",
+    "report.js",
+)
 COLOURED: Final = frozenset({"category"})
 
 FIRST_COLUMNS: Final = 6
 """Columns of a table that are visible at first; the style sheet hides the others."""
+
+MOST_HEADLINES: Final = 4
+"""A table that compares more reports gives what bounds each, but not its whole verdict, which stands below."""
 
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
@@ -114,17 +125,17 @@ def render_reports(
     style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
     environment = _environment()
     template = environment.get_template("report.html.j2")
-    names = _names([report for report, _ in reports])
+    names = names_of([report for report, _ in reports])
     bodies = [
         Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
         for at, (report, trace) in enumerate(reports)
     ]
-    compared = [_comparison(report, name) for (report, _), name in zip(reports, names, strict=True)]
+    compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
     first = reports[0][0]
     alike = len({report.trace.name for report, _ in reports}) == 1
     return environment.get_template("page.html.j2").render(
         title=first.trace.name if alike else f"{len(reports)} traces",
-        source=format_source(first.trace) if len(reports) == 1 else ", ".join(names),
+        source=format_source(first.trace) if len(reports) == 1 else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
         overview=overview and _view(overview, frozenset()),
@@ -163,39 +174,6 @@ def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[
     return text
 
 
-def _names(reports: Sequence[Report]) -> list[str]:
-    """What tells the reports apart: the rank, the process, or the name of the file."""
-    traces = [report.trace for report in reports]
-    for word, numbers in (
-        ("rank", [trace.rank for trace in traces]),
-        ("process", [trace.process_id for trace in traces]),
-    ):
-        if None not in numbers and len(set(numbers)) == len(numbers):
-            return [f"{word} {number}" for number in numbers]
-    paths = [trace.path for trace in traces]
-    return [path if paths.count(path) == 1 else f"{path} ({at + 1})" for at, path in enumerate(paths)]
-
-
-def _comparison(report: Report, name: str) -> dict[str, Any]:
-    """A row of the table that compares several reports: the verdict, and how the busiest device passed the window."""
-    section = report.section("breakdown")
-    table = section.table("devices") if section else None
-    row = {} if table is None or not table.frame.height else table.frame.sort("busy_ns").row(-1, named=True)
-    whole = row.get("window_ns") or 0
-    shares = [row[f"{key}_ns"] / whole if whole else None for key in _COMPARED if row or whole]
-    return {
-        "name": name,
-        "window": format_ns(report.window.duration_ns),
-        "shares": [NOT_CAPTURED if share is None else format_share(share) for share in shares]
-        or [NOT_CAPTURED] * len(_COMPARED),
-        "bound": report.verdict.bound,
-        "headline": report.verdict.headline,
-    }
-
-
-_COMPARED: Final = ("busy", "exposed_communication", "exposed_memory", "idle")
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tracekit.report.html", "templates"),
@@ -213,10 +191,12 @@ def _environment() -> Environment:
         size=format_bytes,
         kind=kind_class,
         bound=bound_name,
-        unbroken=unbroken,
+        prose=prose,
         tail=tail,
     )
-    environment.globals.update(right_aligned=RIGHT_ALIGNED, first_columns=FIRST_COLUMNS)
+    environment.globals.update(
+        right_aligned=RIGHT_ALIGNED, first_columns=FIRST_COLUMNS, most_headlines=MOST_HEADLINES
+    )
     return environment
 
 
@@ -254,13 +234,18 @@ def _view(section: Section, advised: frozenset[str]) -> dict[str, Any]:
 
 
 def _pair(views: Sequence[dict[str, Any]]) -> None:
-    """Mark the sections that stand two side by side: neighbours of which neither shows a table at first."""
-    waiting = None
-    for view in views:
-        small = view["section"].name in CLOSED | DRAWN
-        if small and waiting is not None:
-            waiting["half"] = view["half"] = True
-        waiting = view if small and not view["half"] else None
+    """Mark the sections that stand two side by side: neighbours that show no table at first, from the last of them on.
+
+    If one stays alone, it is the first, which has the longest answer and the least to draw.
+    """
+    neighbours: list[dict[str, Any]] = []
+    for view in [*views, None]:
+        if view is not None and view["section"].name in CLOSED | DRAWN:
+            neighbours.append(view)
+            continue
+        for small in neighbours[len(neighbours) % 2 :]:
+            small["half"] = True
+        neighbours = []
 
 
 def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
@@ -291,8 +276,10 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
 
 def _grid_fold(section: Section, table: Table) -> Fold:
     grid = _grid(section, table)
-    shown = f", the first {format_count(len(grid.rows))} here" if len(grid.rows) < grid.total_rows else ""
-    return Fold("grid", table.title, f"{count_of(grid.total_rows, 'row')}{shown}", grid)
+    shown = (
+        f" rows, the first {format_count(len(grid.rows))} here" if len(grid.rows) < grid.total_rows else ""
+    )
+    return Fold("grid", table.title, f"{format_count(grid.total_rows)}{shown}", grid)
 
 
 def _tree_folds(table: Table) -> list[Fold]:
@@ -306,13 +293,13 @@ def _tree_folds(table: Table) -> list[Fold]:
             branches(replace(table, title="Tree of every layer"), folded=False),
         ]
     return [
-        Fold("tree", tree.title, f"{count_of(tree.total_rows, 'row')}{_shown(tree)}", tree) for tree in trees
+        Fold("tree", tree.title, f"{format_count(tree.total_rows)}{_shown(tree)}", tree) for tree in trees
     ]
 
 
 def _shown(tree: Branches) -> str:
     few = len(tree.nodes) < tree.total_rows
-    return f", the costliest {format_count(len(tree.nodes))} here" if few else ""
+    return f" rows, the costliest {format_count(len(tree.nodes))} here" if few else ""
 
 
 def _grid(section: Section, table: Table) -> Grid:

@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 from markupsafe import Markup, escape
 
-__all__ = ["MAX_TEXT", "bounded", "embed", "tail", "tail_length"]
+from tracekit.names import unbroken
+
+__all__ = ["MAX_TEXT", "bounded", "embed", "prose", "tail", "tail_length"]
 
 MAX_TEXT: Final = 1000
 """Letters of one text in the page; the JSON report has all."""
@@ -47,6 +49,24 @@ def embed(value: Any) -> Markup:
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return Markup(text)  # noqa: S704 - nothing in it can end the element or begin another
+
+
+_FLAG: Final = re.compile(r"(?<!\S)--[a-z][a-z-]{1,30}(?:=[\w,.-]{1,30})?")
+_CODE: Final = re.compile(r"`([^`]{1,60})`")
+_CUT: Final = re.compile(r"…(?=\w)")
+
+
+def prose(text: str) -> Markup:
+    r"""A sentence in which no line ends inside a figure, a flag, or between the dots of a cut name and the name.
+
+    >>> str(prose("12.3 % with --workers=4."))
+    '12.3\xa0% with <span class="flag">--workers=4.</span>'
+    >>> str(prose("Record with `tracekit run`, not <b>"))
+    'Record with <code>tracekit run</code>, not &lt;b&gt;'
+    """
+    whole = str(escape(_CUT.sub("…\u2060", unbroken(bounded(text)))))
+    marked = _FLAG.sub(r'<span class="flag">\g<0></span>', _CODE.sub(r"<code>\1</code>", whole))
+    return Markup(marked)  # noqa: S704 - it was escaped
 
 
 _PATH: Final = re.compile(

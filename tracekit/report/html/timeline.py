@@ -20,7 +20,7 @@ from markupsafe import Markup
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
-from tracekit.names import clean
+from tracekit.names import category_name, clean
 from tracekit.report.html.timeline_detail import SUMMARY, Detail
 from tracekit.report.html.timeline_shapes import GROUPS, Shapes, shapes_of
 from tracekit.report.model import Report, Step, Window
@@ -43,6 +43,14 @@ HOST_BOUNDS: Final = frozenset({"host-bound", "input-bound", "launch/short-kerne
 
 _SUMMARIES: Final = {SUMMARY.format(each): each / 100 for each in range(10, 101, 10)}
 
+_LABELS: Final = {
+    "op": "operator",
+    "python": "Python",
+    "sync": "synchronisation",
+    "annotation": "range",
+    "runtime": "API call",
+}
+
 Frame = pl.DataFrame
 
 
@@ -54,7 +62,7 @@ def timeline(trace: Trace, report: Report, *, limit: int = MAX_SHAPES) -> dict[s
     an empty text), `low_ns` (when the drawing begins, in ns from the trace's origin) and `span_ns`; `window` and `full`
     (from and to), `hidden` (groups of lanes that are closed at first) and `folded` (numbers of
     lanes of which one line is shown at first), `summaries` (notes of shapes that stand for several, and the
-    part of the time that these take), `shapes` (how many), the tables `names`, `kinds`, `notes`, `layers` (`path` and `type` of each), `phases`,
+    part of the time that these take), `shapes` (how many), the tables `names`, `kinds`, `labels` (of the kinds, for the reader), `notes`, `layers` (`path` and `type` of each), `phases`,
     `methods`; `lanes`, each with `label`, `group` and `rows`, the number of shapes in each line; and `columns`, the name
     and size of each column in `data`. Shapes are numbered through all rows in order. Times are ns from `low_ns`.
     """
@@ -233,6 +241,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     return {
         "names": [clean(one) for one in names],
         "kinds": kinds,
+        "labels": [_LABELS.get(kind) or category_name(kind) for kind in kinds],
         "notes": [clean(one) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}

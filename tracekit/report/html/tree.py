@@ -105,7 +105,7 @@ def repeats_as_one(table: Table) -> Table | None:
 def _stem() -> pl.Expr:
     """The name with `*` for the number that tells repeated layers apart; in a capture only a whole name is one."""
     name, source = pl.col("name").cast(pl.String), pl.col("source").cast(pl.String)
-    numbered = name.str.replace(r"(^|[_ #:\-])\d+$", "${1}*")
+    numbered = name.str.replace(r"(^|[_ #:.\-])\d+$", "${1}*")
     plain = name.str.replace(r"^\d+$", "*")
     of_model = source.is_in(["module", "range", "compiled", "interval"])
     return pl.when(of_model).then(numbered).when(source == "capture").then(plain).otherwise(name)

@@ -1,16 +1,18 @@
-"""Tables as lines of text that fit a width: long names are shortened, columns that do not fit are left out."""
+"""Tables as lines of text that fit a width: long names are shortened, shapes go on below, what does not fit is left out."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, Final
 
 import polars as pl
 from rich.cells import cell_len, set_cell_size
 
 from tracekit.names import shorten_name, shorten_names
-from tracekit.report.format import RIGHT_ALIGNED, costliest, format_value, shown_columns
+from tracekit.report.format import RIGHT_ALIGNED, SHAPES, costliest, format_value, shown_columns
 from tracekit.report.model import Column, Table
 
 __all__ = ["grid", "tree_lines"]
@@ -19,6 +21,9 @@ GAP: Final = 2
 LEAST_NAME: Final = 20
 """A name column narrower than this says nothing; rather leave out a figure."""
 GREATEST_TEXT: Final = 72
+LEAST_SHAPES: Final = 24
+"""Two shapes of four dimensions."""
+MOST_SHAPE_LINES: Final = 3
 
 BAR: Final = 12
 """Cells of the longest bar."""
@@ -34,8 +39,8 @@ LEAST_LABEL: Final = 12
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
-def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> list[str]:
-    """The header and the first `rows` rows in lines of at most `width` cells."""
+def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> tuple[list[str], list[Column]]:
+    """The header and the first `rows` rows in lines of at most `width` cells, and the columns that have room."""
     cells = {
         column.name: [format_value(value, column) for value in table.frame[column.name].head(rows).to_list()]
         for column in columns
@@ -44,11 +49,23 @@ def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> l
     widths = _widths(fitted, cells, width)
     lines = [_line([column.title for column in fitted], fitted, widths)]
     count = len(next(iter(cells.values()))) if cells else 0
-    short = [shorten_names(cells[column.name], size) for column, size in zip(fitted, widths, strict=True)]
+    short = [_in_width(column, cells[column.name], size) for column, size in zip(fitted, widths, strict=True)]
     for row in range(count):
         texts = [named[cells[column.name][row]] for named, column in zip(short, fitted, strict=True)]
-        lines.append(_line(texts, fitted, widths))
-    return lines
+        below = zip_longest(*(text.split("\n") for text in texts), fillvalue="")
+        lines += [_line(parts, fitted, widths) for parts in below]
+    return lines, fitted
+
+
+def _in_width(column: Column, texts: Sequence[str], width: int) -> dict[str, str]:
+    """The texts of a column in this width: names shortened so that they differ, shapes in several lines."""
+    if column.name not in SHAPES:
+        return shorten_names(texts, width)
+    folded = {text: textwrap.wrap(text, width) or [""] for text in texts}
+    for lines in folded.values():
+        if len(lines) > MOST_SHAPE_LINES:
+            lines[MOST_SHAPE_LINES - 1 :] = [f"… {lines[-1][: width - 2]}"]
+    return {text: "\n".join(lines) for text, lines in folded.items()}
 
 
 def _natural(column: Column, cells: dict[str, list[str]]) -> int:
@@ -62,7 +79,10 @@ def _fit(
     kept = list(columns)
     while len(kept) > 1:
         least = [
-            min(_natural(c, cells), LEAST_NAME) if c.unit == "text" else _natural(c, cells) for c in kept
+            min(_natural(c, cells), LEAST_SHAPES if c.name in SHAPES else LEAST_NAME)
+            if c.unit == "text"
+            else _natural(c, cells)
+            for c in kept
         ]
         if sum(least) + GAP * (len(kept) - 1) <= width:
             break
@@ -72,11 +92,12 @@ def _fit(
 
 
 def _widths(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> list[int]:
-    """Natural widths; the widest text column gives way first."""
+    """Natural widths; shapes give way first, since they go on below, then the widest text column."""
     widths = [min(_natural(column, cells), GREATEST_TEXT) for column in columns]
     excess = sum(widths) + GAP * (len(widths) - 1) - width
     while excess > 0:
-        texts = [i for i, column in enumerate(columns) if column.unit == "text"]
+        texts = [i for i, one in enumerate(columns) if one.name in SHAPES and widths[i] > LEAST_SHAPES]
+        texts = texts or [i for i, column in enumerate(columns) if column.unit == "text"]
         widest = max(texts or range(len(widths)), key=lambda i: widths[i])
         if widths[widest] <= 1:
             break
@@ -106,7 +127,7 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
     columns = _tree_columns(table, frame)
     cells = [_tree_cells(frame, column) for column in columns]
     sizes = [cell_len(texts[0]) for texts in cells]
-    placed = frame.select("name", pl.col("depth").clip(upper_bound=DEEPEST) * INDENT).rows()
+    placed = frame.select(_named(frame), pl.col("depth").clip(upper_bound=DEEPEST) * INDENT).rows()
     names = [" " * lead + name for name, lead in placed]
     longest = min(max(map(cell_len, [*names, "layer"])), GREATEST_TEXT)
     with_bar = width >= LEAST_TREE_NAME + GAP + BAR + sum(size + GAP for size in sizes[:1])
@@ -123,6 +144,15 @@ def tree_lines(table: Table, *, width: int, rows: int) -> list[str]:
         text = " " * lead + short[lead].get(name, name)
         lines.append(_tree_line(text, figures, room, bars[row] if bars else None))
     return lines
+
+
+def _named(frame: pl.DataFrame) -> pl.Expr:
+    """The names, those that are a number (of a layer of `nn.Sequential`) with their class: `0 (Conv2d)`."""
+    if "type" not in frame.columns:
+        return pl.col("name")
+    with_type = pl.format("{} ({})", "name", "type")  # null without a type
+    is_number = pl.col("name").str.contains(r"^\d+$")
+    return pl.when(is_number & with_type.is_not_null()).then(with_type).otherwise("name")
 
 
 def _apart(rows: Sequence[tuple[str, int]], lead: int, room: int) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -32,9 +33,10 @@ from tracekit.report.formats import Page
 from tracekit.report.model import Figure, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.terminal.grid import grid, tree_lines
 
-__all__ = ["head", "render", "render_section", "sort_table"]
+__all__ = ["head", "render", "render_section", "section_text", "sort_table", "summary"]
 
 LEAST_WIDTH: Final = 40
+WIDEST: Final = 160
 FINDINGS: Final = 3
 """Findings of one section in the report; the sections' own commands show all."""
 
@@ -119,6 +121,25 @@ def render_section(section: Section, page: Page) -> str:
     listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
     lines += _tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
     return _draw(lines[1:], width, page.color)
+
+
+def summary(report: Report) -> str:
+    """The verdict, the trace and how to see more, as wide as the terminal: what `print(report)` shows."""
+    names = [section.name for section in report.sections]
+    others = f", or of {', '.join(names[1:])}" if names[1:] else ""
+    sections = f'print(report.section("{names[0]}")){others}; ' if names else ""
+    more = f"{sections}report.plot() shows the figures in a notebook"
+    width = max(_page().width, LEAST_WIDTH)
+    return _draw([*_head(report, width), *_labelled("more", more, width)], width, color=False).rstrip()
+
+
+def section_text(section: Section) -> str:
+    """The section as wide as the terminal: what `print(section)` shows."""
+    return render_section(section, _page()).rstrip()
+
+
+def _page() -> Page:
+    return Page(min(shutil.get_terminal_size().columns, WIDEST))
 
 
 def sort_table(table: Table, column: str | None) -> Table:
@@ -234,8 +255,9 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
 
 def _opening(section: Section, width: int) -> Lines:
     yield Text()
-    title = f"── {section.question} "
-    yield Text(title + "─" * max(0, width - len(title)), style="bold")
+    *above, title = _fold(f"── {section.question}", width - 2)
+    yield from (Text(line, style="bold") for line in above)
+    yield Text(f"{title} {'─' * max(0, width - len(title) - 1)}", style="bold")
     if section.error is not None:
         yield from _wrapped(f"This analysis failed: {section.error}", width, "red")
         return
@@ -283,7 +305,7 @@ def _tables(tables: Sequence[Table], width: int, rows: Sequence[int], *, titled:
 def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
     if not table.frame.height:
         return
-    shown = min(rows, table.frame.height)
+    shown, left_out = min(rows, table.frame.height), ""
     if table.tree is not None:
         lines = tree_lines(table, width=width - 2, rows=shown)
         shown = len(lines) - 1
@@ -291,9 +313,12 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
         columns = shown_columns(table, table.short or None)
         if not columns:
             return
-        lines = grid(table, columns, width=width - 2, rows=shown)
+        lines, fitted = grid(table, columns, width=width - 2, rows=shown)
+        left_out = ", ".join(column.title for column in columns if column not in fitted)
     if titled:
         more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
+        if left_out:
+            more = _cut(f"{more}  no room for: {left_out}", width - 2 - len(table.title))
         yield Text.assemble(("  " + table.title, "italic"), (more, "dim"))
     yield Text("  " + lines[0], style="bold cyan")
     for line in lines[1:]:
@@ -359,6 +384,7 @@ def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
         file=out,
         width=width,
         force_terminal=color,
+        force_jupyter=False,  # in a notebook rich would show each line itself
         color_system="standard" if color else None,
         no_color=not color,
         highlight=False,

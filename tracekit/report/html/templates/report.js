@@ -1,7 +1,7 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const one = (selector, root = document) => root.querySelector(selector);
-  const data = (id) => JSON.parse(document.getElementById(id).textContent);
+  const data = (name, rank) => JSON.parse(one(`script[id$="${name}"]`, rank).textContent);
   const root = document.documentElement;
 
   // -- figures in words, as in the Python side ------------------------------------------------------
@@ -162,48 +162,79 @@
       output.textContent = "";
     });
   };
-  const showTimeline = async (source, rank) => {
+  // -- the timeline ----------------------------------------------------------------------------------
+
+  const MOST_SHAPES = 1_000_000; // of ranks that nobody has looked at yet
+  const unpacked = new Map(); // of each rank the promise of its shapes
+  const shapes = new Map(); // and these, when they are there
+  const places = new Map(); // of each rank whose timeline is drawn
+
+  const unpack = (rank) => {
+    if (!unpacked.has(rank)) {
+      const source = data("timeline-data", rank);
+      const began = performance.now();
+      const kept = (made) => {
+        made.unpacked = performance.now() - began;
+        shapes.set(rank, made);
+      };
+      unpacked.set(rank, source ? TimelineData.unpack(source).then(kept) : Promise.resolve());
+    }
+    return unpacked.get(rank);
+  };
+
+  // Draws the timeline of the rank that is shown, if its shapes are there.
+  const drawTimeline = (rank) => {
+    if (before || rank !== current || places.has(rank) || !shapes.has(rank)) return;
+    for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
+    const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
+    const view = new TimelineView(shapes.get(rank), { canvas, stage, spacer, isDark });
+    const timeline = new Timeline(view, { time });
+    redraws.push(() => timeline.recolour());
+    timeline.recolour();
+    timeline.follow();
+    places.set(rank, new TimelinePlaces(timeline, time));
+    window.addEventListener("hashchange", () => rank === current && timeline.follow());
+  };
+
+  const showTimeline = async (rank) => {
+    if (!one("#picked")) return;
     if (!TimelineData.canUnpack()) {
       one("#picked").textContent =
         "This browser cannot unpack the timeline (it has no DecompressionStream, which browsers have had since 2023).";
       return;
     }
-    const began = performance.now();
-    const shapes = await TimelineData.unpack(source);
-    shapes.unpacked = performance.now() - began;
-    if (!rank.isConnected) {
-      drawn.delete(rank); // another rank was chosen meanwhile; this one starts anew when it is shown
-      return;
+    try {
+      await unpack(rank);
+      drawTimeline(rank);
+    } catch (error) {
+      if (rank === current) one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
     }
-    for (const part of all("#timeline .tools, #timeline .stage")) part.hidden = false;
-    const [canvas, stage, spacer] = [one("#canvas"), one("#timeline .stage"), one("#spacer")];
-    const view = new TimelineView(shapes, { canvas, stage, spacer, time, isDark });
-    const timeline = new Timeline(view, { time });
-    redraws.push(() => timeline.recolour());
-    timeline.recolour();
-    timeline.follow();
-    new TimelinePlaces(timeline, time);
-    window.addEventListener("hashchange", () => rank.isConnected && timeline.follow());
   };
 
   // -- one rank at a time ----------------------------------------------------------------------------
 
-  // Only the rank that is shown is in the document. The ids of the others have a prefix, which they lose here; links keep
-  // it, so that an address names its rank.
+  // Only the rank that is shown is in the document. The ids of the others have a prefix, which they lose while they are
+  // shown; links keep it, so that an address names its rank.
   const ranks = all(".rank");
-  const [ready, drawn] = [new Set(), new Set()];
+  const ready = new Set();
+  const prefixed = new Map();
   const IDS = ["id", "for", "aria-labelledby", "aria-describedby"];
+  let [current] = ranks;
+  let before = null; // what was shown before it was printed, while it is
+
+  const rename = (rank, shown) => {
+    const { prefix } = rank.dataset;
+    if (!prefixed.has(rank)) {
+      const with_ = (name) => (prefix ? all(`[${name}^="${prefix}"]`, rank).map((element) => [element, name, element.getAttribute(name)]) : []);
+      prefixed.set(rank, IDS.flatMap(with_));
+    }
+    for (const [element, name, value] of prefixed.get(rank)) element.setAttribute(name, shown ? value.slice(prefix.length) : value);
+  };
 
   const setUp = (rank) => {
-    const { prefix } = rank.dataset;
-    for (const name of IDS) {
-      for (const element of prefix ? all(`[${name}^="${prefix}"]`, rank) : []) {
-        element.setAttribute(name, element.getAttribute(name).replace(prefix, ""));
-      }
-    }
     all("details.grid", rank).forEach(setUpTable);
     all("details.tree", rank).forEach(setUpTree);
-    const lines = data("series-data");
+    const lines = data("series-data", rank);
     for (const plot of all(".plot", rank)) setUpPlot(plot, lines);
     // what is jumped to stands below the links, however many lines they take
     const nav = one("nav", rank);
@@ -213,20 +244,32 @@
     ready.add(rank);
   };
 
-  const showRank = (rank) => {
-    const [shown] = ranks.filter((each) => each.isConnected);
-    if (shown !== rank) {
-      const inside = shown.contains(document.activeElement);
-      shown.replaceWith(rank);
-      if (inside) one("[aria-current]", rank).focus({ preventScroll: true });
+  // Puts a rank into the place of the one that is in the document.
+  const put = (rank) => {
+    if (rank !== current) {
+      rename(current, false);
+      current.replaceWith(rank);
+      current = rank;
     }
+    rename(rank, true);
     if (!ready.has(rank)) setUp(rank);
-    const source = data("timeline-data");
-    if (source && !drawn.has(rank)) {
-      drawn.add(rank);
-      showTimeline(source, rank).catch((error) => {
-        one("#picked").textContent = `The timeline cannot be shown (${error.message}).`;
-      });
+    drawTimeline(rank);
+  };
+
+  const showRank = (rank) => {
+    const inside = rank !== current && current.contains(document.activeElement);
+    put(rank);
+    if (inside) one("[aria-current]", rank).focus({ preventScroll: true });
+    return places.has(rank) ? null : showTimeline(rank);
+  };
+
+  // The timelines that nobody has seen yet, for quick changes and for paper, one after the other.
+  const unpackOthers = async () => {
+    let room = TimelineData.canUnpack() ? MOST_SHAPES : 0;
+    for (const rank of ranks) {
+      if (room <= 0) return;
+      await unpack(rank).catch(() => {}); // told when it is shown
+      room -= shapes.get(rank)?.count ?? 0;
     }
   };
 
@@ -248,6 +291,7 @@
   showTheme();
   showRank(ranks[0]);
   follow();
+  unpacked.get(current)?.catch(() => {}).then(unpackOthers);
   window.addEventListener("hashchange", follow);
 
   // The whole of a name of which only the end is seen.
@@ -255,7 +299,29 @@
     const holder = target.closest("td, .cost-label");
     if (holder && !holder.title && one(".cut", holder)) holder.title = holder.textContent.trim();
   });
+
+  // -- paper: every rank, in light colours, with its whole timeline ------------------------------------
+
   window.addEventListener("beforeprint", () => {
+    const shown = { rank: current, theme: root.dataset.theme, top: window.scrollY };
+    root.dataset.theme = "light";
+    for (const rank of ranks) put(rank);
+    before = shown;
+    rename(current, false);
+    current.replaceWith(...ranks);
     for (const callout of all("details.callout")) callout.open = true;
+    for (const place of places.values()) place.toPaper();
+  });
+  window.addEventListener("afterprint", () => {
+    if (!before) return;
+    const { rank, theme, top } = before;
+    before = null;
+    for (const other of ranks) if (other !== rank) other.remove();
+    current = rank;
+    rename(rank, true);
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
+    for (const place of places.values()) place.fromPaper();
+    window.scrollTo({ top, behavior: "instant" });
   });
 })();

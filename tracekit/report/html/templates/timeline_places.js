@@ -2,6 +2,8 @@
 
 // The ways from the page into the timeline: buttons beside advice, and the starts in the rows of tables.
 class TimelinePlaces {
+  static PAPER = 800; // pixels that a drawing is tall at most
+
   constructor(timeline, time) {
     Object.assign(this, { timeline, time, view: timeline.view, places: [], at: -1, origin: null });
     this.line = document.getElementById("place");
@@ -12,29 +14,27 @@ class TimelinePlaces {
     }
     for (const table of document.querySelectorAll(".rank table")) this.offerRows(table, low);
     timeline.leave = () => this.leave();
-    // of several ranks only the one that is shown is printed
-    window.addEventListener("beforeprint", () => this.line.isConnected && this.toPaper());
-    window.addEventListener("afterprint", () => this.before && this.fromPaper());
   }
 
-  // Paper shows the view of the beginning, in light colours.
+  // Paper shows the view of the beginning, and all lanes.
   toPaper() {
     const { view, timeline } = this;
-    const { from, to, marks, selected } = view;
-    this.before = { view: { from, to, marks, selected }, scrolled: view.stage.scrollTop, theme: document.documentElement.dataset.theme };
+    const { from, to, marks, selected, stage } = view;
+    this.before = { view: { from, to, marks, selected }, scrolled: stage.scrollTop, height: stage.style.height, most: stage.style.maxHeight };
     Object.assign(view, { from: 0, to: view.span, marks: [], selected: -1 });
-    view.stage.scrollTop = 0;
-    document.documentElement.dataset.theme = "light";
+    Object.assign(stage.style, { height: `${Math.min(view.height, TimelinePlaces.PAPER)}px`, maxHeight: "none" });
+    stage.scrollTop = 0;
     timeline.recolour();
     view.draw();
   }
 
   fromPaper() {
-    const { view, scrolled, theme } = this.before;
+    if (!this.before) return; // it was drawn for paper and has not been seen yet
+    const { view, scrolled, height, most } = this.before;
+    const { stage } = this.view;
     Object.assign(this.view, view);
-    this.view.stage.scrollTop = scrolled;
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
+    Object.assign(stage.style, { height, maxHeight: most });
+    stage.scrollTop = scrolled;
     this.before = null;
     this.timeline.recolour();
   }

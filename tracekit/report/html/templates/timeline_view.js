@@ -1,93 +1,19 @@
 "use strict";
 
-// Draws a TimelineData on a canvas that shows the stretch `from` to `to`, and tells what lies at a point.
-class TimelineView {
-  static ROW = 16;
-  static GAP = 8;
-  static AXIS = 22;
-  static LEAST_NS = 20;
+// Draws what is in sight of a timeline on its canvas.
+class TimelineView extends TimelineFrame {
   static COLOURS = { kernel: "gemm", graph: "gemm", op: "operator" };
 
-  constructor(data, { canvas, stage, spacer, time, isDark }) {
-    Object.assign(this, { data, canvas, stage, spacer, time, isDark });
+  constructor(data, { canvas, stage, spacer, isDark }) {
+    super(data, { canvas, stage });
+    Object.assign(this, { spacer, isDark });
     this.context = canvas.getContext("2d");
-    this.span = data.source.span_ns;
-    this.low = data.source.low_ns; // shapes count from here, the axis from the beginning of the trace, as the tables do
-    this.from = 0;
-    this.to = this.span;
-    this.hidden = new Set(data.source.hidden); // groups of lanes
-    this.folded = new Set(data.source.folded); // numbers of lanes of which one line is shown
     this.selected = -1;
     this.marks = []; // stretches of time, each from and to; `mark` is the one that was asked for
     this.hits = null;
     this.pending = 0;
     this.frames = 0;
     this.layOut();
-  }
-
-  // -- where things are --------------------------------------------------------------------------------
-
-  layOut() {
-    this.lanes = this.data.source.lanes.map((lane, number) => ({ ...lane, number, top: 0, height: 0 }));
-    this.shown = [];
-    let top = TimelineView.AXIS + 4;
-    let next = 0;
-    for (const lane of this.lanes) {
-      const lines = this.folded.has(lane.number) ? Math.min(1, lane.rows.length) : lane.rows.length;
-      const visible = !this.hidden.has(lane.group);
-      lane.top = visible ? top : -1;
-      lane.height = visible ? lines * TimelineView.ROW : 0;
-      lane.rows.forEach((_, line) => {
-        const row = this.data.rows[next];
-        row.top = visible && line < lines ? top + line * TimelineView.ROW : -1;
-        if (row.top >= 0) this.shown.push(row);
-        next += 1;
-      });
-      if (visible) top += lane.height + TimelineView.GAP;
-    }
-    this.height = top;
-    this.stage.style.maxHeight = `min(85vh, ${top + 4}px)`;
-    this.size();
-    this.redraw();
-  }
-
-  // The width of the canvas, and of the part of it in which lanes are named.
-  size() {
-    this.width = this.canvas.clientWidth;
-    this.gutter = this.width < 560 ? 84 : 176;
-    this.rescale();
-  }
-
-  x(t) {
-    return this.gutter + (t - this.from) * this.scale;
-  }
-
-  y(row) {
-    return row.top - this.stage.scrollTop;
-  }
-
-  timeAt(px) {
-    return this.from + (px - this.gutter) / this.scale;
-  }
-
-  // The shape at a point of the canvas, or the longest one within two pixels; −1 for none.
-  at(px, py) {
-    const y = py + this.stage.scrollTop;
-    if (px < this.gutter || py < TimelineView.AXIS) return -1;
-    const row = this.shown.find((one) => y >= one.top && y < one.top + TimelineView.ROW);
-    if (!row) return -1;
-    const { data } = this;
-    const [low, high] = [this.timeAt(px - 2), this.timeAt(px + 2)];
-    const first = data.firstAfter(row, low);
-    const last = data.firstFrom(row, high, first);
-    const t = this.timeAt(px);
-    for (let i = first; i < Math.min(last, first + 8); i += 1) if (data.start[i] <= t && data.end[i] > t) return i;
-    return last > first ? data.longest(row, first, last) : -1;
-  }
-
-  laneAt(py) {
-    const y = py + this.stage.scrollTop;
-    return this.lanes.find((lane) => lane.top >= 0 && y >= lane.top && y < lane.top + Math.max(lane.height, TimelineView.ROW));
   }
 
   // -- colours -----------------------------------------------------------------------------------------
@@ -296,12 +222,6 @@ class TimelineView {
     return red === undefined ? this.isDark() : 0.3 * red + 0.59 * green + 0.11 * blue < 105;
   }
 
-  // Left and right edge of a shape, cut to what is in sight.
-  edges(shape) {
-    const { start, end } = this.data;
-    return [Math.max(this.x(start[shape]), this.gutter), Math.min(this.x(end[shape]), this.width)];
-  }
-
   label(name, colour, left, wide, y) {
     const room = Math.floor((wide - 8) / 6.1);
     this.context.fillStyle = this.isDim(colour) ? "#f2f4f8" : "#101318";
@@ -362,69 +282,23 @@ class TimelineView {
     context.fillRect(0, 0, this.gutter - 1, this.tall);
     context.fillStyle = ink.line;
     context.fillRect(this.gutter - 1, 0, 1, this.tall);
-    const room = Math.floor((this.gutter - 22) / 6.2);
+    const cut = (label) => {
+      let end = label.length;
+      const text = () => (end < label.length ? `${label.slice(0, end)}…` : label);
+      while (end > 1 && context.measureText(text()).width > this.gutter - 21) end -= 1;
+      return text();
+    };
     for (const lane of this.lanes) {
       const y = lane.top - this.stage.scrollTop;
       if (lane.top < 0 || y > this.tall || y + lane.height < 0) continue;
       context.fillStyle = ink.line;
       context.fillRect(0, y - TimelineView.GAP / 2, this.width, 1);
       context.fillStyle = ink.ink;
-      const { label } = lane;
-      context.fillText(label.length > room ? `${label.slice(0, room - 1)}…` : label, 18, Math.max(y, TimelineView.AXIS - 2) + 11);
+      context.fillText(cut(lane.label), 18, Math.max(y, TimelineView.AXIS - 2) + 11);
       if (lane.rows.length > 1) {
         context.fillStyle = ink.muted;
         context.fillText(this.folded.has(lane.number) ? "▸" : "▾", 5, Math.max(y, TimelineView.AXIS - 2) + 11);
       }
     }
-  }
-
-  // -- moving ------------------------------------------------------------------------------------------
-
-  look(low, high) {
-    const length = Math.min(Math.max(high - low, TimelineView.LEAST_NS), this.span);
-    this.from = Math.min(Math.max(low, 0), this.span - length);
-    this.to = this.from + length;
-    this.rescale();
-    this.redraw();
-  }
-
-  rescale() {
-    this.scale = (this.width - this.gutter) / (this.to - this.from); // pixels a ns
-  }
-
-  zoom(factor, around = (this.from + this.to) / 2) {
-    this.look(around - (around - this.from) * factor, around + (this.to - around) * factor);
-  }
-
-  shift(part) {
-    const by = part * (this.to - this.from);
-    this.look(this.from + by, this.to + by);
-  }
-
-  all() {
-    this.look(0, this.span);
-  }
-
-  // Bring a shape into sight, its lane too; with `near` so large that its neighbours are seen with it.
-  reveal(shape, near = false) {
-    const { data } = this;
-    const lane = this.lanes[data.rowOf(shape).lane];
-    if (lane.top < 0 || this.folded.has(lane.number)) {
-      this.hidden.delete(lane.group);
-      this.folded.delete(lane.number);
-      this.layOut();
-    }
-    const { top } = data.rowOf(shape);
-    if (top < this.stage.scrollTop + TimelineView.AXIS || top > this.stage.scrollTop + this.stage.clientHeight - 20) {
-      this.stage.scrollTop = Math.max(0, top - this.stage.clientHeight / 2);
-    }
-    const [start, end] = [data.start[shape], data.end[shape]];
-    const margin = near ? data.length(shape) * 0.2 + 10 : 0;
-    if (near) this.look(start - margin, end + margin);
-    else if (start < this.from || end > this.to) {
-      const half = Math.max((this.to - this.from) / 2, data.length(shape) * 0.7);
-      this.look((start + end) / 2 - half, (start + end) / 2 + half);
-    }
-    this.redraw();
   }
 }

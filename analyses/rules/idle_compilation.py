@@ -1,0 +1,151 @@
+"""Rules about compilation: code that is compiled while steps run, and compiled functions that leave their graphs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.idle import Idle
+from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.rules.idle import LAUNCHING
+from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule
+from tracekit.analyses.scope import Scope
+from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
+from tracekit.facts.units import format_ns, format_share, times
+
+__all__ = ["COMPILATION_IN_STEPS", "COMPILING", "GRAPH_BREAKS"]
+
+# -- compilation_in_steps ---------------------------------------------------------------------------
+
+COMPILATION_IN_STEPS_LEAST_SHARE: Final = 0.02
+"""In a steady state nothing is compiled; a lookup in the cache of compiled code takes less than this."""
+LOOKUPS_PART: Final = 0.5
+"""If half of the time goes to such lookups, they are the cost, not compilation."""
+COMPILING: Final = "Tracing and compilation"
+"""How the title begins if they are not."""
+
+
+def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
+    """Steps trace or compile code while the device is idle; without a device, while no operator runs.
+
+    At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that build code do not count,
+    because they are first-time work and belong to `cold_start`. If most of the time goes to lookups in the cache of
+    compiled code, the rule says that nothing is compiled: the conditions of the compiled code (guards) are checked.
+
+    Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.
+    """
+    idle = caused_idle(scope, "compilation", wanted=pl.col("span_kind") != "runtime")
+    if not scope.duration or idle.ns / scope.duration < COMPILATION_IN_STEPS_LEAST_SHARE:
+        return None
+    who = "no operator ran" if scope.on_cpu else "the device was idle"
+    lookups = _in_lookups(scope)
+    checks = lookups >= LOOKUPS_PART * idle.ns
+    what = "Checks of compiled code" if checks else COMPILING
+    while_ = "the cache of compiled code was searched" if checks else "code was traced or compiled"
+    return Evidence(
+        title=f"{what} take {format_share(idle.ns / scope.duration)} of the time",
+        text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.",
+        ns_at_stake=idle.ns,
+        advice=_GUARDS if checks else None,
+        stretches=idle.stretches,
+    )
+
+
+def _in_lookups(scope: Scope) -> int:
+    """The idle time of the devices in lookups in the cache of compiled code, in ns."""
+    host = scope.trace.host
+    lookups = host.filter(pl.col("name").cast(pl.String) == CACHE_LOOKUP)["span_id"]
+    pieces = idle_causes(scope).pieces.filter(pl.col("span_id").is_in(lookups.implode()))
+    return int(pieces["duration_ns"].sum())
+
+
+_GUARDS: Final = Advice(
+    "Nothing is compiled: before each call, conditions on the inputs and on Python objects (guards) are checked. "
+    "TORCH_LOGS=guards lists them. Compile fewer and larger functions, without graph breaks, and pass fewer Python objects; "
+    "once all inputs were compiled for, torch.compiler.set_stance(skip_guard_eval_unsafe=True) checks fewer."
+)
+
+COMPILATION_IN_STEPS = Rule(
+    id="compilation_in_steps",
+    analysis="idle",
+    evidence=compilation_in_steps,
+    advice=Advice(
+        "Run some steps before you record. If compilation remains, something is compiled again and again.\n"
+        "[compiled] TORCH_LOGS=recompiles says why; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
+        "values out of the model's inputs.",
+        plain=(
+            "Load and compile before you record: run some iterations first, and build kernels and graphs before the "
+            "loop."
+        ),
+    ),
+    explains=frozenset({"step_variability"}),
+    pattern="tracing and compilation",
+)
+
+
+# -- graph_breaks -----------------------------------------------------------------------------------
+
+BETWEEN_GRAPHS: Final = (*LAUNCHING, "compilation", "synchronisation", "collective_bookkeeping")
+"""What a break between graphs costs: Python, what it launches and waits for, and the lookup of the next graph."""
+GRAPH_BREAKS_LEAST_SHARE: Final = 0.05
+"""Python between two graphs takes some tens of µs; below a twentieth of the window the device hides it, or it does not matter."""
+
+
+def graph_breaks(scope: Scope, _result: Idle) -> Evidence | None:
+    """A compiled function leaves its graph for Python code and goes on in another graph, and the device waits meanwhile.
+
+    When torch.compile cannot compile a part of a function, the rest of the function becomes a graph of its own, whose span
+    (`Torch-Compiled Region`) lies inside that of the first; functions that are compiled one by one have spans beside each
+    other. At stake is the idle time of the device in such nested regions, outside the calls of the graphs themselves.
+
+    Fires when the device is idle between the graphs of one function for `GRAPH_BREAKS_LEAST_SHARE` of the window.
+    """
+    stack = attribution(scope).model.stack
+    region = stack.named(COMPILED_REGION)
+    above = stack.nesting.nearest_ancestor(region, include_self=False)
+    inner = np.flatnonzero(region & (above >= 0))
+    if not inner.size:
+        return None
+    outer = np.zeros(stack.size, dtype=bool)
+    outer[above[inner]] = True
+    graph = stack.nesting.nearest_ancestor(stack.named(COMPILED_GRAPH)) >= 0
+    between = np.flatnonzero((stack.nesting.nearest_ancestor(outer) >= 0) & ~graph)
+    mine = pl.col("span_id").is_in(pl.Series(between).implode())
+    idle = caused_idle(scope, *BETWEEN_GRAPHS, wanted=mine)
+    low, high = scope.host_window()
+    breaks = int(((stack.start[inner] >= low) & (stack.start[inner] < high)).sum())
+    if not breaks or idle.ns < GRAPH_BREAKS_LEAST_SHARE * scope.duration:
+        return None
+    steps = scope.steps.height if scope.window == "steps" else 0
+    each = f", {breaks / steps:,.0f} a step" if steps else ""
+    return Evidence(
+        title=f"Graph breaks keep the device waiting for {format_share(idle.ns / scope.duration)} of the time",
+        text=f"A compiled function left its graph for Python {times(breaks)}{each}, and went on in another graph "
+        f"(a Torch-Compiled Region inside another). Between the graphs the device was idle for {format_ns(idle.ns)}{idle.where}.",
+        ns_at_stake=idle.ns,
+        stretches=idle.stretches,
+    )
+
+
+GRAPH_BREAKS = Rule(
+    id="graph_breaks",
+    analysis="idle",
+    evidence=graph_breaks,
+    runs="device",
+    advice=Advice(
+        "TORCH_LOGS=graph_breaks lists each break with its line and reason; fullgraph=True makes each an error. Usual reasons "
+        "are print and logging, .item() and conditions on tensors, and functions that torch.compile cannot trace. Move them "
+        "out of the compiled function."
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
+    explains=frozenset(
+        {
+            *("host_bound_launches", "short_kernels", "compilation_in_steps", "blocking_synchronisation"),
+            HOST_CODE_ADVICE,
+        }
+    ),
+)
