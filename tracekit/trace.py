@@ -303,7 +303,9 @@ class Meta:
         name = Path(self.path).name
         for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
-        return name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
+        return (
+            name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
