@@ -10,7 +10,7 @@ from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks.matching import UNEVEN
 from tracekit.analyses.result import column_of
 from tracekit.facts.stack_names import NO_LAYERS
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.job import Job
 from tracekit.names import clean_frame, shorten_name
 from tracekit.report.model import Column, Section, Table
@@ -49,7 +49,7 @@ def job_section(job: Job, *, errors: int = 0) -> Section:
     answer = " ".join(filter(None, (_late(job), _rests_on(job, errors), _lacks(job))))
     return Section(
         "job",
-        f"Which of the {size} ranks do the others wait for?",
+        f"Which of the {size} ranks {'does the other' if size == PAIR else 'do the others'} wait for?",
         answer,
         tables=(_ranks_table(job), _collectives_table(job)),
     )
@@ -104,11 +104,15 @@ def _rests_on(job: Job, errors: int) -> str:
     matched = count_of(count, "collective") if count else ""
     how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
     unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
-    clocks = f"; clocks agree to {format_ns(max(unsure))}" if unsure and count else ""
+    clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
     parts = [f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}" if count else "")]
     if errors:
         parts.append(f"{count_of(errors, 'file')} could not be read")
     return "; ".join(parts) + "."
+
+
+def _within(ns: int) -> str:
+    return format_ns(ns) if ns >= NS_PER_US else "less than 1 µs"
 
 
 def _lacks(job: Job) -> str:
@@ -143,7 +147,9 @@ def _ranks_table(job: Job) -> Table:
         for row in job.table.iter_rows(named=True)
     ]  # fmt: skip
     frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop("at", "kind", "what")
-    shown: tuple[str, ...] = ("rank", "trace", "compute_share", "exposed_communication_share", "idle_share", "wait_ns", "caused_ns", "speed", "reason")  # fmt: skip
+    shown: tuple[str, ...] = (
+        "rank", "trace", "caused_ns", "reason", "wait_ns", "compute_share", "exposed_communication_share", "idle_share", "speed",
+    )  # fmt: skip
     if frame["rank"].null_count() == 0:
         shown = tuple(name for name in shown if name != "trace")
     return _table("ranks", "Ranks", frame, shown)
