@@ -31,7 +31,7 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules",),
-    ("verdict",),
+    ("verdict", "job"),
     ("report",),
     ("cli", "__main__"),
 )

@@ -37,7 +37,7 @@ def read(
     """
     traces = read_all(path, limits=limits, cache=cache, digest=digest, progress=progress)
     if len(traces) > 1:
-        processes = ", ".join(str(trace.meta.process_id or 'unknown') for trace in traces[:8])
+        processes = ", ".join(str(trace.meta.process_id or "unknown") for trace in traces[:8])
         fault = f"it holds the traces of {len(traces)} processes ({processes})"
         raise UnreadableTraceError(fault, path=path, remedy="use tracekit.read_all")
     return traces[0]

@@ -205,6 +205,9 @@ COLLECTIVE_SCHEMA: Final[Schema] = {
     "name": pl.Categorical(),
     "group": pl.String,
     "group_size": pl.Int64,
+    "group_ranks": pl.Categorical(),  # JSON text of the group's ranks; cut off where the group is large
+    "split_in": pl.Categorical(),  # JSON text: how an uneven all-to-all parts its input among the ranks
+    "split_out": pl.Categorical(),
     "elements_in": pl.Int64,
     "elements_out": pl.Int64,
     "dtype": pl.Categorical(),
@@ -300,7 +303,9 @@ class Meta:
         name = Path(self.path).name
         for suffix in (".gz", ".json", ".pt.trace", ".sqlite", ".nsys-rep"):
             name = name.removesuffix(suffix)
-        return name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
+        return (
+            name if self.parts == 1 else f"{name}-{self.part if self.process_id is None else self.process_id}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,6 +126,8 @@ def test_several_traces_are_one_json_document(
     other = write(generate(seed=4, rank=1, steps=1, layers=1), tmp_path / "one.json")
     both = json.loads(ok(capsys, command, gpu_trace, other, "-f", "json"))
     each = [json.loads(ok(capsys, command, path, "-f", "json")) for path in (gpu_trace, other)]
+    joint = both.pop("job", None)
+    assert (joint is not None) == (command == "report")
     assert both == {"schema_version": "1.0", "reports": each}
 
 

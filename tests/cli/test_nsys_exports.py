@@ -17,7 +17,6 @@ from synthetic.nsys_schema import NEWEST, OLDEST
 
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.main import main
-from tracekit.report import several
 
 FEW = 3
 """Of so many traces every report is shown in full in these tests."""
@@ -143,7 +142,7 @@ def test_the_health_of_several_processes(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several, "MOST_IN_FULL", FEW)
+    monkeypatch.setattr("tracekit.cli.commands.report.MOST_IN_FULL", FEW)
 
 
 @pytest.mark.slow

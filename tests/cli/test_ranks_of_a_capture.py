@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from paths import SAMPLES
 
@@ -23,7 +25,8 @@ def test_each_report_begins_with_its_rank(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = shown(capsys, command, str(FOLDER)).splitlines()
+    words = ["--all"] if command == "report" else []
+    lines = shown(capsys, command, str(FOLDER), *words).splitlines()
     heads = [line for line in lines if line.startswith("══")]
     assert lines[0] == heads[0]
     assert [head[:37] for head in heads] == [f"══ trace-rank{n}.json.gz · rank {n} of 2 " for n in (0, 1)]
@@ -36,9 +39,23 @@ def test_each_report_begins_with_its_rank(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "steps"])
 def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, command, str(FOLDER), "-f", "md")
+    words = ["--all"] if command == "report" else []
+    text = shown(capsys, command, str(FOLDER), "-f", "md", *words)
     assert text.startswith("*trace-rank0.json.gz · rank 0 of 2")
     assert "\n*trace-rank1.json.gz · rank 1 of 2" in text
+
+
+@pytest.mark.slow
+def test_a_report_begins_with_the_joint_view(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(shown(capsys, "report", str(FOLDER)).split())
+    assert "Rank 1 keeps the other waiting for 19.7 ms (16.8 % of the window)." in text
+    assert "The report below is that of rank 1; --rank N shows another one, and --all shows all." in text
+    assert text.count("Where did the processors' time go?") == 1
+    data = json.loads(shown(capsys, "report", str(FOLDER), "-f", "json"))
+    assert [one["trace"]["rank"] for one in data["reports"]] == [0, 1]
+    late = data["job"]["tables"]["ranks"]
+    assert [row["rank"] for row in late] == [0, 1]
+    assert late[1]["caused_ns"] > late[0]["caused_ns"]
 
 
 @pytest.mark.slow

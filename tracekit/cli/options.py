@@ -235,6 +235,16 @@ class Selection:
     ] = None
     ranges: NamedRanges = field(default_factory=NamedRanges)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it names one trace, or what is read of each."""
+        return (
+            self.rank is not None
+            or self.process is not None
+            or bool(self.comm_pattern)
+            or self.ranges != NamedRanges()
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

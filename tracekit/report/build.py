@@ -37,10 +37,11 @@ def build_report(
     step: str | None = None,
     only: Sequence[str] | None = None,
     top: int | None = None,
+    scope: Scope | None = None,
 ) -> Report:
     """The report of a trace.
 
-    `window` and `step` choose the scope as in `tracekit.analyses.scope.select`; `only` names the sections to keep,
+    `window` and `step` choose the scope as in `tracekit.analyses.scope.select`, unless `scope` is given; `only` names the sections to keep,
     in any order; `top` limits every table to its first rows (None: all rows). The verdict is the same whatever
     `only` says. An analysis of another package that fails becomes a section that says so; a failure of a built-in
     one is raised.
@@ -54,7 +55,7 @@ def build_report(
     unknown = [name for name in only or () if name not in names]
     if unknown:
         raise no_analysis(unknown[0], names)
-    scope = select(trace, window=window, step=step)
+    scope = scope or select(trace, window=window, step=step)
     outcomes = {
         analysis.name: _run(analysis, scope)
         for analysis in registered

@@ -15,10 +15,7 @@ from tracekit.names import clean
 from tracekit.report.model import Column, Section, Table
 from tracekit.trace import Trace
 
-__all__ = ["MOST_IN_FULL", "busiest", "overview", "overview_table", "processes_table"]
-
-MOST_IN_FULL: Final = 8
-"""Of so many traces each has a report of its own: the devices of one machine."""
+__all__ = ["busiest", "overview", "overview_table", "processes_table"]
 
 _TITLES: Final = {
     "process_id": "process",

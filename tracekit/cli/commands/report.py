@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,10 +18,16 @@ from tracekit.report import formats
 from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
+    from tracekit.analyses.scope import Scope
+    from tracekit.cli.jobs import Joint
+    from tracekit.report.formats import Format
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
 __all__ = ["report"]
+
+MOST_IN_FULL: Final = 8
+"""Of so many traces each has a report of its own: the devices of one machine."""
 
 
 @with_flags
@@ -47,6 +53,17 @@ def report(
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
     ncu: flags.Ncu = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Read so many ranks at once, each in a process. [default: one a core]"),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks.",
+        ),
+    ] = None,
     *,
     reading: Reading,
 ) -> None:
@@ -65,15 +82,17 @@ def report(
     if question and (answer := question.answer()) is not None:
         out.emit(answer, output)
         return
+    alone = every or bool(only) or Can.FILES in chosen.can or selection.chooses
+    joint = None
+    if not alone and Can.DATA not in chosen.can and (len(paths) > MOST_IN_FULL or jobs or scheduler):
+        joint = _of_many(paths, selection, reading, jobs, scheduler)
+    if joint is not None:
+        sources = Sources([Path(joint.path)], replace(selection, rank=joint.rank), reading, ncu)
     read, fits = sources.read()
-    few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
-    read, overview = _few(read, selection) if few else (read, None)
+    scopes, overview = _shown(read, joint, selection, chosen, alone=alone, every=every)
     from tracekit.report.build import build_report
 
-    reports = [
-        (build_report(one, window=selection.window.value, step=selection.step, only=only, top=top), one)
-        for one in read
-    ]
+    reports = [(build_report(one.trace, only=only, top=top, scope=one), one.trace) for one in scopes]
     if figures is not None:
         out.without_notes_of_matplotlib()
         from tracekit.report.figures import write as draw
@@ -92,12 +111,51 @@ def report(
     out.emit(text, output)
 
 
-def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section | None]:
+def _of_many(
+    paths: Sequence[Path], selection: Selection, reading: Reading, jobs: int | None, scheduler: str | None
+) -> Joint | None:
+    """The job of many files, which workers read."""
+    from tracekit.cli.jobs import of_files
+    from tracekit.job import Options
+
+    options = Options(reading.limits, not reading.no_cache, selection.window.value, selection.step)
+    return of_files(paths, options, jobs, scheduler)
+
+
+def _shown(
+    read: list[Trace], joint: Joint | None, selection: Selection, chosen: Format, *, alone: bool, every: bool
+) -> tuple[list[Scope], Section | None]:
+    """The parts of traces to report in full, and what stands above them: the joint view of a job, or an overview of many traces."""
+    from tracekit.analyses.scope import select
+
+    scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
+    if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
+        from tracekit.cli.jobs import of_scopes
+
+        joint = of_scopes(scopes)
+    if joint is None:
+        few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
+        return _few(scopes, selection) if few else (scopes, None)
+    if Can.PROSE not in chosen.can and len(scopes) > 1:
+        return scopes, joint.section
+    place = (joint.path, joint.rank)
+    first = next((one for one in scopes if (one.trace.meta.path, one.trace.meta.rank) == place), scopes[0])
+    who, other = (
+        (first.trace.meta.name, "a single file as argument shows another one")
+        if joint.rank is None
+        else (f"rank {joint.rank}", "--rank N shows another one, and --all shows all")
+    )
+    answer = f"{joint.section.answer} The report below is that of {who}; {other}."
+    return [first], replace(joint.section, answer=answer)
+
+
+def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Section | None]:
     """The traces to report in full, and an overview of all; no overview if there are few enough for a report each."""
     from tracekit.report import several
 
-    if len(read) <= several.MOST_IN_FULL:
-        return read, None
+    read = [scope.trace for scope in scopes]
+    if len(read) <= MOST_IN_FULL:
+        return scopes, None
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
         other = "--rank N shows another report"
@@ -108,7 +166,7 @@ def _few(read: list[Trace], selection: Selection) -> tuple[list[Trace], Section 
     table = several.overview_table(read, window=selection.window.value, step=selection.step)
     on_cpu = not any(trace.has_device for trace in read)
     overview = several.overview(table, f"{other}, and --all shows all reports", on_cpu=on_cpu)
-    return [read[several.busiest(table)]], overview
+    return [scopes[several.busiest(table)]], overview
 
 
 def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:

@@ -40,6 +40,9 @@ class OpArgs(
         "group": "Process Group Name",
         "group_size": "Group size",
         "collective_sequence": "Seq",
+        "group_ranks": "Process Group Ranks",
+        "split_in": "In split size",
+        "split_out": "Out split size",
     },
 ):
     """Operators and annotations."""
@@ -60,6 +63,9 @@ class OpArgs(
     group: Scalar = None
     group_size: Scalar = None
     collective_sequence: Scalar = None
+    group_ranks: msgspec.Raw = msgspec.Raw()
+    split_in: msgspec.Raw = msgspec.Raw()
+    split_out: msgspec.Raw = msgspec.Raw()
 
 
 class RuntimeArgs(

@@ -199,6 +199,7 @@ class RawFrames:
                     "elements_in": columns.integers(_get(ops, "elements_in")),
                     "elements_out": columns.integers(_get(ops, "elements_out")),
                     "sequence": columns.integers(_get(ops, "collective_sequence")),
+                    **{key: _list_text(_get(ops, key)) for key in ("group_ranks", "split_in", "split_out")},
                 },
                 only=collective.is_not_null(),
             )
@@ -361,3 +362,9 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
     """The numeric entries of an args object."""
     numeric = {k: v for k, v in args.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}
+
+
+def _list_text(values: list[Any]) -> pl.Series:
+    """The JSON text of lists, which some versions of PyTorch write as texts; null for an empty one."""
+    text = columns.raw_texts(values).cast(pl.String).str.strip_chars('"')
+    return text.set(text.is_in(["[]", "", "null"]), None).cast(pl.Categorical)

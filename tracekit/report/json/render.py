@@ -30,12 +30,15 @@ def render(report: Report, *, top: int | None = None) -> str:
     return render_data(report_dict(report, top=top))
 
 
-def render_reports(reports: Sequence[tuple[Report, Trace]], page: Page) -> str:
-    """The one report, or an object whose `reports` are these."""
-    if len(reports) == 1:
+def render_reports(
+    reports: Sequence[tuple[Report, Trace]], page: Page, overview: Section | None = None
+) -> str:
+    """The one report, or an object whose `reports` are these, and whose `job` is the joint view of their ranks, if they are of a job."""
+    if len(reports) == 1 and overview is None:
         return render(reports[0][0], top=page.top)
+    joint = {} if overview is None else {"job": section_dict(overview, top=page.top)}
     whole = [report_dict(report, top=page.top) for report, _ in reports]
-    return render_data({"schema_version": SCHEMA_VERSION, "reports": whole})
+    return render_data({"schema_version": SCHEMA_VERSION, **joint, "reports": whole})
 
 
 def render_data(value: Any) -> str:

@@ -1,0 +1,57 @@
+"""The calls of all ranks on one clock, those of one collective together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.ranks.clocks import clocks_of, origins
+from tracekit.analyses.ranks.matching import all_calls, by_sequence, by_step, by_time, missing_calls
+from tracekit.analyses.ranks.summary import Summary
+
+__all__ = ["Alignment", "align"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alignment:
+    """The ranks of a job on one clock."""
+
+    calls: pl.DataFrame
+    """The calls of all ranks by start, with `at` (the place of the summary), `key` (of the group) and `match`, the number of the
+    collective, null for a call that is part of none. `start`, `end` and `launched` are ns on the clock of the job.
+    """
+    clocks: pl.DataFrame
+    """One row per rank (`ranks.clocks.CLOCKS`)."""
+    missing: pl.DataFrame
+    """`key`, `name`, `match`, `at`: collectives of a group that a rank took part in before and after, but of which it has no call."""
+    numbered: bool
+    """Whether the profiler recorded the numbers of the calls that were matched; else their times tell."""
+
+
+def align(summaries: Sequence[Summary]) -> Alignment:
+    """The calls of the ranks on the clock of the first one.
+
+    Recorded numbers of calls are used where there are any. Else a first comparison of clocks rests on the order within
+    steps, and with these clocks the calls that overlap are matched.
+    """
+    calls, origin = all_calls(summaries), origins(summaries)
+    match = by_sequence(calls)
+    numbered = match.is_not_null().any()
+    rest = match.is_null() & (calls["sequence"].is_null() | calls["group"].is_null())
+    if rest.any():
+        first = clocks_of(calls, match if numbered else by_step(calls), origin)
+        timed = by_time(calls.filter(rest), first["shift_ns"].to_numpy())
+        base = int(match.max() or 0) + 1  # type: ignore[arg-type]
+        places = rest.arg_true()
+        match = match.scatter(places, timed + base)
+    clocks = clocks_of(calls, match, origin)
+    shift = pl.Series(clocks["shift_ns"].to_numpy()[calls["at"].to_numpy()])
+    moved = calls.with_columns(
+        *(pl.col(name) + shift for name in ("launched", "start", "end")), match.alias("match")
+    )
+    missing = missing_calls(moved.filter(pl.col("match").is_not_null()))
+    return Alignment(
+        moved.drop("size").sort("start", "at", maintain_order=True), clocks, missing, bool(numbered)
+    )

@@ -1,0 +1,81 @@
+"""Collectives of a job: how long each takes once all ranks are there, who waits, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.ranks.align import Alignment
+from tracekit.analyses.ranks.blame import blame_of, delays_of
+
+__all__ = ["Waits", "waits_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """Times are ns on the clock of the job (`Alignment`)."""
+
+    collectives: pl.DataFrame
+    """One row per collective by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`; `latency_ns`, the least
+    duration of a rank; `skew_ns`, from the first start to the last; `last`, the place of the rank that came last, and `alone_ns`, by
+    how much it came after the one before it; `bytes` and the bandwidths in the latency, `algorithm_gbps` and `bus_gbps`.
+    """
+    calls: pl.DataFrame
+    """One row per call: `match`, `at`, `start`, `end`, and `wait_ns`, from its own start to the last one, at most its duration."""
+    ranks: pl.DataFrame
+    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, and `caused_ns`, its delays (`ranks.blame.delays_of`)."""
+    blame: pl.DataFrame
+    """Whose delay the time `alone_ns` of each collective is: the columns of `ranks.blame.BLAME`."""
+
+
+def waits_of(aligned: Alignment) -> Waits:
+    """The waits of a job."""
+    calls = aligned.calls.filter(pl.col("match").is_not_null())
+    start = pl.col("start")
+    last = start.max().over("match")
+    calls = calls.with_columns(
+        pl.min_horizontal(last - start, pl.col("duration_ns")).alias("wait_ns"),
+        (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
+    )
+    collectives = _collectives(calls)
+    blame = blame_of(calls, collectives)
+    delays = delays_of(blame)
+    ranks = (
+        calls.group_by("at")
+        .agg(
+            pl.len().cast(pl.Int64).alias("collectives"),
+            pl.col("wait_ns").sum(),
+            pl.col("is_last").sum().cast(pl.Int64).alias("last"),
+        )
+        .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
+        .with_columns(pl.col("caused_ns").fill_null(0))
+        .sort("at")
+    )
+    return Waits(collectives, calls.select("match", "at", "start", "end", "wait_ns"), ranks, blame)
+
+
+def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
+    start = pl.col("start")
+    latency = pl.col("duration_ns").min()
+    return (
+        calls.group_by("match")
+        .agg(
+            *(pl.col(name).first() for name in ("name", "group", "step")),
+            pl.len().cast(pl.Int64).alias("ranks"),
+            start.min(),
+            pl.col("end").max(),
+            latency.alias("latency_ns"),
+            (start.max() - start.min()).alias("skew_ns"),
+            pl.col("at").filter("is_last").first().alias("last"),
+            (start.max() - start.filter(~pl.col("is_last")).max()).alias("alone_ns"),
+            pl.col("bytes").max(),
+            (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
+            (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
+        )
+        .with_columns(
+            pl.when(pl.col("latency_ns") > 0).then(name).alias(name)
+            for name in ("algorithm_gbps", "bus_gbps")
+        )
+        .sort("start", "match")
+    )

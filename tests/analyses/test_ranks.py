@@ -1,0 +1,154 @@
+"""The ranks of a job against a simulated one, whose clocks, groups, splits and late ranks are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from synthetic.job import LATENCY, Fault, Job, simulate, write_job
+
+import tracekit
+from tracekit.analyses.collectives import collectives
+from tracekit.analyses.ranks import Alignment, Summary, align, stragglers_of, summary_of, waits_of
+from tracekit.analyses.scope import select
+
+SLOW = Fault(rank=6, kind="compute", ns=400_000, layer=2)
+
+
+def summaries(job: Job, folder: Path, **how: bool) -> list[Summary]:
+    made = [summary_of(select(tracekit.read(path))) for path in write_job(job, folder, **how)]
+    return [Summary.unpacked(one.packed()) for one in made]
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return simulate(seed=3, faults=(SLOW,))
+
+
+@pytest.fixture(scope="module")
+def ranks(job: Job, tmp_path_factory: pytest.TempPathFactory) -> list[Summary]:
+    return summaries(job, tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module")
+def aligned(ranks: list[Summary]) -> Alignment:
+    return align(ranks)
+
+
+def truth(job: Job) -> pl.DataFrame:
+    rows = [(c.group, c.sequence, c.rank, c.start, c.end, c.ready, c.elements) for c in job.calls]
+    schema = ("group", "sequence", "at", "start", "end", "ready", "elements_in")
+    return pl.DataFrame(rows, schema=schema, orient="row").sort("group", "sequence", "at")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("utc", "sequence"), [(True, True), (False, True), (True, False), (False, False)])
+def test_clocks_are_recovered(job: Job, tmp_path: Path, utc: bool, sequence: bool) -> None:
+    made = align(summaries(job, tmp_path, utc=utc, sequence=sequence))
+    first = job.offsets[0]
+    # A clock that is ahead gives later times: what is added takes that away.
+    assert made.clocks["offset_ns"].to_list() == [first - ahead for ahead in job.offsets]
+    assert made.numbered == sequence
+    assert made.calls["match"].null_count() == 0
+    assert made.missing.height == 0
+    assert made.calls.group_by("match").len()["len"].to_list() == [4] * made.calls["match"].n_unique()
+
+
+@pytest.mark.slow
+def test_every_call_is_matched_and_timed(job: Job, aligned: Alignment) -> None:
+    got = aligned.calls.select("group", "sequence", "at", "start", "end", "elements_in", "match")
+    both = got.sort("group", "sequence", "at").join(
+        truth(job), on=["group", "sequence", "at"], suffix="_true", maintain_order="left"
+    )
+    assert both.height == len(job.calls)
+    assert (both["elements_in"] == both["elements_in_true"]).all()
+    shift = (both["start"] - both["start_true"]).unique()
+    assert shift.len() == 1
+    assert ((both["end"] - both["end_true"]) == shift[0]).all()
+    assert both.group_by("match").agg(pl.struct("group", "sequence").n_unique().alias("n"))["n"].max() == 1
+
+
+@pytest.mark.slow
+def test_waits_and_bandwidths(job: Job, aligned: Alignment) -> None:
+    waits = waits_of(aligned)
+    by_rank = truth(job).group_by("at").agg((pl.col("ready") - pl.col("start")).sum()).sort("at")
+    assert waits.ranks["wait_ns"].to_list() == by_rank["ready"].to_list()
+    assert waits.collectives["latency_ns"].to_list() == [LATENCY[name] for name in waits.collectives["name"]]
+    reduced = waits.collectives.filter(pl.col("name") == "all_reduce")
+    assert (reduced["bus_gbps"] - reduced["bytes"] * 1.5 / LATENCY["all_reduce"]).abs().max() < 1e-12
+    blamed = waits.blame.group_by("match").agg(pl.col("ns").sum()).join(waits.collectives, on="match")
+    assert (blamed["ns"] == blamed["alone_ns"]).all()
+    assert blamed["ns"].sum() == waits.collectives["alone_ns"].sum()
+    late = waits.ranks.sort("caused_ns", descending=True)
+    assert late["at"][0] == SLOW.rank
+    assert late["caused_ns"][0] > 0.9 * SLOW.ns * 4
+
+
+@pytest.mark.slow
+def test_an_uneven_all_to_all_keeps_what_stays_on_the_rank(job: Job, aligned: Alignment) -> None:
+    call = next(c for c in job.calls if c.name == "all_to_all" and c.rank == 5)
+    everyone = [c for c in job.calls if (c.group, c.sequence) == (call.group, call.sequence)]
+    sent = sum(call.splits) - call.splits[1]  # rank 5 is the second of its row
+    received = sum(c.splits[1] for c in everyone) - call.splits[1]
+    row = aligned.calls.filter(
+        (pl.col("at") == 5) & (pl.col("group") == call.group) & (pl.col("sequence") == call.sequence)
+    )
+    assert row["bus_bytes"].to_list() == [pytest.approx(4 * max(sent, received))]
+
+
+def test_a_rank_that_lost_a_collective(ranks: list[Summary]) -> None:
+    lost = ranks[3].calls.with_row_index().filter(pl.col("name") == "all_reduce")["index"][7]
+    cut = Summary(ranks[3].facts, ranks[3].steps, ranks[3].calls.with_row_index().filter(pl.col("index") != lost).drop("index"),
+                  ranks[3].layers, ranks[3].causes, ranks[3].work)  # fmt: skip
+    made = align([*ranks[:3], cut, *ranks[4:]])
+    assert made.missing.select("name", "at").rows() == [("all_reduce", 3)]
+
+
+def test_a_summary_is_small(ranks: list[Summary]) -> None:
+    assert max(len(one.packed()) for one in ranks) < 40_000
+
+
+def test_names_and_sizes_of_calls() -> None:
+    calls = collectives(tracekit.read("sample_traces/bert_cpu_ddp/trace-rank0.json.gz")).calls
+    assert calls.filter(pl.col("name") == "all_reduce")["bytes"].to_list() == [153_608] * 3
+    assert calls["duration_ns"].sum() >= calls["exposed_ns"].sum()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind", "what"),
+    [
+        (SLOW, "layer", "block.2"),
+        (Fault(rank=11, kind="data", ns=700_000), "idle", "data_loading"),
+        (Fault(rank=0, kind="host", ns=500_000, layer=0), "idle", "python"),
+        (Fault(rank=15, kind="compute", ns=60_000, layer=0), "layer", "block.0"),
+    ],
+)
+def test_the_late_rank_and_why(tmp_path: Path, fault: Fault, kind: str, what: str) -> None:
+    made = summaries(simulate(seed=fault.rank, faults=(fault,)), tmp_path)
+    aligned = align(made)
+    table = stragglers_of(made, aligned, waits_of(aligned))
+    worst = table.sort("caused_ns", descending=True).row(0, named=True)
+    assert (worst["at"], worst["kind"], worst["what"]) == (fault.rank, kind, what)
+    assert worst["speed"] == table["speed"].min()
+    assert table["speed"].is_between(0, 1).all()
+    assert worst["longer_ns"] == pytest.approx(4 * fault.ns, rel=0.2)
+
+
+@pytest.mark.slow
+def test_two_late_ranks(tmp_path: Path) -> None:
+    faults = (Fault(rank=1, kind="compute", ns=300_000, layer=1), Fault(rank=14, kind="data", ns=900_000))
+    made = summaries(simulate(seed=9, faults=faults), tmp_path)
+    aligned = align(made)
+    worst = stragglers_of(made, aligned, waits_of(aligned)).sort("caused_ns", descending=True).head(2)
+    assert dict(worst.select("at", "what").rows()) == {1: "block.1", 14: "data_loading"}
+
+
+@pytest.mark.slow
+def test_an_even_job_has_no_late_rank(tmp_path: Path) -> None:
+    made = summaries(simulate(seed=2), tmp_path)
+    aligned = align(made)
+    table = stragglers_of(made, aligned, waits_of(aligned))
+    assert table["speed"].min() > 0.95
+    assert table["caused_ns"].max() < 0.05 * made[0].facts.window_ns

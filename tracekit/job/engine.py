@@ -1,0 +1,140 @@
+"""The summaries of many traces, each made where its trace is read: in this process, in others, or on other machines.
+
+Any `concurrent.futures.Executor` will do. A worker gets a path and plain options, and gives back a bounded summary. A
+trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Final
+
+from tracekit.analyses.ranks import Summary, summary_of
+from tracekit.analyses.scope import Window, select
+from tracekit.api import read_all
+from tracekit.errors import TracekitError, UnreadableTraceError
+from tracekit.limits import Limits
+
+__all__ = ["Options", "Outcome", "summarise"]
+
+_TRIES: Final = 3
+_FEW: Final = 4
+"""Fewer traces are read before other processes have started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How each trace is read, and which part of it is summarised (as in `tracekit.read_all` and `scope.select`)."""
+
+    limits: Limits = field(default_factory=Limits)
+    cache: bool = False
+    window: Window = "steps"
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one file: a summary for each of its processes, or the one line of its error."""
+
+    path: str
+    summaries: tuple[Summary, ...] = ()
+    error: str | None = None
+
+
+def summarise(
+    paths: Sequence[str],
+    options: Options | None = None,
+    *,
+    executor: Executor | None = None,
+    jobs: int | None = None,
+) -> list[Outcome]:
+    """The outcome of each file, in their order.
+
+    The workers of `executor` make them (of Dask: `client.get_executor()`); they need tracekit and the same paths. Without it
+    `jobs` processes do, by default one for each core, or this one for a few files. What a file or a worker does raises
+    nothing.
+
+    >>> from pathlib import Path
+    >>> files = sorted(str(path) for path in Path("sample_traces/bert_cpu_ddp").glob("*.gz"))
+    >>> [one.summaries[0].facts.rank for one in summarise(files)]
+    [0, 1]
+    """
+    options, wanted = options or Options(), list(dict.fromkeys(paths))
+    count = min(jobs or _cores(), len(wanted))
+    if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):
+        answers: dict[str, _Answer] = {path: _work(path, options) for path in wanted}
+    else:
+        answers = _asked(wanted, options, executor, count)
+    made = {path: _outcome(path, answer) for path, answer in answers.items()}
+    return [made[path] for path in wanted]
+
+
+_Answer = list[bytes] | str
+
+
+def _work(path: str, options: Options) -> _Answer:
+    """The packed summaries of a file, or why there are none. Runs in a worker."""
+    try:
+        traces = read_all(path, limits=options.limits, cache=options.cache)
+        return [
+            summary_of(select(trace, window=options.window, step=options.step)).packed() for trace in traces
+        ]
+    except UnreadableTraceError as error:
+        return error.fault
+    except TracekitError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - one rank must not take the others down; its row says what happened
+        return f"a fault in tracekit ({type(error).__name__}: {error})"
+
+
+def _outcome(path: str, answer: _Answer) -> Outcome:
+    if isinstance(answer, str):
+        return Outcome(path, error=" ".join(answer.split()))
+    return Outcome(path, tuple(Summary.unpacked(one) for one in answer))
+
+
+def _asked(
+    paths: Sequence[str], options: Options, executor: Executor | None, count: int
+) -> dict[str, _Answer]:
+    """The answers of workers. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
+    answers: dict[str, _Answer] = {}
+    for attempt in range(_TRIES):
+        left = [path for path in paths if path not in answers]
+        alone = attempt == _TRIES - 1 and executor is None
+        for batch in [[path] for path in left] if alone else [left] if left else []:
+            if executor is not None:
+                answers |= _collected(executor, batch, options)
+                continue
+            start = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(min(count, len(batch)), start, _one_thread) as pool:
+                answers |= _collected(pool, batch, options)
+    lost = "the process that read it died"
+    return {path: answers.get(path, lost) for path in paths}
+
+
+def _collected(executor: Executor, paths: Sequence[str], options: Options) -> dict[str, _Answer]:
+    """The answers that came; those of a worker that died are left out."""
+    answers: dict[str, _Answer] = {}
+    futures: dict[Future[_Answer], str] = {}
+    try:
+        for path in paths:
+            futures[executor.submit(_work, path, options)] = path
+    except (RuntimeError, OSError):  # the pool broke, and takes no more
+        pass
+    for future in as_completed(futures):
+        if future.exception() is None:  # each kind of executor has its own error for a worker that died
+            answers[futures[future]] = future.result()
+    return answers
+
+
+def _one_thread() -> None:
+    """Polars' threads of all workers would compete for the same cores; it reads this when it is first imported."""
+    os.environ["POLARS_MAX_THREADS"] = "1"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,59 @@
+"""A job: its ranks on one clock, their collectives, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.analyses.ranks import Alignment, Waits, align, stragglers_of, waits_of
+from tracekit.job.rank_set import RankSet
+
+__all__ = ["Job", "job_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What the ranks show together."""
+
+    ranks: RankSet
+    aligned: Alignment
+    waits: Waits
+    table: pl.DataFrame
+    """One row per rank, in their order: `at`, `rank`, `trace`, the parts of its window (`window_ns`, `compute_share`,
+    `exposed_communication_share`, `idle_share`), the columns of `ranks.stragglers.STRAGGLERS`, and its clock: `offset_ns`,
+    `uncertainty_ns`.
+    """
+
+
+def job_of(ranks: RankSet) -> Job:
+    """The joint view of the ranks."""
+    summaries = [member.summary for member in ranks.members]
+    aligned = align(summaries)
+    waits = waits_of(aligned)
+    late = stragglers_of(summaries, aligned, waits)
+    clocks = aligned.clocks.select("at", "offset_ns", "uncertainty_ns")
+    table = _parts(ranks).join(late, on="at", how="left").join(clocks, on="at", how="left").sort("at")
+    return Job(ranks, aligned, waits, table)
+
+
+def _parts(ranks: RankSet) -> pl.DataFrame:
+    rows: Sequence[dict[str, object]] = [
+        {
+            "at": at,
+            "rank": member.rank,
+            "trace": member.summary.facts.name,
+            "window_ns": member.summary.facts.window_ns,
+            **{
+                f"{part}_share": getattr(member.summary.facts, f"{part}_ns") / whole if whole else None
+                for part in ("compute", "exposed_communication", "idle")
+            },
+        }
+        for at, member in enumerate(ranks.members)
+        for whole in (member.summary.facts.window_ns * max(member.summary.facts.active_devices, 1),)
+    ]
+    return pl.DataFrame(rows, schema={
+        "at": pl.Int64, "rank": pl.Int64, "trace": pl.String, "window_ns": pl.Int64, "compute_share": pl.Float64,
+        "exposed_communication_share": pl.Float64, "idle_share": pl.Float64,
+    })  # fmt: skip

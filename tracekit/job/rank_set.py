@@ -1,0 +1,115 @@
+"""Which traces are the ranks of one job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.analyses.ranks import Summary
+
+__all__ = ["Member", "RankSet", "rank_sets"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A trace, where it was read, and its summary."""
+
+    path: str
+    summary: Summary
+
+    @property
+    def rank(self) -> int | None:
+        """None if neither the file nor its name says it."""
+        return self.summary.facts.rank
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankSet:
+    """The traces of one job, one for each rank, in their order; those without a rank last."""
+
+    members: tuple[Member, ...]
+    world_size: int | None
+    repeated: tuple[int, ...] = ()
+    """Ranks of which there are more traces of this time; the first one counts."""
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks of which there is no trace, as far as the size of the job is known."""
+        there = {member.rank for member in self.members}
+        return [rank for rank in range(self.world_size or 0) if rank not in there]
+
+    @property
+    def folder(self) -> str | None:
+        """The name of the folder that holds all of it; None if there are several."""
+        folders = {Path(member.path).parent for member in self.members}
+        return folders.pop().name if len(folders) == 1 else None
+
+
+def rank_sets(members: Sequence[Member]) -> list[RankSet]:
+    """The jobs, the largest first.
+
+    Traces that give the job one size and one backend, and of which no two have the same rank, are one job. Where ranks come again, those
+    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins). A trace alone is no job.
+    """
+    kinds: dict[tuple[int | None, str | None], list[Member]] = {}
+    for member in members:
+        facts = member.summary.facts
+        kinds.setdefault((facts.world_size, facts.backend), []).append(member)
+    jobs = [
+        job
+        for (size, _), kind in kinds.items()
+        for together in _apart(kind)
+        if len((job := _ordered(together, size)).members) > 1
+    ]
+    return sorted(jobs, key=lambda job: -len(job.members))
+
+
+def _apart(kind: list[Member]) -> Iterator[list[Member]]:
+    if not _repeated(kind):
+        yield kind
+        return
+    folders: dict[Path, list[Member]] = {}
+    for member in kind:
+        folders.setdefault(Path(member.path).parent, []).append(member)
+    for together in folders.values():
+        yield from _by_time(together) if _repeated(together) else [together]
+
+
+def _by_time(members: list[Member]) -> Iterator[list[Member]]:
+    """Those that were recorded at the same time; all of them, if one does not say when that was."""
+    facts = [member.summary.facts for member in members]
+    if any(one.origin_utc_ns is None for one in facts):
+        yield members
+        return
+    together: list[Member] = []
+    until = None
+    for begin, end, _, member in sorted(
+        (one.origin_utc_ns or 0, (one.origin_utc_ns or 0) + one.window_ns, at, members[at])
+        for at, one in enumerate(facts)
+    ):
+        if until is not None and begin > until:
+            yield together
+            together = []
+        together.append(member)
+        until = end if until is None else max(until, end)
+    yield together
+
+
+def _ordered(members: list[Member], size: int | None) -> RankSet:
+    repeated = _repeated(members)
+    ordered = sorted(members, key=lambda member: (member.rank is None, member.rank or 0, member.path))
+    seen: set[int] = set()
+    kept = []
+    for member in ordered:
+        if member.rank is None or member.rank not in seen:
+            kept.append(member)
+        if member.rank is not None:
+            seen.add(member.rank)
+    return RankSet(tuple(kept), size, tuple(repeated))
+
+
+def _repeated(members: Sequence[Member]) -> list[int]:
+    counts = Counter(member.rank for member in members if member.rank is not None)
+    return sorted(rank for rank, count in counts.items() if count > 1)
