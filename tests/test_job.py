@@ -18,6 +18,7 @@ import pytest
 from synthetic.job import Fault, simulate, write_job
 
 from tracekit.analyses.ranks import Summary
+from tracekit.cli.main import main
 from tracekit.job import Options, job_of, rank_sets, summarise
 from tracekit.job.engine import Outcome
 from tracekit.job.rank_set import Member
@@ -61,6 +62,22 @@ def test_the_job_names_its_late_rank(folder: Path) -> None:
     worst = job.table.sort("caused_ns", descending=True).row(0, named=True)
     assert (worst["rank"], worst["what"]) == (5, "block.1")
     assert (ranks.missing, ranks.repeated) == ([], ())
+
+
+@pytest.mark.slow
+def test_one_broken_file_of_a_few_is_left_out(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in sorted(folder.glob("*.json"))[:4]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "rank-1.json").write_bytes(b'{"traceEvents": [{"ph": "X"')
+    (tmp_path / "rank-2.json").write_bytes(b"nothing")
+    with pytest.raises(SystemExit) as left:
+        main(["report", *map(str, tmp_path.glob("*.json")), "--no-cache"])
+    assert not left.value.code
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == shown.err.count("left out: ") == 1
+    assert "1 file could not be read" in shown.out
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ CLOCKS: Final[Schema] = {
     "uncertainty_ns": pl.Int64,
     "calls": pl.Int64,
 }
+_YEARS: Final = 10**17
 _MANY: Final = 20
 """From so many collectives on, the outermost tenth says nothing of a clock."""
 
@@ -30,11 +31,17 @@ _Edge = tuple[int, int, int, int, int]
 
 
 def origins(summaries: Sequence[Summary]) -> Int64Array:
-    """The origin of each trace in ns after that of the first: in UTC if all say it, else on the clock of the files."""
+    """The origin of each trace in ns after that of the first: in UTC if all say it, else on the clock of the files.
+
+    Origins that are years apart are those of no clock that the ranks share; all are 0 then.
+    """
     utc = [one.facts.origin_utc_ns for one in summaries]
     known = [value for value in utc if value is not None]
-    values = known if len(known) == len(utc) else [one.facts.origin_ns for one in summaries]
-    return np.array([value - values[0] for value in values], dtype=np.int64)
+    for values in (known if len(known) == len(utc) else [], [one.facts.origin_ns for one in summaries]):
+        apart = [value - values[0] for value in values]
+        if apart and max(map(abs, apart)) < _YEARS:
+            return np.array(apart, dtype=np.int64)
+    return np.zeros(len(summaries), dtype=np.int64)
 
 
 def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.DataFrame:

@@ -97,6 +97,7 @@ def test_an_uneven_all_to_all_keeps_what_stays_on_the_rank(job: Job, aligned: Al
     assert row["bus_bytes"].to_list() == [pytest.approx(4 * max(sent, received))]
 
 
+@pytest.mark.slow
 def test_a_rank_that_lost_a_collective(ranks: list[Summary]) -> None:
     lost = ranks[3].calls.with_row_index().filter(pl.col("name") == "all_reduce")["index"][7]
     cut = Summary(ranks[3].facts, ranks[3].steps, ranks[3].calls.with_row_index().filter(pl.col("index") != lost).drop("index"),
@@ -105,6 +106,7 @@ def test_a_rank_that_lost_a_collective(ranks: list[Summary]) -> None:
     assert made.missing.select("name", "at").rows() == [("all_reduce", 3)]
 
 
+@pytest.mark.slow
 def test_a_summary_is_small(ranks: list[Summary]) -> None:
     assert max(len(one.packed()) for one in ranks) < 40_000
 

@@ -51,10 +51,12 @@ def of_files(
     with _executor(scheduler) as executor:
         outcomes = summarise([str(path) for path in paths], options, executor=executor, jobs=jobs)
     failed = [one for one in outcomes if one.error is not None]
-    for one in failed:
-        say(f"{one.path}: {one.error}")
     if len(failed) == len(outcomes):
-        raise UnreadableTraceError(failed[0].error or "", path=failed[0].path)
+        raise UnreadableTraceError(
+            failed[0].error or "", path=failed[0].path, remedy="check the other files too"
+        )
+    for one in failed:
+        say(f"tracekit: left out: {one.path}: {one.error}")
     return _joint([Member(one.path, summary) for one in outcomes for summary in one.summaries], len(failed))
 
 

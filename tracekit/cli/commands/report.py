@@ -14,6 +14,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
 from tracekit.cli.sources import Sources, expanded
+from tracekit.errors import UnreadableTraceError
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -55,7 +56,11 @@ def report(
     ncu: flags.Ncu = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Read so many ranks at once, each in a process. [default: one a core]"),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Read so many ranks at once, each in a process. [default: one a core]",
+        ),
     ] = None,
     scheduler: Annotated[
         str | None,
@@ -82,13 +87,19 @@ def report(
     if question and (answer := question.answer()) is not None:
         out.emit(answer, output)
         return
-    alone = every or bool(only) or Can.FILES in chosen.can or selection.chooses
-    joint = None
-    if not alone and Can.DATA not in chosen.can and (len(paths) > MOST_IN_FULL or jobs or scheduler):
-        joint = _of_many(paths, selection, reading, jobs, scheduler)
-    if joint is not None:
-        sources = Sources([Path(joint.path)], replace(selection, rank=joint.rank), reading, ncu)
-    read, fits = sources.read()
+    alone = every or bool(only) or not as_text or selection.chooses
+    joinable = not alone and Can.DATA not in chosen.can and len(paths) > 1
+    many = joinable and bool(len(paths) > MOST_IN_FULL or jobs or scheduler)
+    joint = _of_many(paths, selection, reading, jobs, scheduler) if many else None
+    try:
+        read, fits = (sources if joint is None else _of_first(joint, selection, reading, ncu)).read()
+    except UnreadableTraceError:
+        if not joinable or many:
+            raise
+        joint = _of_many(paths, selection, reading, jobs, scheduler)  # which leaves out what cannot be read
+        if joint is None:
+            raise
+        read, fits = _of_first(joint, selection, reading, ncu).read()
     scopes, overview = _shown(read, joint, selection, chosen, alone=alone, every=every)
     from tracekit.report.build import build_report
 
@@ -120,6 +131,11 @@ def _of_many(
 
     options = Options(reading.limits, not reading.no_cache, selection.window.value, selection.step)
     return of_files(paths, options, jobs, scheduler)
+
+
+def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Path] | None) -> Sources:
+    """The trace of a job to look at first."""
+    return Sources([Path(joint.path)], replace(selection, rank=joint.rank), reading, ncu)
 
 
 def _shown(
