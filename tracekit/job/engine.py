@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,8 @@ from tracekit.limits import Limits
 __all__ = ["Options", "Outcome", "summarise"]
 
 _TRIES: Final = 3
+_GRACE_S: Final = 5
+"""So long a broken pool may take to give up what it has."""
 _FEW: Final = 4
 """Fewer traces are read before other processes have started."""
 
@@ -109,26 +111,41 @@ def _asked(
             if executor is not None:
                 answers |= _collected(executor, batch, options)
                 continue
-            start = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(count, len(batch)), start, _one_thread) as pool:
-                answers |= _collected(pool, batch, options)
+            answers |= _in_processes(min(count, len(batch)), batch, options)
     lost = "the process that read it died"
     return {path: answers.get(path, lost) for path in paths}
 
 
+def _in_processes(count: int, paths: Sequence[str], options: Options) -> dict[str, _Answer]:
+    """The answers of processes of this one."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _one_thread)
+    try:
+        return _collected(pool, paths, options)
+    finally:
+        # A pool whose worker dies while it starts another one does not end that one, and would wait for it forever.
+        for child in set(multiprocessing.active_children()) - others:
+            child.kill()
+        pool.shutdown()
+
+
 def _collected(executor: Executor, paths: Sequence[str], options: Options) -> dict[str, _Answer]:
     """The answers that came; those of a worker that died are left out."""
-    answers: dict[str, _Answer] = {}
     futures: dict[Future[_Answer], str] = {}
     try:
         for path in paths:
             futures[executor.submit(_work, path, options)] = path
     except (RuntimeError, OSError):  # the pool broke, and takes no more
         pass
-    for future in as_completed(futures):
-        if future.exception() is None:  # each kind of executor has its own error for a worker that died
-            answers[futures[future]] = future.result()
-    return answers
+    left, broken = set(futures), False
+    while left:
+        done, left = wait(left, timeout=_GRACE_S if broken else None, return_when=FIRST_COMPLETED)
+        if broken and not done:
+            break
+        broken = broken or any(isinstance(one.exception(), BrokenExecutor) for one in done)
+    # Each kind of executor has its own error for a worker that died.
+    came = {future: path for future, path in futures.items() if future.done() and future.exception() is None}
+    return {path: future.result() for future, path in came.items()}
 
 
 def _one_thread() -> None:
