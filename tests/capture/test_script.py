@@ -235,6 +235,7 @@ def test_nothing_recorded_is_one_line_and_no_folder(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["None", "torch.profiler.schedule(wait=2, warmup=1, active=2)"])
 def test_a_script_that_profiles_itself_keeps_its_profile(run, schedule: str) -> None:
     code = HEAD + (

@@ -145,6 +145,7 @@ def test_what_only_tracekit_saw_has_no_traceback() -> None:
     assert own_part(caught.value, None) == ""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("content", ["1 / 0\n", "def build(:\n", "raise SystemExit(0)\n"])
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys, content: str) -> None:
     path = tmp_path / "net.py"

@@ -23,6 +23,7 @@ def paths_of(out: str) -> list[str]:
     return [report["trace"]["path"] for report in document.get("reports", [document])]
 
 
+@pytest.mark.slow
 def test_every_trace_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(CNN, runs / "b_capture")
@@ -58,6 +59,7 @@ def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+@pytest.mark.slow
 def test_traces_of_one_name_begin_with_their_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,7 @@ def test_packed_traces_are_read_as_they_are(outer: str, inner: type[bytes], tmp_
     assert not trace.health.filter(pl.col("severity") == "error").height
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("outer", ["zst", "zip"])
 def test_a_packed_trace_that_is_damaged_keeps_what_was_whole(outer: str, tmp_path: Path) -> None:
     data = gzip.decompress(CNN.read_bytes())

@@ -1,5 +1,6 @@
 """`vit`: its loss."""
 
+import pytest
 import torch
 from torch.utils.data import default_collate
 
@@ -15,6 +16,7 @@ def build(**options: object) -> Recipe:
     return vit.build(WorkloadOptions(device=CPU, **{"tiny": True, **options}))
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_one_transformers_computes() -> None:
     recipe = build(batch=4)
     batch = default_collate([recipe.dataset[index] for index in range(recipe.batch)])
