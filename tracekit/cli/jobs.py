@@ -86,6 +86,10 @@ def _executor(scheduler: str | None) -> Iterator[Executor | None]:
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise UsageError("--scheduler needs Dask", remedy=how_to_install("distributed")) from error
+    if "://" not in scheduler and not Path(scheduler).is_file():
+        raise UsageError(
+            f"--scheduler {scheduler} is no file", remedy="give tcp://HOST:PORT or the scheduler's file"
+        )
     where = {"address": scheduler} if "://" in scheduler else {"scheduler_file": scheduler}
     try:
         client = distributed.Client(**where, timeout=10)

@@ -78,20 +78,23 @@ def _late(job: Job) -> str:
     first = (
         f"{_who(row)} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} of the window)."
     )
-    return f"{first} {_why(row, others)}"
+    on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
+    return f"{first} {_why(row, others, on_cpu=on_cpu)}"
 
 
 def _who(row: dict[str, object]) -> str:
     return f"Rank {row['rank']}" if row["rank"] is not None else f"The rank of {row['trace']}"
 
 
-def _why(row: dict[str, object], others: str) -> str:
+def _why(row: dict[str, object], others: str, *, on_cpu: bool) -> str:
     if row["kind"] is None:
         return f"The traces do not show what takes longer on it than on {others}."
     longer, what = format_ns(int(str(row["longer_ns"]))), str(row["what"])
+    if row["kind"] == "idle" and on_cpu:
+        return f"It spends {longer} longer than {others} outside operators ({cause_name(what)})."
     if row["kind"] == "idle":
-        host = "what runs between operators" if what == "python" else cause_name(what)
-        return f"It waits {longer} longer than {others} for its own host: {host}."
+        theirs = "theirs" if others == "the others" else "the other's"
+        return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
     layer = NO_LAYERS.get(what) or f"layer {shorten_name(what, _LONGEST)}"
     return f"On it, {layer} takes {longer} longer than on {others}."
 
