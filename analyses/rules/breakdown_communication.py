@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
+from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.units import (
     NS_PER_S,
     NS_PER_US,
@@ -304,14 +305,6 @@ UNEQUAL_COLLECTIVES = Rule(
 
 # -- the collectives of a device --------------------------------------------------------------------
 
-_BYTES: Final = {
-    **dict.fromkeys(("Double", "Long", "float64", "int64", "ComplexFloat"), 8),
-    **dict.fromkeys(("Float", "Int", "float32", "int32"), 4),
-    **dict.fromkeys(("Half", "BFloat16", "Short", "float16", "bfloat16", "int16"), 2),
-    **dict.fromkeys(("Byte", "Char", "Bool", "byte", "uint8", "int8", "bool"), 1),
-}
-"""Bytes of one element, by the type as PyTorch and NCCL write it."""
-
 
 def _collectives(scope: Scope, device: int) -> pl.DataFrame:
     """The communication of a device by start, with what was recorded of it.
@@ -324,7 +317,7 @@ def _collectives(scope: Scope, device: int) -> pl.DataFrame:
     if recorded is None or not recorded.height:
         nothing = (pl.lit(None, dtype=pl.Int64).alias("sent"), pl.lit(None, dtype=pl.String).alias("what"))
         return rows.with_columns(*nothing).sort("start", "activity_id")
-    size = pl.col("dtype").cast(pl.String).replace_strict(_BYTES, default=None, return_dtype=pl.Int64)
+    size = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     text = [
         pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
     ]

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -104,20 +105,25 @@ def _asked(
 ) -> dict[str, _Answer]:
     """The answers of workers. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
     answers: dict[str, _Answer] = {}
+    lost: dict[str, _Answer] = {}
     for attempt in range(_TRIES):
         left = [path for path in paths if path not in answers]
         alone = attempt == _TRIES - 1 and executor is None
         for batch in [[path] for path in left] if alone else [left] if left else []:
             if executor is not None:
-                answers |= _collected(executor, batch, options)
-                continue
-            answers |= _in_processes(min(count, len(batch)), batch, options)
-    lost = "the process that read it died"
-    return {path: answers.get(path, lost) for path in paths}
+                came, failed = _collected(executor, batch, options)
+            else:
+                came, failed = _in_processes(min(count, len(batch)), batch, options)
+            answers |= came
+            lost |= failed
+    return lost | answers
 
 
-def _in_processes(count: int, paths: Sequence[str], options: Options) -> dict[str, _Answer]:
-    """The answers of processes of this one."""
+_Answers = tuple[dict[str, _Answer], dict[str, _Answer]]
+
+
+def _in_processes(count: int, paths: Sequence[str], options: Options) -> _Answers:
+    """The same as `_collected`, of processes of this one."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _one_thread)
     try:
@@ -129,23 +135,38 @@ def _in_processes(count: int, paths: Sequence[str], options: Options) -> dict[st
         pool.shutdown()
 
 
-def _collected(executor: Executor, paths: Sequence[str], options: Options) -> dict[str, _Answer]:
-    """The answers that came; those of a worker that died are left out."""
+def _collected(executor: Executor, paths: Sequence[str], options: Options) -> _Answers:
+    """The answers that came, and why others did not: their worker died, or could not begin."""
     futures: dict[Future[_Answer], str] = {}
-    try:
+    # A pool that breaks meanwhile takes no more; what it did not take is among the lost.
+    with suppress(BrokenExecutor, OSError):
         for path in paths:
             futures[executor.submit(_work, path, options)] = path
-    except (RuntimeError, OSError):  # the pool broke, and takes no more
-        pass
     left, broken = set(futures), False
     while left:
         done, left = wait(left, timeout=_GRACE_S if broken else None, return_when=FIRST_COMPLETED)
         if broken and not done:
             break
-        broken = broken or any(isinstance(one.exception(), BrokenExecutor) for one in done)
-    # Each kind of executor has its own error for a worker that died.
-    came = {future: path for future, path in futures.items() if future.done() and future.exception() is None}
-    return {path: future.result() for future, path in came.items()}
+        broken = broken or any(isinstance(_fault(one), BrokenExecutor) for one in done)
+    faults = {path: _fault(future) for future, path in futures.items()}
+    came: dict[str, _Answer] = {
+        path: future.result() for future, path in futures.items() if faults[path] is None
+    }
+    return came, {path: _why(faults.get(path)) for path in paths if path not in came}
+
+
+def _fault(future: Future[_Answer]) -> BaseException | None:
+    """Why a future has no answer; None if it has one."""
+    if not future.done() or future.cancelled():
+        return BrokenExecutor()
+    return future.exception()
+
+
+def _why(fault: BaseException | None) -> str:
+    """Each kind of executor has its own error for a worker that died; another one says what a worker lacks."""
+    if fault is None or isinstance(fault, BrokenExecutor):
+        return "the process that read it died"
+    return f"no worker could read it ({type(fault).__name__}: {str(fault)[:200]})"
 
 
 def _one_thread() -> None:

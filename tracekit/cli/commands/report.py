@@ -21,7 +21,7 @@ from tracekit.report.formats import Can
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
     from tracekit.cli.jobs import Joint
-    from tracekit.report.formats import Format
+    from tracekit.report.formats import FigureFormat, Format
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
@@ -90,13 +90,13 @@ def report(
     alone = every or bool(only) or not as_text or selection.chooses
     joinable = not alone and Can.DATA not in chosen.can and len(paths) > 1
     many = joinable and bool(len(paths) > MOST_IN_FULL or jobs or scheduler)
-    joint = _of_many(paths, selection, reading, jobs, scheduler) if many else None
+    workers = (selection, reading, jobs, scheduler)
+    joint = _of_many(paths, *workers) if many else None
     try:
         read, fits = (sources if joint is None else _of_first(joint, selection, reading, ncu)).read()
     except UnreadableTraceError:
-        if not joinable or many:
-            raise
-        joint = _of_many(paths, selection, reading, jobs, scheduler)  # which leaves out what cannot be read
+        # Of a few traces, workers leave out what cannot be read.
+        joint = _of_many(paths, *workers) if joinable and not many else None
         if joint is None:
             raise
         read, fits = _of_first(joint, selection, reading, ncu).read()
@@ -105,11 +105,7 @@ def report(
 
     reports = [(build_report(one.trace, only=only, top=top, scope=one), one.trace) for one in scopes]
     if figures is not None:
-        out.without_notes_of_matplotlib()
-        from tracekit.report.figures import write as draw
-
-        for one, folder in _folders(reports, figures):
-            draw(one, folder, figure_format)
+        _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
         from tracekit.report.tables import write
 
@@ -120,6 +116,15 @@ def report(
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
+
+
+def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFormat) -> None:
+    """Write the figures of each report."""
+    out.without_notes_of_matplotlib()
+    from tracekit.report.figures import write
+
+    for one, own in _folders(reports, folder):
+        write(one, own, form)
 
 
 def _of_many(
