@@ -161,9 +161,10 @@ def densest(region: IntervalSet, scope: Scope) -> Stretches:
         starts, ends = steps["span_start"].to_numpy(), steps["span_end"].to_numpy()
     else:
         return ()
-    inside = [region.clip(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
-    worst = sorted((each for each in inside if each), key=lambda each: -each.measure)[:MOST_STRETCHES]
-    return tuple((int(each.starts[0]), int(each.ends[-1])) for each in worst)
+    covered = region.coverage(starts, ends)
+    worst = np.argsort(-covered, kind="stable")[:MOST_STRETCHES]
+    inside = [region.clip(int(starts[at]), int(ends[at])) for at in worst if covered[at]]
+    return tuple((int(each.starts[0]), int(each.ends[-1])) for each in inside)
 
 
 def longest_work(scope: Scope, *categories: str) -> Stretches:

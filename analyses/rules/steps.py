@@ -111,8 +111,7 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
     if scope.window != "steps" or result.table.height < LOW_PART_OF_STEP_LEAST_STEPS:
         return None
     busiest = max(scope.device_ids, key=lambda device: (scope.intervals(device).measure, -device))
-    edges = _edges(result.table)
-    used, length = _profile(scope.intervals(busiest), edges)
+    used, length = _profile(scope.intervals(busiest), result.table)
     low = used < LOW * length
     begin, stop = _longest(low)
     total = int(length.sum())
@@ -121,7 +120,8 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
     idle = int((length - used)[begin:stop].sum())
     if idle < WARNING_SHARE * total:
         return None
-    if covered_by_other_rules(scope, busiest, IntervalSet.of(edges[:, begin], edges[:, stop])):
+    starts, ends = _edge(result.table, begin), _edge(result.table, stop)
+    if covered_by_other_rules(scope, busiest, IntervalSet.of(starts, ends)):
         return None
     inside = used[begin:stop].sum() / length[begin:stop].sum()
     outside = (used.sum() - used[begin:stop].sum()) / (total - length[begin:stop].sum())
@@ -133,24 +133,25 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
         f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, total),
-        stretches=longest(
-            pl.DataFrame({"start": edges[:, begin], "duration": edges[:, stop] - edges[:, begin]})
-        ),
+        stretches=longest(pl.DataFrame({"start": starts, "duration": ends - starts})),
     )
 
 
-def _edges(table: pl.DataFrame) -> Int64Array:
-    """The bounds of the chunks: a row for each step, in ns."""
+def _edge(table: pl.DataFrame, chunk: int) -> Int64Array:
+    """Where this chunk begins in each step, in ns."""
     start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
-    edges: Int64Array = start[:, None] + length[:, None] * np.arange(CHUNKS + 1) // CHUNKS
-    return edges
+    edge: Int64Array = start + length * chunk // CHUNKS
+    return edge
 
 
-def _profile(busy: IntervalSet, edges: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _profile(busy: IntervalSet, table: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     """The busy time of the device in each chunk and the duration of each chunk, in ns over all steps."""
-    covered = busy.coverage(edges[:, :-1].ravel(), edges[:, 1:].ravel())
-    used: Int64Array = covered.reshape(-1, CHUNKS).sum(axis=0)
-    lengths: Int64Array = np.diff(edges, axis=1).sum(axis=0)
+    used, lengths = np.zeros(CHUNKS, dtype=np.int64), np.zeros(CHUNKS, dtype=np.int64)
+    begin = _edge(table, 0)
+    for chunk in range(CHUNKS):  # one at a time: of a million steps, all chunks would be gigabytes
+        end = _edge(table, chunk + 1)
+        used[chunk], lengths[chunk] = busy.coverage(begin, end).sum(), (end - begin).sum()
+        begin = end
     return used, lengths
 
 
