@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, Literal
 
+import numpy as np
 import polars as pl
 
 from tracekit.scaling.laws import Fit, fit_messages, fit_steps
@@ -29,16 +30,19 @@ _SHRINKS: Final = 0.5
 _FELT: Final = Fraction(1, 50)
 """Compute that grows by less than this part of the step is not worth a word."""
 LEAST_COUNTS: Final = 2
+LEAST_STEPS: Final = 3
+"""Of fewer steps the median has no interval."""
+_DRAWS: Final = 2000
 
 RUNS: Final[Schema] = {
     "run": pl.String, "ranks": pl.Int64, "traced_ranks": pl.Int64, "samples": pl.Int64, "batch_per_rank": pl.Float64,
     "step_ns": pl.Float64, "steps": pl.Int64, "recorded_step_ns": pl.Float64, "throughput_per_s": pl.Float64,
-    "speedup": pl.Float64, "efficiency": pl.Float64, "lost_share": pl.Float64,
+    "speedup": pl.Float64, "efficiency": pl.Float64, "efficiency_low": pl.Float64, "efficiency_high": pl.Float64, "lost_share": pl.Float64,
     **{f"{part}_loss_share": pl.Float64 for part in PARTS},
 }  # fmt: skip
 LOSSES: Final[Schema] = {
     "run": pl.String, "ranks": pl.Int64, "part": pl.String, "cause": pl.String,
-    "ns_per_sample": pl.Float64, "loss_share": pl.Float64,
+    "per_sample_ns": pl.Float64, "loss_share": pl.Float64,
 }  # fmt: skip
 
 Parts = dict[tuple[str, str], Fraction]
@@ -64,7 +68,7 @@ class Scaling:
     """Whether the step times are those without the profiler, which all runs then have."""
     table: pl.DataFrame
     """One row per run (`RUNS`), by ranks. `step_ns` is the median; `efficiency` = `speedup` × fewest ranks / ranks, and `lost_share`, what is lost of it, is
-    the sum of the `*_loss_share`; null without batches. The run on the fewest ranks is the measure; of several their mean.
+    the sum of the `*_loss_share`; null without batches. From `efficiency_low` to `efficiency_high` it lies in 95 % of cases by the steps' scatter, null with fewer than 3 steps. The run on the fewest ranks is the measure; of several their mean.
     """
     losses: pl.DataFrame
     """One row per run and part of the ranks' time (`LOSSES`), idle time by cause; a negative loss is a gain."""
@@ -91,6 +95,8 @@ def scaling_of(runs: Sequence[Run], *, without_batch: Literal["strong", "weak"] 
     least = min((run.ranks for run in sized), default=0)
     base = _mean_of([cost for run, cost in zip(timed, costs, strict=True) if cost and run.ranks == least])
     rows = [_row(run, cost, base, least, plain=plain) for run, cost in zip(timed, costs, strict=True)]
+    ends = _intervals(sized, least, plain=plain)
+    rows = [row | ends.get(id(run), {}) for run, row in zip(timed, rows, strict=True)]
     if assumed:  # the batches are known as multiples of one another only
         rows = [row | {"samples": None, "batch_per_rank": None, "throughput_per_s": None} for row in rows]
     losses = [row for run, cost in zip(timed, costs, strict=True) for row in _lost(run, cost, base)]
@@ -172,13 +178,37 @@ def _row(run: Run, cost: Parts, base: Parts, least: int, *, plain: bool) -> dict
     }
 
 
+def _intervals(runs: Sequence[Run], least: int, *, plain: bool) -> dict[int, dict[str, float]]:
+    """Where the efficiency of each run lies in 95 % of cases, by its id: medians of steps that are drawn again and again, with a seed."""
+    draw = np.random.default_rng(0)
+    costs = {}
+    for run in runs:
+        times = np.array(run.plain_times if plain else run.step_times, dtype=np.float64)
+        if times.size < LEAST_STEPS:
+            return {}
+        drawn = draw.choice(times, (_DRAWS, times.size))
+        costs[id(run)] = np.median(drawn, axis=1) / float(_batch(run))
+    base = sum(costs[id(run)] for run in runs if run.ranks == least)
+    base = base / sum(run.ranks == least for run in runs)
+    return {
+        key: dict(
+            zip(
+                ("efficiency_low", "efficiency_high"),
+                np.quantile(base / cost, (0.025, 0.975)).tolist(),
+                strict=True,
+            )
+        )
+        for key, cost in costs.items()
+    }
+
+
 def _lost(run: Run, cost: Parts, base: Parts) -> list[dict[str, object]]:
     if not cost:
         return []
     lost = losses_of(base, cost)
     return [
         {"run": run.name, "ranks": run.ranks, "part": part, "cause": cause or None,
-         "ns_per_sample": float(cost.get((part, cause), 0)), "loss_share": float(lost[part, cause])}
+         "per_sample_ns": float(cost.get((part, cause), 0)), "loss_share": float(lost[part, cause])}
         for part, cause in sorted(lost, key=lambda key: (-lost[key], key))
     ]  # fmt: skip
 

@@ -241,7 +241,7 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
     """
     inner = confidence
     if freedom == 1:
-        return float(tan(pi / 2 * inner))
+        return tan(pi / 2 * inner)
     if freedom == 2:
         return inner * sqrt(2 / (1 - inner**2))
     z = NormalDist().inv_cdf((1 + inner) / 2)
@@ -251,4 +251,4 @@ def t_quantile(freedom: int, confidence: float = 0.95) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(series, 1))
+    return float(z + sum(term / freedom**power for power, term in enumerate(series, 1)))
