@@ -34,7 +34,7 @@ _COLOURS: Final = {
     **dict.fromkeys(("communication", "exposed communication"), "#d9484c"),
     **dict.fromkeys(("memcpy", "exposed copies"), "#e39a2d"),
     **dict.fromkeys(("idle", "unknown"), "#cdd2da"),
-    **dict.fromkeys(("reduction", "host wait", "waits for other ranks"), "#f28e2b"),
+    **dict.fromkeys(("reduction", "host wait", "waits"), "#f28e2b"),
     **dict.fromkeys(("elementwise", "kernel wait"), "#dcb53c"),
     **dict.fromkeys(("attention", "other wait"), "#9d6bb3"),
     **dict.fromkeys(("normalisation", "runtime"), "#4fa5a0"),

@@ -10,9 +10,9 @@ import polars as pl
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.names import clean_frame
+from tracekit.names import category_name, clean_frame
 from tracekit.report.model import Column, Figure, Section, Table
-from tracekit.scaling import Fit, Run, Scaling
+from tracekit.scaling import PARTS, Fit, Run, Scaling
 
 __all__ = ["scaling_section"]
 
@@ -22,16 +22,13 @@ MOSTLY: Final = 0.5
 _NARROW: Final = 0.5
 """A share that may be anything in a wider range than this is not known."""
 _MOST_CURVE: Final = 24
+_WIDEST_BAND: Final = 1000
 
-_PARTS: Final = {
-    "compute": "compute",
-    "transfer": "exposed communication",
+_WORDS: Final = {
     "waits": "waits for other ranks",
-    "communication": "exposed communication and waits",
-    "copies": "exposed copies",
-    "idle": "idle",
-    "uneven": "shorter steps of other ranks",
+    "shorter_steps": "ranks with shorter steps",
 }
+"""Parts that their names do not say in a sentence."""
 LAWS: Final = {
     "amdahl": "Amdahl's law",
     "constant": "a constant step",
@@ -50,10 +47,8 @@ _TITLES: Final = {
     "throughput_per_s": "samples/s",
     "speedup": "speed-up",
     "lost_share": "lost",
-    "uneven_loss_share": "shorter steps",
-    "waits_loss_share": "waits",
-    "transfer_loss_share": "exposed comm.",
-    "communication_loss_share": "exposed comm. and waits",
+    "exposed_communication_loss_share": "exposed comm.",
+    "exposed_communication_and_waits_loss_share": "comm. and waits",
     "loss_share": "lost",
     "error": "error on runs left out",
     "aicc": "AICc",
@@ -126,7 +121,7 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def _costs(scaling: Scaling, row: dict[str, Any]) -> Iterator[str]:
     """What costs efficiency, the most first, and what gains some."""
-    losses = {part: row[f"{part}_loss_share"] for part in _PARTS}
+    losses = {part: row[f"{part}_loss_share"] for part in PARTS}
     told = sorted((part for part in losses if abs(losses[part]) >= FELT), key=lambda part: -losses[part])
     cost = [
         f"{format_share(losses[part])} to {_in_words(scaling, row, part)}"
@@ -149,7 +144,8 @@ def _in_words(scaling: Scaling, row: dict[str, Any], part: str, *, less: bool = 
     if part == "compute":
         return f"{'faster' if less else 'slower'} compute per sample"
     if part != "idle":
-        return f"less time in {_PARTS[part]}" if less else _PARTS[part]
+        name = _WORDS.get(part, category_name(part))
+        return f"less time in {name}" if less else name
     words = "time outside operators" if on_cpu else "idle time"
     if less:
         return f"less {words}"
@@ -206,7 +202,7 @@ def _law(scaling: Scaling) -> Iterator[str]:
     elif best and best[0].law != "amdahl":
         yield f"Step times fit {LAWS[best[0].law]} best."
     elif scaling.kind != "unknown" and not best:
-        yield f"{count_of(counts, 'number')} of ranks are too few to tell laws of scaling apart."
+        yield f"Runs on {count_of(counts, 'number')} of ranks are too few to tell laws of scaling apart."
     if amdahl is not None and (amdahl.best or not best):
         low, high = amdahl.intervals["serial_share"]
         if high - low <= _NARROW:
@@ -225,7 +221,8 @@ def _or(names: Sequence[str]) -> str:
 
 def _rests_on(scaling: Scaling) -> Iterator[str]:
     how = "without the profiler" if scaling.plain else "of the recorded steps"
-    shares = "; the parts are their shares of the recorded steps" if scaling.plain else ""
+    split = scaling.plain and scaling.kind != "unknown"
+    shares = "; the parts are their shares of the recorded steps" if split else ""
     yield f"Step times are medians {how}, each step that of its slowest rank{shares}."
     gaps = [_gap(run) for run in scaling.runs if run.missing]
     if gaps:
@@ -251,13 +248,7 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
         yield _table(
             "losses", "Efficiency lost to", lost, " ".join(["ranks", "lost_share", *some]), named=True
         )
-        causes = pl.Series(
-            "cause", [cause and cause_name(cause) for cause in scaling.losses["cause"]], dtype=pl.String
-        )
-        parts = scaling.losses.with_columns(causes, pl.col("part").replace(_PARTS))
-        yield _table(
-            "parts", "Time of all ranks for a sample", parts, "ranks part cause per_sample_ns loss_share"
-        )
+        yield _table("parts", "Parts by cause", scaling.losses, "ranks part cause per_sample_ns loss_share")
     if scaling.steps:
         yield _table(
             "laws",
@@ -283,7 +274,7 @@ def _laws(fits: Sequence[Fit]) -> pl.DataFrame:
             values["serial_share"] = fit.values["fixed_ns"] / (
                 fit.values["fixed_ns"] + fit.values["compute_ns"]
             )
-        row: dict[str, Any] = {"law": LAWS[fit.law]}
+        row: dict[str, Any] = {"law": "Amdahl" if fit.law == "amdahl" else fit.law}
         for name, value in values.items():
             stem, _, unit = name.rpartition("_")
             low, high = fit.intervals[name]
@@ -327,8 +318,8 @@ def _figures(scaling: Scaling) -> Iterator[Figure]:
     costs = scaling.losses.group_by("run", "part", maintain_order=True).agg(pl.col("per_sample_ns").sum())
     rows = [
         {"label": f"{run}: {count_of(ranks, 'rank')}", "parts": [
-            {"label": label, "value": round(float(costs.filter((pl.col("run") == run) & (pl.col("part") == part))["per_sample_ns"].sum()))}
-            for part, label in _PARTS.items()
+            {"label": category_name(part), "value": round(float(costs.filter((pl.col("run") == run) & (pl.col("part") == part))["per_sample_ns"].sum()))}
+            for part in PARTS
         ]}
         for run, ranks in known.select("run", "ranks").rows()
     ]  # fmt: skip
@@ -336,10 +327,11 @@ def _figures(scaling: Scaling) -> Iterator[Figure]:
 
 
 def _fitted(scaling: Scaling, known: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """The speed-up by the best law, and the band in which it lies in 95 % of cases; by the simplest one if they cannot be told apart."""
-    if not scaling.steps or scaling.kind not in ("strong", "weak"):
+    """The speed-up by the best law, else Amdahl's, and the band in which it lies in 95 % of cases."""
+    fit = next((fit for fit in scaling.steps if fit.best or fit.law == "amdahl"), None)
+    if fit is None or scaling.kind not in ("strong", "weak"):
         return
-    fit, counts = scaling.steps[0], sorted(known["ranks"].unique().to_list())
+    counts = sorted(known["ranks"].unique().to_list())
     least, weak = counts[0], scaling.kind == "weak"
     times = known.filter(pl.col("ranks") == least)["step_ns"].to_list()
     base = sum(times) / len(times)

@@ -2,6 +2,16 @@
 
 from tracekit.scaling.efficiency import Scaling, scaling_of
 from tracekit.scaling.laws import Fit, fit_messages, fit_steps
-from tracekit.scaling.runs import Run, runs_of, same_program
+from tracekit.scaling.runs import PARTS, Run, runs_of, same_program
 
-__all__ = ["Fit", "Run", "Scaling", "fit_messages", "fit_steps", "runs_of", "same_program", "scaling_of"]
+__all__ = [
+    "PARTS",
+    "Fit",
+    "Run",
+    "Scaling",
+    "fit_messages",
+    "fit_steps",
+    "runs_of",
+    "same_program",
+    "scaling_of",
+]

@@ -20,9 +20,11 @@ from tracekit.names import clean
 
 __all__ = ["MESSAGES", "PARTS", "Run", "runs_of", "same_program"]
 
-PARTS: Final = ("compute", "transfer", "waits", "communication", "copies", "idle", "uneven")
-"""The parts of the ranks' time. `communication` is exposed communication whose waits are unknown, `uneven` the time by which
-the steps of other ranks are shorter than those of the slowest one."""
+PARTS: Final = (
+    "compute", "exposed_communication", "waits", "exposed_communication_and_waits", "exposed_copies", "idle", "shorter_steps",
+)  # fmt: skip
+"""The parts of the ranks' time. Exposed communication stands with its waits if these are unknown; by `shorter_steps` the steps of other ranks
+are shorter than those of the slowest one."""
 
 MESSAGES: Final = {
     "name": pl.String, "ranks": pl.Int64, "bytes": pl.Int64, "latency_ns": pl.Float64, "count": pl.Int64
@@ -199,7 +201,7 @@ def _shares(summaries: Sequence[Summary], job: Job | None) -> dict[tuple[str, st
     sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     steps = [Fraction(one.facts.window_ns, one.steps.height) for one in summaries]
     for at, (one, step) in enumerate(zip(summaries, steps, strict=True)):
-        sums["uneven", ""] += max(steps) - step
+        sums["shorter_steps", ""] += max(steps) - step
         for part, ns in _parts(one, waits.get(at)).items():
             sums[part] += Fraction(ns, max(one.facts.active_devices, 1) * one.steps.height)
     whole = max(steps) * len(summaries)
@@ -211,12 +213,12 @@ def _parts(one: Summary, waits: tuple[int, int] | None) -> Counter[tuple[str, st
     facts, parts = one.facts, Counter[tuple[str, str]]()
     exposed = facts.exposed_communication_ns
     parts["compute", ""] = facts.compute_ns
-    parts["copies", ""] = facts.exposed_memory_ns
+    parts["exposed_copies", ""] = facts.exposed_memory_ns
     if waits is None:
-        parts["communication", ""] = exposed
+        parts["exposed_communication_and_waits", ""] = exposed
     else:  # calls may overlap, or not all be there: their waits are taken as a part of their time
         waited = exposed * waits[1] // waits[0] if waits[0] else 0
-        parts["waits", ""], parts["transfer", ""] = waited, exposed - waited
+        parts["waits", ""], parts["exposed_communication", ""] = waited, exposed - waited
     for cause, ns in one.causes.select("cause", "total_ns").rows():
         parts["idle", cause] += ns
     if not facts.active_devices:  # nothing ran on it

@@ -29,7 +29,7 @@ KNOWN_KINDS: Final = frozenset(
             "backward",
             "data",
             "set-up",
-            "waits-for-other-ranks",
+            "waits",
         ),
     }
 )

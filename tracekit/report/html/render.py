@@ -144,6 +144,7 @@ def render_reports(
 def render_alone(section: Section, _page: Page) -> str:
     """The page of one section that is of no single trace."""
     view, title = _view(section, frozenset()), section.name.capitalize()
+    view["folds"] = [replace(fold, open=True) for fold in view["folds"]]
     return _page_of(title=title, source="", bodies=[], compared=[], overview=view, schema=SCHEMA_VERSION)
 
 
