@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Unit, column_of
-from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_ns, format_share
 from tracekit.names import category_name, clean_frame
 from tracekit.report.model import Column, Figure, Section, Table
 from tracekit.scaling import PARTS, Fit, Run, Scaling
@@ -64,7 +64,14 @@ _UNITS: Final[dict[str, Unit]] = dict.fromkeys(
 
 def scaling_section(scaling: Scaling) -> Section:
     """The section: tables `runs`, `losses` (one row per run), `parts` (one per part and cause), `laws` and `collectives`."""
-    texts = (*_headline(scaling), *_batches(scaling), *_limit(scaling), *_law(scaling), *_rests_on(scaling))
+    texts = (
+        *_headline(scaling),
+        *_batches(scaling),
+        *_limit(scaling),
+        *_law(scaling),
+        *_network(scaling),
+        *_rests_on(scaling),
+    )
     return Section(
         "scaling",
         "How well does the program scale, and what is efficiency lost to?",
@@ -213,6 +220,15 @@ def _law(scaling: Scaling) -> Iterator[str]:
                 f"By Amdahl's law {format_share(share)} ({format_share(low)} to {format_share(high)}) of a step on {count_of(base, 'rank')} "
                 f"does not shrink{limit}."
             )
+
+
+def _network(scaling: Scaling) -> Iterator[str]:
+    best = [fit for fit in scaling.messages if fit.best]
+    if len(best) != 1:
+        return
+    alpha, beta = best[0].values["alpha_ns"], best[0].values["beta_ns"]
+    rate = f" and {format_bytes(1e9 / beta)}/s" if beta else ""
+    yield f"Collectives fit {LAWS[best[0].law]} best: {format_ns(alpha)} a hop{rate}."
 
 
 def _or(names: Sequence[str]) -> str:

@@ -188,8 +188,7 @@ def _intervals(runs: Sequence[Run], least: int, *, plain: bool) -> dict[int, dic
             return {}
         drawn = draw.choice(times, (_DRAWS, times.size))
         costs[id(run)] = np.median(drawn, axis=1) / float(_batch(run))
-    base = sum(costs[id(run)] for run in runs if run.ranks == least)
-    base = base / sum(run.ranks == least for run in runs)
+    base = np.mean([costs[id(run)] for run in runs if run.ranks == least], axis=0) if runs else 0
     return {
         key: dict(
             zip(

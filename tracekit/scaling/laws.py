@@ -25,6 +25,8 @@ _LIKE: Final = 4.0
 """Laws whose AICc differs by less explain the times equally well."""
 _EXACT: Final = 1e-9
 """Relative errors below this are those of floating point."""
+_FAR: Final = 0.3
+"""A law from which times lie further, relative to them, is not their law; nor one that foretells those left out no better."""
 LEAST_FREE: Final = 2
 """So many more points than parameters the criterion needs."""
 
@@ -68,9 +70,12 @@ class Fit:
     """The mean relative error for each number of ranks when the law is fitted to the others."""
     aicc: float | None
     """Akaike's criterion for few points, less is better; None if there are too few."""
+    residual: float
+    """The root of the mean square of the relative errors of the points."""
     covariance: Floats
     best: bool = False
-    """Whether this is the law, or one of several that explain the times equally well; of none if the points are too few to tell."""
+    """Whether this is the law, or one of several that explain the times equally well; of none if the points are too few to tell, or
+    lie far from all laws."""
 
     def step_at(self, ranks: int, batch: float) -> tuple[float, float, float]:
         """A step's time in ns on so many ranks, and its interval; `batch` is that of a rank, over the one on the fewest ranks."""
@@ -171,6 +176,7 @@ def _fit(
         count,
         _left_out(design, left),
         aicc,
+        sqrt(squares / count),
         covariance,
     )
 
@@ -218,7 +224,12 @@ def _judged(fits: list[Fit], laws: int) -> tuple[Fit, ...]:
         return tuple(sorted(fits, key=lambda fit: len(fit.values)))
     like = [fit for fit in fits if fit.aicc is not None and fit.aicc < min(known) + _LIKE]
     fewest = min(len(fit.values) for fit in like)
-    judged = [replace(fit, best=fit in like and len(fit.values) == fewest) for fit in fits]
+    judged = [
+        replace(
+            fit, best=fit in like and len(fit.values) == fewest and max(fit.residual, fit.error or 0) <= _FAR
+        )
+        for fit in fits
+    ]
     return tuple(sorted(judged, key=lambda fit: (not fit.best, fit.aicc)))
 
 
