@@ -65,7 +65,7 @@ def test_what_does_not_compare_is_said(capsys: pytest.CaptureFixture[str], tmp_p
     shutil.copytree(TWO, half)
     (half / "trace-rank0.json.gz").unlink()
     text, errors = answer(capsys, ONE, half)
-    assert "Not all ranks have a trace: half has 1 of 2." in words(text)
+    assert "Not all ranks have a trace: half has 1 of 2 (not 0)." in words(text)
     assert "41.6 % efficiency" in words(text)
     plain = tmp_path / "plain.json"
     plain.write_text(json.dumps({"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}]}))  # fmt: skip

@@ -12,12 +12,13 @@ from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_bytes, format_ns, format_share
 from tracekit.names import category_name, clean_frame
 from tracekit.report.model import Column, Figure, Section, Table
-from tracekit.scaling import PARTS, Fit, Run, Scaling
+from tracekit.scaling import HOPS, PARTS, Fit, Run, Scaling
 
 __all__ = ["scaling_section"]
 
 FELT: Final = 0.01
 """A smaller loss is not worth a word."""
+MOST_NAMED: Final = 4
 MOSTLY: Final = 0.5
 _NARROW: Final = 0.5
 """A share that may be anything in a wider range than this is not known."""
@@ -209,7 +210,9 @@ def _law(scaling: Scaling) -> Iterator[str]:
     elif best and best[0].law != "amdahl":
         yield f"Step times fit {LAWS[best[0].law]} best."
     elif scaling.kind != "unknown" and not best:
-        yield f"Runs on {count_of(counts, 'number')} of ranks are too few to tell laws of scaling apart."
+        judged = len(scaling.steps) > len(HOPS) and all(fit.aicc is not None for fit in scaling.steps)
+        few = f"Runs on {count_of(counts, 'number')} of ranks are too few to tell laws of scaling apart."
+        yield "No law of scaling fits the step times." if judged else few
     if amdahl is not None and (amdahl.best or not best):
         low, high = amdahl.intervals["serial_share"]
         if high - low <= _NARROW:
@@ -240,13 +243,16 @@ def _rests_on(scaling: Scaling) -> Iterator[str]:
     split = scaling.plain and scaling.kind != "unknown"
     shares = "; the parts are their shares of the recorded steps" if split else ""
     yield f"Step times are medians {how}, each step that of its slowest rank{shares}."
-    gaps = [_gap(run) for run in scaling.runs if run.missing]
+    gaps = [_gap(run) for run in scaling.runs if run.traced and run.traced < run.ranks]
     if gaps:
         yield f"Not all ranks have a trace: {'; '.join(gaps)}."
 
 
 def _gap(run: Run) -> str:
-    return f"{run.name} has {run.ranks - len(run.missing)} of {run.ranks}"
+    which = (
+        f" (not {_listed([str(rank) for rank in run.missing])})" if 0 < len(run.missing) <= MOST_NAMED else ""
+    )
+    return f"{run.name} has {run.traced} of {run.ranks}{which}"
 
 
 # -- tables ----------------------------------------------------------------------------------------

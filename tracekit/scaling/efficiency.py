@@ -32,7 +32,7 @@ _FELT: Final = Fraction(1, 50)
 LEAST_COUNTS: Final = 2
 LEAST_STEPS: Final = 3
 """Of fewer steps the median has no interval."""
-_DRAWS: Final = 2000
+_DRAWS: Final = 1000
 
 RUNS: Final[Schema] = {
     "run": pl.String, "ranks": pl.Int64, "traced_ranks": pl.Int64, "samples": pl.Int64, "batch_per_rank": pl.Float64,
@@ -156,7 +156,7 @@ def _row(run: Run, cost: Parts, base: Parts, least: int, *, plain: bool) -> dict
     row: dict[str, object] = {
         "run": run.name,
         "ranks": run.ranks,
-        "traced_ranks": run.ranks - len(run.missing),
+        "traced_ranks": run.traced,
         "step_ns": float(_step_of(run, plain=plain)),
         "steps": len(run.plain_times if plain else run.step_times),
         "recorded_step_ns": float(_step_of(run, plain=False)),

@@ -55,8 +55,10 @@ class Run:
     program: str | None = None
     """What was run, from the manifest of a capture."""
     layers: frozenset[str] = frozenset()
+    traced: int | None = None
+    """How many of the ranks have a trace, if it was read from traces."""
     missing: tuple[int, ...] = ()
-    """Ranks without a trace."""
+    """Those that have none, as far as traces say their ranks."""
 
 
 def runs_of(groups: Iterable[Sequence[Member]]) -> list[Run]:
@@ -153,7 +155,8 @@ def _run(ranks: RankSet, name: str) -> Run:
         step_times=_step_times(summaries),
         on_cpu=summaries[0].facts.on_cpu,
         layers=frozenset(_kinds(summaries[0])),
-        missing=tuple(ranks.missing),
+        traced=len(summaries),
+        missing=tuple(ranks.missing) if all(one.rank is not None for one in ranks.members) else (),
     )
     if run.step_times:
         run = replace(run, shares=_shares(summaries, job))
@@ -186,7 +189,9 @@ def _kinds(summary: Summary) -> Iterator[str]:
 
 def _step_times(summaries: Sequence[Summary]) -> tuple[int, ...]:
     """The time of each step on its slowest rank, by the steps' numbers; by their order if ranks count differently."""
-    times = [dict(one.steps.select("step", "time_ns").rows()) for one in summaries]
+    times = [
+        dict(one.steps.filter(pl.col("time_ns") > 0).select("step", "time_ns").rows()) for one in summaries
+    ]
     if not all(times):
         return ()
     common = sorted(set(times[0]).intersection(*times[1:]))

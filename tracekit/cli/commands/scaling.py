@@ -46,7 +46,7 @@ def scaling(
     without_batch: Annotated[
         Batch | None,
         flags.flag(
-            "If no batch is recorded: all ranks together (strong) or each rank (weak) had the same in every run.",
+            "If no batch is recorded: in every run, all ranks together (strong) or each rank (weak) had the same.",
             "--scaling",
             of=Batch,
         ),
