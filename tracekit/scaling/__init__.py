@@ -5,6 +5,7 @@ from tracekit.scaling.laws import HOPS, Fit, fit_messages, fit_steps
 from tracekit.scaling.runs import PARTS, Run, runs_of, same_program
 
 __all__ = [
+    "HOPS",
     "PARTS",
     "Fit",
     "Run",
