@@ -37,14 +37,13 @@ LAWS: Final = {
     "tree": "messages along a tree",
     "torus": "messages on a 2-D torus",
 }
-_RUNS: Final = "run ranks traced_ranks samples batch_per_rank step_ns steps recorded_step_ns throughput_per_s speedup efficiency efficiency_low efficiency_high"
+_RUNS: Final = "run ranks traced_ranks samples batch_per_rank step_ns steps throughput_per_s speedup efficiency efficiency_low efficiency_high"
 _SHORT: Final = "ranks batch_per_rank step_ns throughput_per_s speedup efficiency"
 _TITLES: Final = {
     "traced_ranks": "ranks with a trace",
     "samples": "batch of all",
     "batch_per_rank": "batch per rank",
     "step_ns": "step",
-    "recorded_step_ns": "step with the profiler",
     "throughput_per_s": "samples/s",
     "speedup": "speed-up",
     "lost_share": "lost",
@@ -70,7 +69,6 @@ def scaling_section(scaling: Scaling) -> Section:
         *_batches(scaling),
         *_limit(scaling),
         *_law(scaling),
-        *_network(scaling),
         *_rests_on(scaling),
     )
     return Section(
@@ -87,44 +85,43 @@ def scaling_section(scaling: Scaling) -> Section:
 
 def _headline(scaling: Scaling) -> Iterator[str]:
     rows = scaling.table.rows(named=True)
+    first, last = rows[0], rows[-1]
+    most, step, longest = (
+        count_of(last["ranks"], "rank"),
+        format_ns(first["step_ns"]),
+        format_ns(last["step_ns"]),
+    )
     if len(rows) == 1:
-        one = rows[0]
-        yield f"There is one run, on {_ranks(one)}, so there is nothing to compare; a step of it takes {format_ns(one['step_ns'])}."
-        return
-    if scaling.table["ranks"].n_unique() == 1:
-        yield f"All {len(rows)} runs are on {_ranks(rows[0])}, so they do not show how the program scales."
-        return
-    known = [row for row in rows if row["efficiency"] is not None]
-    if len({row["ranks"] for row in known}) == 1 or not known:
-        first, last = rows[0], rows[-1]
+        yield f"There is one run, on {most}, so there is nothing to compare; a step of it takes {step}."
+    elif first["ranks"] == last["ranks"]:
+        yield f"All {len(rows)} runs are on {most}, so they do not show how the program scales."
+    elif scaling.kind == "unknown":
         yield (
-            f"A step takes {format_ns(first['step_ns'])} on {_ranks(first)} and {format_ns(last['step_ns'])} on {_ranks(last)}. "
-            "Without the batches of the runs, only their step times compare: give --scaling strong if all ranks together had the "
-            "same batch in every run, or --scaling weak if each rank had."
+            f"A step takes {step} on {count_of(first['ranks'], 'rank')} and {longest} on {most}. Without the batches of the runs, only "
+            "their step times compare: give --scaling strong if all ranks together had the same batch in every run, or --scaling "
+            "weak if each rank had."
         )
-        return
-    first, last = known[0], _middle([row for row in known if row["ranks"] == known[-1]["ranks"]])
-    faster = (
-        "is {} times as fast as on"
-        if scaling.kind == "strong"
-        else "processes {} times as many samples a second as on"
-    ).format(f"{last['speedup']:.3g}")
-    yield f"On {_ranks(last)} the program {faster} {first['ranks']} ({format_share(last['efficiency'])} efficiency{_within(last)})."
-    yield from _costs(scaling, last)
+    else:
+        known = [row for row in rows if row["efficiency"] is not None]
+        yield from _compared(
+            scaling, known[0]["ranks"], [row for row in known if row["ranks"] == known[-1]["ranks"]]
+        )
 
 
-def _within(row: dict[str, Any]) -> str:
+def _compared(scaling: Scaling, least: int, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The speed-up on most ranks, and what costs efficiency there; of several runs that of the middle one."""
+    row = sorted(rows, key=lambda row: row["efficiency"])[len(rows) // 2]
+    strong = scaling.kind == "strong"
+    verb, much = ("is", "fast") if strong else ("processes", "many samples a second")
     low, high = row["efficiency_low"], row["efficiency_high"]
-    return "" if low is None else f", {format_share(low)} to {format_share(high)} by the scatter of the steps"
-
-
-def _middle(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of runs on as many ranks the one whose efficiency is in the middle."""
-    return sorted(rows, key=lambda row: row["efficiency"])[len(rows) // 2]
-
-
-def _ranks(row: dict[str, Any]) -> str:
-    return count_of(row["ranks"], "rank")
+    within = (
+        "" if low is None else f", {format_share(low)} to {format_share(high)} by the scatter of the steps"
+    )
+    yield (
+        f"On {count_of(row['ranks'], 'rank')} the program {verb} {row['speedup']:.3g} times as {much} as on {least} "
+        f"({format_share(row['efficiency'])} efficiency{within})."
+    )
+    yield from _costs(scaling, row)
 
 
 def _costs(scaling: Scaling, row: dict[str, Any]) -> Iterator[str]:
@@ -163,8 +160,8 @@ def _in_words(scaling: Scaling, row: dict[str, Any], part: str, *, less: bool = 
     return f"{words} (mostly {cause_name(most['cause'])})" if mostly else words
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+def _listed(parts: Sequence[str], word: str = "and") -> str:
+    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _batches(scaling: Scaling) -> Iterator[str]:
@@ -185,57 +182,40 @@ def _batches(scaling: Scaling) -> Iterator[str]:
 
 
 def _limit(scaling: Scaling) -> Iterator[str]:
-    limit = scaling.batch_limit
-    if limit is None:
+    if (limit := scaling.batch_limit) is None:
         return
-    smaller = 1 - limit.after / limit.before
-    change = (
-        f"{format_share(1 - limit.left)} shorter"
-        if limit.left < 1
-        else f"{format_share(limit.left - 1)} longer"
-    )
+    change, way = abs(1 - limit.left), "shorter" if limit.left < 1 else "longer"
     unless = ", unless the ranks share processors" if scaling.runs[0].on_cpu else ""
     yield (
-        f"From {limit.ranks} ranks on the batch limits it{unless}: a rank's batch is {format_share(smaller)} smaller, but the time in which it computes is "
-        f"{change}."
+        f"From {limit.ranks} ranks on the batch limits it{unless}: a rank's batch is {format_share(1 - limit.after / limit.before)} "
+        f"smaller, but the time in which it computes is {format_share(change)} {way}."
     )
 
 
 def _law(scaling: Scaling) -> Iterator[str]:
     best = [fit for fit in scaling.steps if fit.best]
-    amdahl = next((fit for fit in scaling.steps if fit.law == "amdahl"), None)
-    counts = len({run.ranks for run in scaling.runs})
+    amdahl = next((fit for fit in scaling.steps if fit.law == "amdahl" and (fit.best or not best)), None)
     if len(best) > 1:
-        yield f"Step times fit {_or([LAWS[fit.law] for fit in best])} equally well."
-    elif best and best[0].law != "amdahl":
+        yield f"Step times fit {_listed([LAWS[fit.law] for fit in best], 'or')} equally well."
+    elif best and not amdahl:
         yield f"Step times fit {LAWS[best[0].law]} best."
     elif scaling.kind != "unknown" and not best:
         judged = len(scaling.steps) > len(HOPS) and all(fit.aicc is not None for fit in scaling.steps)
-        few = f"Runs on {count_of(counts, 'number')} of ranks are too few to tell laws of scaling apart."
+        counts = count_of(len({run.ranks for run in scaling.runs}), "number")
+        few = f"Runs on {counts} of ranks are too few to tell laws of scaling apart."
         yield "No law of scaling fits the step times." if judged else few
-    if amdahl is not None and (amdahl.best or not best):
-        low, high = amdahl.intervals["serial_share"]
+    if amdahl:
+        share, (low, high) = amdahl.values["serial_share"], amdahl.intervals["serial_share"]
         if high - low <= _NARROW:
-            base = min(run.ranks for run in scaling.runs)
-            share = amdahl.values["fixed_ns"] / (amdahl.values["fixed_ns"] + amdahl.values["compute_ns"])
+            least = count_of(min(run.ranks for run in scaling.runs), "rank")
             limit = f", so more ranks make it at most {1 / share:.3g} times as fast" if share else ""
-            yield (
-                f"By Amdahl's law {format_share(share)} ({format_share(low)} to {format_share(high)}) of a step on {count_of(base, 'rank')} "
-                f"does not shrink{limit}."
-            )
-
-
-def _network(scaling: Scaling) -> Iterator[str]:
-    best = [fit for fit in scaling.messages if fit.best]
-    if len(best) != 1:
-        return
-    alpha, beta = best[0].values["alpha_ns"], best[0].values["beta_ns"]
-    rate = f" and {format_bytes(1e9 / beta)}/s" if beta else ""
-    yield f"Collectives fit {LAWS[best[0].law]} best: {format_ns(alpha)} a hop{rate}."
-
-
-def _or(names: Sequence[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+            within = f"({format_share(low)} to {format_share(high)})"
+            yield f"By Amdahl's law {format_share(share)} {within} of a step on {least} does not shrink{limit}."
+    network = [fit for fit in scaling.messages if fit.best]
+    if len(network) == 1:
+        alpha, beta = network[0].values["alpha_ns"], network[0].values["beta_ns"]
+        rate = f" and {format_bytes(1e9 / beta)}/s" if beta else ""
+        yield f"Collectives fit {LAWS[network[0].law]} best: {format_ns(alpha)} a hop{rate}."
 
 
 def _rests_on(scaling: Scaling) -> Iterator[str]:
@@ -291,13 +271,8 @@ def _laws(fits: Sequence[Fit]) -> pl.DataFrame:
     """One row per law, with the ends of the interval of each parameter."""
     rows: list[dict[str, Any]] = []
     for fit in fits:
-        values: dict[str, float] = dict(fit.values)
-        if "serial_share" in fit.intervals:
-            values["serial_share"] = fit.values["fixed_ns"] / (
-                fit.values["fixed_ns"] + fit.values["compute_ns"]
-            )
         row: dict[str, Any] = {"law": "Amdahl" if fit.law == "amdahl" else fit.law}
-        for name, value in values.items():
+        for name, value in fit.values.items():
             stem, _, unit = name.rpartition("_")
             low, high = fit.intervals[name]
             row |= {name: value, f"{stem}_low_{unit}": low, f"{stem}_high_{unit}": high}
@@ -362,7 +337,7 @@ def _fitted(scaling: Scaling, known: pl.DataFrame) -> Iterator[dict[str, Any]]:
     ends = [fit.step_at(count, 1.0 if weak else least / count) for count in at]
     gains = [count / least if weak else 1.0 for count in at]
     middle, low, high = (
-        [gain * base / (each[end] or each[0]) for gain, each in zip(gains, ends, strict=True)]
+        [gain * base / max(each[end], each[0] / _WIDEST_BAND) for gain, each in zip(gains, ends, strict=True)]
         for end in (0, 2, 1)
     )
     yield {"label": f"by {LAWS[fit.law]}", "style": "line", "x": at, "y": middle, "low": low, "high": high}

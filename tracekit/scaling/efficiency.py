@@ -36,7 +36,7 @@ _DRAWS: Final = 1000
 
 RUNS: Final[Schema] = {
     "run": pl.String, "ranks": pl.Int64, "traced_ranks": pl.Int64, "samples": pl.Int64, "batch_per_rank": pl.Float64,
-    "step_ns": pl.Float64, "steps": pl.Int64, "recorded_step_ns": pl.Float64, "throughput_per_s": pl.Float64,
+    "step_ns": pl.Float64, "steps": pl.Int64, "throughput_per_s": pl.Float64,
     "speedup": pl.Float64, "efficiency": pl.Float64, "efficiency_low": pl.Float64, "efficiency_high": pl.Float64, "lost_share": pl.Float64,
     **{f"{part}_loss_share": pl.Float64 for part in PARTS},
 }  # fmt: skip
@@ -87,29 +87,30 @@ def scaling_of(runs: Sequence[Run], *, without_batch: Literal["strong", "weak"] 
     """
     timed = [run for run in runs if run.step_times]
     plain = all(run.plain_times for run in timed)
+    if plain:
+        timed = [replace(run, step_times=run.plain_times) for run in timed]
     assumed = without_batch is not None and any(run.samples is None for run in timed)
     if assumed:
         timed = [replace(run, samples=1 if without_batch == "strong" else run.ranks) for run in timed]
-    costs = [_cost_of(run, plain=plain) for run in timed]
-    sized = [run for run, cost in zip(timed, costs, strict=True) if cost]
-    least = min((run.ranks for run in sized), default=0)
-    base = _mean_of([cost for run, cost in zip(timed, costs, strict=True) if cost and run.ranks == least])
-    rows = [_row(run, cost, base, least, plain=plain) for run, cost in zip(timed, costs, strict=True)]
-    ends = _intervals(sized, least, plain=plain)
-    rows = [row | ends.get(id(run), {}) for run, row in zip(timed, rows, strict=True)]
+    sized = [run for run in timed if run.samples and run.shares]
+    first = [run for run in sized if run.ranks == min(one.ranks for one in sized)]
+    base = _mean_of([_cost_of(run) for run in first])
+    ends = _intervals(sized, first)
+    rows = [
+        _row(run) | (_compared(run, base, first[0].ranks) | ends[run.name] if run in sized else {})
+        for run in timed
+    ]
     if assumed:  # the batches are known as multiples of one another only
         rows = [row | {"samples": None, "batch_per_rank": None, "throughput_per_s": None} for row in rows]
-    losses = [row for run, cost in zip(timed, costs, strict=True) for row in _lost(run, cost, base)]
-    points = [(run.ranks, float(_batch(run)), float(_step_of(run, plain=plain))) for run in sized]
     messages = [run.messages for run in timed]
     return Scaling(
         tuple(timed),
         _kind(sized),
         plain,
         pl.DataFrame(rows, schema=RUNS, orient="row"),
-        pl.DataFrame(losses, schema=LOSSES, orient="row"),
-        _batch_limit(sized, plain=plain),
-        fit_steps(points),
+        pl.DataFrame([row for run in sized for row in _lost(run, base)], schema=LOSSES, orient="row"),
+        _batch_limit(sized),
+        fit_steps([(run.ranks, float(_batch(run)), float(_step_of(run))) for run in sized]),
         fit_messages(pl.concat(messages)) if messages else (),
     )
 
@@ -127,8 +128,8 @@ def losses_of(base: Parts, cost: Parts) -> Parts:
     }
 
 
-def _step_of(run: Run, *, plain: bool) -> Fraction:
-    return Fraction(median(run.plain_times if plain else run.step_times))
+def _step_of(run: Run) -> Fraction:
+    return Fraction(median(run.step_times))
 
 
 def _batch(run: Run) -> Fraction:
@@ -136,11 +137,9 @@ def _batch(run: Run) -> Fraction:
     return Fraction(run.samples or 0, run.ranks)
 
 
-def _cost_of(run: Run, *, plain: bool) -> Parts:
-    """The ranks' time for a sample, in ns by part; empty without a batch."""
-    if not run.samples:
-        return {}
-    whole = _step_of(run, plain=plain) / _batch(run)
+def _cost_of(run: Run) -> Parts:
+    """The ranks' time for a sample, in ns by part."""
+    whole = _step_of(run) / _batch(run)
     return {part: share * whole for part, share in run.shares.items()}
 
 
@@ -152,25 +151,21 @@ def _mean_of(costs: Sequence[Parts]) -> Parts:
     return dict(sums)
 
 
-def _row(run: Run, cost: Parts, base: Parts, least: int, *, plain: bool) -> dict[str, object]:
-    row: dict[str, object] = {
-        "run": run.name,
-        "ranks": run.ranks,
-        "traced_ranks": run.traced,
-        "step_ns": float(_step_of(run, plain=plain)),
-        "steps": len(run.plain_times if plain else run.step_times),
-        "recorded_step_ns": float(_step_of(run, plain=False)),
-    }
-    if not cost or not run.samples:
-        return row
+def _row(run: Run) -> dict[str, object]:
+    steps = {"step_ns": float(_step_of(run)), "steps": len(run.step_times)}
+    return {"run": run.name, "ranks": run.ranks, "traced_ranks": run.traced, **steps}
+
+
+def _compared(run: Run, base: Parts, least: int) -> dict[str, object]:
+    cost = _cost_of(run)
     efficiency = sum(base.values(), Fraction()) / sum(cost.values(), Fraction())
     lost: defaultdict[str, Fraction] = defaultdict(Fraction)
     for (part, _), loss in losses_of(base, cost).items():
         lost[part] += loss
-    return row | {
+    return {
         "samples": run.samples,
         "batch_per_rank": float(_batch(run)),
-        "throughput_per_s": float(run.samples / _step_of(run, plain=plain) * 10**9),
+        "throughput_per_s": float((run.samples or 0) / _step_of(run) * 10**9),
         "speedup": float(efficiency * run.ranks / least),
         "efficiency": float(efficiency),
         "lost_share": float(1 - efficiency),
@@ -178,32 +173,28 @@ def _row(run: Run, cost: Parts, base: Parts, least: int, *, plain: bool) -> dict
     }
 
 
-def _intervals(runs: Sequence[Run], least: int, *, plain: bool) -> dict[int, dict[str, float]]:
-    """Where the efficiency of each run lies in 95 % of cases, by its id: medians of steps that are drawn again and again, with a seed."""
+def _intervals(runs: Sequence[Run], first: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Where the efficiency of each run lies in 95 % of cases: medians of steps that are drawn again and again, with a seed."""
+    if any(len(run.step_times) < LEAST_STEPS for run in runs):
+        return {run.name: {} for run in runs}
     draw = np.random.default_rng(0)
-    costs = {}
-    for run in runs:
-        times = np.array(run.plain_times if plain else run.step_times, dtype=np.float64)
-        if times.size < LEAST_STEPS:
-            return {}
-        drawn = draw.choice(times, (_DRAWS, times.size))
-        costs[id(run)] = np.median(drawn, axis=1) / float(_batch(run))
-    base = np.mean([costs[id(run)] for run in runs if run.ranks == least], axis=0) if runs else 0
+    shape = {run.name: (_DRAWS, len(run.step_times)) for run in runs}
+    costs = {
+        run.name: np.median(draw.choice(run.step_times, shape[run.name]), axis=1) / float(_batch(run))
+        for run in runs
+    }
+    ends = {
+        name: np.quantile(np.mean([costs[one.name] for one in first], axis=0) / cost, (0.025, 0.975))
+        for name, cost in costs.items()
+    }
     return {
-        key: dict(
-            zip(
-                ("efficiency_low", "efficiency_high"),
-                np.quantile(base / cost, (0.025, 0.975)).tolist(),
-                strict=True,
-            )
-        )
-        for key, cost in costs.items()
+        name: {"efficiency_low": float(low), "efficiency_high": float(high)}
+        for name, (low, high) in ends.items()
     }
 
 
-def _lost(run: Run, cost: Parts, base: Parts) -> list[dict[str, object]]:
-    if not cost:
-        return []
+def _lost(run: Run, base: Parts) -> list[dict[str, object]]:
+    cost = _cost_of(run)
     lost = losses_of(base, cost)
     return [
         {"run": run.name, "ranks": run.ranks, "part": part, "cause": cause or None,
@@ -220,16 +211,16 @@ def _kind(runs: Sequence[Run]) -> Kind:
     return "weak" if len({_batch(run) for run in runs}) == 1 else "mixed"
 
 
-def _batch_limit(runs: Sequence[Run], *, plain: bool) -> BatchLimit | None:
+def _batch_limit(runs: Sequence[Run]) -> BatchLimit | None:
     """The first step from one number of ranks to the next at which compute no longer shrinks with the batch of a rank."""
     first = sorted({run.ranks: run for run in reversed(runs)}.values(), key=lambda run: run.ranks)
     for one, other in pairwise(first):
         before, after = _batch(one), _batch(other)
-        times = [run.shares.get(("compute", ""), 0) * _step_of(run, plain=plain) for run in (one, other)]
+        times = [run.shares.get(("compute", ""), 0) * _step_of(run) for run in (one, other)]
         if after < before and all(times):
             left = float(times[1] / times[0])
             grown = times[1] / after - times[0] / before
-            felt = grown * after >= _FELT * _step_of(other, plain=plain)
+            felt = grown * after >= _FELT * _step_of(other)
             if felt and left > float(after / before) ** _SHRINKS:
                 return BatchLimit(other.ranks, float(before), float(after), left)
     return None

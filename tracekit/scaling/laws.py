@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import isqrt, log, log2, pi, sqrt, tan
-from statistics import NormalDist
+from math import isqrt, log, log2, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ _EXACT: Final = 1e-9
 """Relative errors below this are those of floating point."""
 _FAR: Final = 0.3
 """A law from which times lie further, relative to them, is not their law; nor one that foretells those left out no better."""
+LEAST_SERIES: Final = 3
 LEAST_FREE: Final = 2
 """So many more points than parameters the criterion needs."""
 
@@ -62,9 +62,10 @@ class Fit:
     law: str
     """`amdahl`, `constant`, `ring`, `tree` or `torus`."""
     values: dict[str, float]
-    """Of step times: `compute_ns` (on the fewest ranks), `fixed_ns`, `alpha_ns`. Of collectives: `alpha_ns`, `beta_ns` of a byte."""
+    """Of step times: `compute_ns` (on the fewest ranks), `fixed_ns`, `alpha_ns`, and by Amdahl's law `serial_share`, fixed over both. Of collectives:
+    `alpha_ns`, `beta_ns` of a byte."""
     intervals: dict[str, tuple[float, float]]
-    """Where each value lies in 95 % of cases; that of `serial_share` too, if the law has it."""
+    """Where each value lies in 95 % of cases."""
     points: int
     error: float | None
     """The mean relative error for each number of ranks when the law is fitted to the others."""
@@ -77,13 +78,17 @@ class Fit:
     """Whether this is the law, or one of several that explain the times equally well; of none if the points are too few to tell, or
     lie far from all laws."""
 
+    @property
+    def free(self) -> int:
+        """How many parameters were fitted."""
+        return len(self.covariance)
+
     def step_at(self, ranks: int, batch: float) -> tuple[float, float, float]:
         """A step's time in ns on so many ranks, and its interval; `batch` is that of a rank, over the one on the fewest ranks."""
-        row = np.array(
-            [_STEP_TERMS[name](self.law, ranks, batch) for name in self.values if name in _STEP_TERMS]
-        )
-        value = float(row @ np.array([self.values[name] for name in self.values if name in _STEP_TERMS]))
-        spread = t_quantile(self.points - row.size) * sqrt(max(float(row @ self.covariance @ row), 0.0))
+        terms = [name for name in self.values if name in _STEP_TERMS]
+        row = np.array([_STEP_TERMS[name](self.law, ranks, batch) for name in terms])
+        value = float(row @ np.array([self.values[name] for name in terms]))
+        spread = t_quantile(self.points - self.free) * sqrt(max(float(row @ self.covariance @ row), 0.0))
         return value, max(value - spread, 0.0), value + spread
 
 
@@ -221,13 +226,11 @@ def _judged(fits: list[Fit], laws: int) -> tuple[Fit, ...]:
     """The fits, the best first. Among those that explain the times equally well the ones with the fewest parameters are best."""
     known = [fit.aicc for fit in fits if fit.aicc is not None]
     if len(known) < laws:
-        return tuple(sorted(fits, key=lambda fit: len(fit.values)))
+        return tuple(sorted(fits, key=lambda fit: fit.free))
     like = [fit for fit in fits if fit.aicc is not None and fit.aicc < min(known) + _LIKE]
-    fewest = min(len(fit.values) for fit in like)
+    fewest = min(fit.free for fit in like)
     judged = [
-        replace(
-            fit, best=fit in like and len(fit.values) == fewest and max(fit.residual, fit.error or 0) <= _FAR
-        )
+        replace(fit, best=fit in like and fit.free == fewest and max(fit.residual, fit.error or 0) <= _FAR)
         for fit in fits
     ]
     return tuple(sorted(judged, key=lambda fit: (not fit.best, fit.aicc)))
@@ -236,30 +239,20 @@ def _judged(fits: list[Fit], laws: int) -> tuple[Fit, ...]:
 def _with_serial_share(fit: Fit) -> Fit:
     """Amdahl's law with the share of the step on the fewest ranks that does not shrink; its error by the derivative."""
     compute, fixed = fit.values["compute_ns"], fit.values["fixed_ns"]
-    whole = compute + fixed
-    slope = np.array([-fixed, compute]) / whole**2
+    share, slope = fixed / (compute + fixed), np.array([-fixed, compute]) / (compute + fixed) ** 2
     spread = t_quantile(fit.points - 2) * sqrt(float(slope @ fit.covariance @ slope))
-    share = fixed / whole
     ends = (max(share - spread, 0.0), min(share + spread, 1.0))
-    return replace(fit, intervals={**fit.intervals, "serial_share": ends})
+    return replace(
+        fit, values={**fit.values, "serial_share": share}, intervals={**fit.intervals, "serial_share": ends}
+    )
 
 
-def t_quantile(freedom: int, confidence: float = 0.95) -> float:
-    """How many standard errors hold so much of Student's distribution, on both sides.
+def t_quantile(freedom: int) -> float:
+    """How many standard errors hold 95 % of Student's distribution, on both sides (Cornish and Fisher's series).
 
     >>> [round(t_quantile(freedom), 2) for freedom in (1, 2, 3, 5, 30)]
     [12.71, 4.3, 3.18, 2.57, 2.04]
     """
-    inner = confidence
-    if freedom == 1:
-        return tan(pi / 2 * inner)
-    if freedom == 2:
-        return inner * sqrt(2 / (1 - inner**2))
-    z = NormalDist().inv_cdf((1 + inner) / 2)
-    series = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return float(z + sum(term / freedom**power for power, term in enumerate(series, 1)))
+    if freedom < LEAST_SERIES:
+        return (12.706, 4.303)[freedom - 1]
+    return 1.95996 + 2.37227 / freedom + 2.82250 / freedom**2 + 2.55585 / freedom**3 + 1.58953 / freedom**4

@@ -74,7 +74,8 @@ def runs_of(groups: Iterable[Sequence[Member]]) -> list[Run]:
     >>> [(run.name, run.ranks, run.samples) for run in runs_of([members])]
     [('bert_cpu', 1, 2), ('bert_cpu_ddp', 2, 4)]
     """
-    sets = [ranks for members in groups for ranks in _sets(members)]
+    given = [ranks for members in groups for ranks in _sets(members)]
+    sets = list({tuple(one.path for one in ranks.members): ranks for ranks in given}.values())
     places = [_place(ranks) for ranks in sets]
     runs = [_run(ranks, _told_apart(place, places)) for ranks, place in zip(sets, places, strict=True)]
     return sorted(runs, key=lambda run: (run.ranks, run.samples or 0, run.name))
