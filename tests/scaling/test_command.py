@@ -34,7 +34,7 @@ def words(text: str) -> str:
 @pytest.mark.slow
 def test_the_answer_and_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text, errors = answer(capsys, TWO, ONE, CNN)
-    assert "On 2 ranks the program processes 0.832 times as many samples a second as on 1 (41.6 % efficiency" in words(text)  # fmt: skip
+    assert "On 2 ranks the program processes 0.83 times as many samples a second as on 1 (41.6 % efficiency" in words(text)  # fmt: skip
     assert "Each rank has the same batch in every run, 2: weak scaling." in words(text)
     assert errors.startswith("tracekit: left out: cnn_cpu: it is a run of cnn (fp32")
     whole = json.loads(answer(capsys, ONE, TWO, "-f", "json")[0])["scaling"]

@@ -125,7 +125,10 @@ def test_collectives_give_latency_and_bandwidth(law: str) -> None:
 def test_on_two_ranks_all_networks_are_alike() -> None:
     two = messages("torus", 9_000, 0.05, [2], 0.03).filter(pl.col("name") == "all_gather")
     assert not any(fit.best for fit in fit_messages(two))  # four sizes are too few to tell
-    both = pl.concat([two, two.with_columns(pl.col("bytes") * 3, pl.col("latency_ns") * 2)])
+    more = two.with_columns(pl.col("bytes") * 3, 9_000 + pl.col("bytes") * 3 / 2 * 0.05)
+    both = pl.concat(
+        [two, more.select("name", "ranks", "bytes", pl.col("literal").alias("latency_ns"), "count")]
+    )
     assert {fit.law for fit in fit_messages(both) if fit.best} == {"ring", "tree", "torus"}
     assert fit_messages(two.head(0)) == ()
 

@@ -19,6 +19,7 @@ __all__ = ["scaling_section"]
 FELT: Final = 0.01
 """A smaller loss is not worth a word."""
 MOST_NAMED: Final = 4
+TEN: Final = 10
 MOSTLY: Final = 0.5
 _NARROW: Final = 0.5
 """A share that may be anything in a wider range than this is not known."""
@@ -118,7 +119,7 @@ def _compared(scaling: Scaling, least: int, rows: Sequence[dict[str, Any]]) -> I
         "" if low is None else f", {format_share(low)} to {format_share(high)} by the scatter of the steps"
     )
     yield (
-        f"On {count_of(row['ranks'], 'rank')} the program {verb} {row['speedup']:.3g} times as {much} as on {least} "
+        f"On {count_of(row['ranks'], 'rank')} the program {verb} {row['speedup']:.{2 if row['speedup'] < TEN else 1}f} times as {much} as on {least} "
         f"({format_share(row['efficiency'])} efficiency{within})."
     )
     yield from _costs(scaling, row)
@@ -250,7 +251,10 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
         yield _table(
             "losses", "Efficiency lost to", lost, " ".join(["ranks", "lost_share", *some]), named=True
         )
-        yield _table("parts", "Parts by cause", scaling.losses, "ranks part cause per_sample_ns loss_share")
+        parts = scaling.losses.rename({"per_sample_ns": f"per_{_work(scaling)}_ns"})
+        yield _table(
+            "parts", "Parts by cause", parts, "ranks part cause per_sample_ns per_batch_ns loss_share"
+        )
     if scaling.steps:
         yield _table(
             "laws",
@@ -265,6 +269,11 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
             _laws(scaling.messages),
             "law alpha_ns bandwidth_gbps error best",
         )
+
+
+def _work(scaling: Scaling) -> str:
+    """What costs are those of: the batch that is the same in all runs, if no run has a number of samples."""
+    return "sample" if scaling.table["samples"].count() else "batch"
 
 
 def _laws(fits: Sequence[Fit]) -> pl.DataFrame:
@@ -320,7 +329,7 @@ def _figures(scaling: Scaling) -> Iterator[Figure]:
         ]}
         for run, ranks in known.select("run", "ranks").rows()
     ]  # fmt: skip
-    yield Figure("cost", "Time of all ranks for a sample", "stack", {"unit": "ns", "rows": rows})
+    yield Figure("cost", f"Time of all ranks for a {_work(scaling)}", "stack", {"unit": "ns", "rows": rows})
 
 
 def _fitted(scaling: Scaling, known: pl.DataFrame) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ _LIKE: Final = 4.0
 """Laws whose AICc differs by less explain the times equally well."""
 _EXACT: Final = 1e-9
 """Relative errors below this are those of floating point."""
-_FAR: Final = 0.3
+_FAR: Final = 0.2
 """A law from which times lie further, relative to them, is not their law; nor one that foretells those left out no better."""
 LEAST_SERIES: Final = 3
 LEAST_FREE: Final = 2
