@@ -209,7 +209,10 @@ def _law(scaling: Scaling) -> Iterator[str]:
         share, (low, high) = amdahl.values["serial_share"], amdahl.intervals["serial_share"]
         if high - low <= _NARROW:
             least = count_of(min(run.ranks for run in scaling.runs), "rank")
-            limit = f", so more ranks make it at most {1 / share:.3g} times as fast" if share else ""
+            most = f"more ranks make it at most {1 / share:.3g} times as fast" if share else ""
+            limit = (
+                f", so {most if share < 1 - FELT else 'more ranks do not make it faster'}" if share else ""
+            )
             within = f"({format_share(low)} to {format_share(high)})"
             yield f"By Amdahl's law {format_share(share)} {within} of a step on {least} does not shrink{limit}."
     network = [fit for fit in scaling.messages if fit.best]
