@@ -31,7 +31,7 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules",),
-    ("verdict", "job"),
+    ("verdict", "job", "scaling"),
     ("report",),
     ("cli", "__main__"),
 )

@@ -28,6 +28,7 @@ from tracekit.cli.commands.layers import layers
 from tracekit.cli.commands.nsys_stats import nsys_stats
 from tracekit.cli.commands.report import report
 from tracekit.cli.commands.run import run as run_script
+from tracekit.cli.commands.scaling import scaling
 from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.view import view
@@ -76,7 +77,7 @@ for command in (analysis, view, export, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, xsp, nsys_stats):
+for command in (capture, sweep, characterize, scaling, xsp, nsys_stats):
     app.command(cls=PlainCommand)(command)
 
 

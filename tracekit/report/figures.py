@@ -34,7 +34,7 @@ _COLOURS: Final = {
     **dict.fromkeys(("communication", "exposed communication"), "#d9484c"),
     **dict.fromkeys(("memcpy", "exposed copies"), "#e39a2d"),
     **dict.fromkeys(("idle", "unknown"), "#cdd2da"),
-    **dict.fromkeys(("reduction", "host wait"), "#f28e2b"),
+    **dict.fromkeys(("reduction", "host wait", "waits"), "#f28e2b"),
     **dict.fromkeys(("elementwise", "kernel wait"), "#dcb53c"),
     **dict.fromkeys(("attention", "other wait"), "#9d6bb3"),
     **dict.fromkeys(("normalisation", "runtime"), "#4fa5a0"),
@@ -82,7 +82,7 @@ def check_format(format: str) -> None:
 def encode(figure: Figure, format: FigureFormat) -> bytes:
     """One figure as the bytes of a file; the same figure always gives the same bytes."""
     draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
-        **{"stack": _stack, "bars": _bars, "line": _line, "icicle": _icicle}
+        **{"stack": _stack, "bars": _bars, "line": _line, "icicle": _icicle, "curve": _curve}
     }
     canvas = canvas_for(_height(figure))
     axes = canvas.add_subplot()
@@ -120,6 +120,8 @@ def _reproducible() -> Any:
 def _height(figure: Figure) -> float:
     if figure.kind == "icicle":
         return 1.4 + 0.26 * (1 + max((node["depth"] for node in figure.data["nodes"]), default=0))
+    if figure.kind == "curve":
+        return 4.2
     rows = figure.data.get("rows") or figure.data.get("bars") or ()
     return 2.8 if figure.kind == "line" else min(1.5 + 0.28 * len(rows), 12.0)
 
@@ -210,3 +212,25 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
     _time_axis(axes, "time")
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if min(min(s["y"]) for s in data["series"]) >= 0 else None)
+
+
+def _curve(axes: Axes, data: dict[str, Any]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    for index, series in enumerate(data["series"]):
+        colour, label = _SERIES[index % len(_SERIES)], _label(series["label"])
+        if series["style"] == "dots":
+            axes.scatter(series["x"], series["y"], color=colour, label=label, zorder=3, s=22)
+            axes.set_xticks(sorted(set(series["x"])))
+        elif series["style"] == "dashes":
+            axes.plot(series["x"], series["y"], color=_OTHER, label=label, linestyle="--", linewidth=1)
+            axes.set_ylim(top=2 * max(series["y"]))
+        else:
+            axes.plot(series["x"], series["y"], color=colour, label=label, linewidth=1.2)
+            axes.fill_between(series["x"], series["low"], series["high"], color=colour, alpha=0.15)
+    low = min(min(series["y"]) for series in data["series"])
+    axes.set_ylim(bottom=low / 1.5)
+    for axis, title in ((axes.xaxis, data["x_title"]), (axes.yaxis, data["y_title"])):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_label_text(title, fontsize=8)
+    axes.tick_params(labelsize=8)

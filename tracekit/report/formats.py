@@ -32,6 +32,7 @@ __all__ = [
     "choose_format",
     "encode_frame",
     "formats_of",
+    "render_alone",
     "render_data",
     "render_reports",
     "render_sections",
@@ -63,7 +64,7 @@ class Can(Flag):
     and `head(trace, page)`."""
     DOCUMENT = auto()
     """One document for all reports, each with its trace: `render_reports(pairs, page)`, with a third argument where an overview
-    of more traces stands above them."""
+    of more traces stands above them; or for one section that is of no single trace: `render_alone(section, page)`."""
     DATA = auto()
     """Any nested value: `render_data(value)`. An analysis stands in a report, with the verdict."""
     FILES = auto()
@@ -211,6 +212,13 @@ def render_sections(chosen: Format, sections: Sequence[tuple[Section, TraceInfo 
     module = _module(chosen, Can.PROSE)
     texts = [module.render_section(section, page) for section, _ in sections]
     return _stacked(texts, [None if trace is None else module.head(trace, page) for _, trace in sections])
+
+
+def render_alone(chosen: Format, section: Section, page: Page) -> str:
+    """A section that is of no single trace, as one text."""
+    if Can.PROSE in chosen.can:
+        return render_sections(chosen, [(section, None)], page)
+    return str(_module(chosen, Can.DOCUMENT).render_alone(section, page))
 
 
 def render_data(chosen: Format, value: object) -> str:

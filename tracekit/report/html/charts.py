@@ -9,6 +9,7 @@ from typing import Any, Final
 from tracekit.facts.units import format_share
 from tracekit.names import category_name
 from tracekit.report.format import format_cell
+from tracekit.report.html.curve import Curves, curves
 from tracekit.report.model import Figure
 from tracekit.trace import CATEGORIES
 
@@ -19,7 +20,17 @@ KNOWN_KINDS: Final = frozenset(
         *CATEGORIES,
         *("compute", "exposed-communication", "exposed-copies", "idle", "kernel", "runtime"),
         *("data-loader", "operator", "busy", "host-wait", "kernel-wait", "other-wait", "unknown", "step"),
-        *("annotation", "module", "op", "sync", "forward", "backward", "data", "set-up"),
+        *(
+            "annotation",
+            "module",
+            "op",
+            "sync",
+            "forward",
+            "backward",
+            "data",
+            "set-up",
+            "waits",
+        ),
     }
 )
 """Kinds that have a colour of their own in the style sheet."""
@@ -100,6 +111,7 @@ class Chart:
     lines: tuple[Line, ...] = ()
     boxes: tuple[Box, ...] = ()
     levels: int = 0
+    curves: Curves | None = None
     top: str = ""
     first: str = ""
     last: str = ""
@@ -123,6 +135,8 @@ def chart(figure: Figure) -> Chart:
         return _stack(figure)
     if figure.kind == "icicle":
         return _icicle(figure)
+    if figure.kind == "curve":
+        return Chart(figure.name, figure.title, "curve", curves=curves(figure))
     return _bars(figure) if figure.kind == "bars" else _lines(figure)
 
 

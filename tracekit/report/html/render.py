@@ -41,10 +41,10 @@ from tracekit.report.html.compare import compared_row, names_of
 from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
-from tracekit.report.model import Column, Report, Section, Table
+from tracekit.report.model import SCHEMA_VERSION, Column, Report, Section, Table
 from tracekit.trace import Trace
 
-__all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
+__all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_alone", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
@@ -73,7 +73,7 @@ MOST_HEADLINES: Final = 4
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
 
-DRAWN: Final = frozenset({"breakdown", "steps"})
+DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
 """Sections that open with their figure, not with a table."""
 CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
@@ -122,9 +122,7 @@ def render_reports(
     reports: Sequence[tuple[Report, Trace]], _page: Page, overview: Section | None = None
 ) -> str:
     """The page of one report, or of several with a table that compares them; an `overview` of more traces stands above."""
-    style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
-    environment = _environment()
-    template = environment.get_template("report.html.j2")
+    template = _environment().get_template("report.html.j2")
     names = names_of([report for report, _ in reports])
     bodies = [
         Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
@@ -133,16 +131,34 @@ def render_reports(
     compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
     first = reports[0][0]
     alike = len({report.trace.name for report, _ in reports}) == 1
-    return environment.get_template("page.html.j2").render(
+    return _page_of(
         title=first.trace.name if alike else f"{len(reports)} traces",
         source=format_source(first.trace) if len(reports) == 1 else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
         overview=overview and _view(overview, frozenset()),
-        style=Markup(style),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        policy=_policy(style, script),
         schema=first.schema_version,
+    )
+
+
+def render_alone(section: Section, _page: Page) -> str:
+    """The page of one section that is of no single trace."""
+    view, title = _view(section, frozenset()), section.name.capitalize()
+    view["folds"] = [replace(fold, open=True) for fold in view["folds"]]
+    return _page_of(title=title, source="", bodies=[], compared=[], overview=view, schema=SCHEMA_VERSION)
+
+
+def _page_of(**parts: Any) -> str:
+    style, script = _asset("report.css"), "".join(map(_asset, SCRIPTS))
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            style=Markup(style),  # noqa: S704 - our own file
+            script=Markup(script),  # noqa: S704 - our own file
+            policy=_policy(style, script),
+            **parts,
+        )
     )
 
 

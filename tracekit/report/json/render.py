@@ -19,7 +19,15 @@ from tracekit.report.formats import Page
 from tracekit.report.model import SCHEMA_VERSION, Report, Section, Table
 from tracekit.trace import Trace
 
-__all__ = ["finding_dict", "render", "render_data", "render_reports", "report_dict", "section_dict"]
+__all__ = [
+    "finding_dict",
+    "render",
+    "render_alone",
+    "render_data",
+    "render_reports",
+    "report_dict",
+    "section_dict",
+]
 
 
 def render(report: Report, *, top: int | None = None) -> str:
@@ -39,6 +47,11 @@ def render_reports(
     joint = {} if overview is None else {"job": section_dict(overview, top=page.top)}
     whole = [report_dict(report, top=page.top) for report, _ in reports]
     return render_data({"schema_version": SCHEMA_VERSION, **joint, "reports": whole})
+
+
+def render_alone(section: Section, page: Page) -> str:
+    """A section that is of no single trace, under its name."""
+    return render_data({"schema_version": SCHEMA_VERSION, section.name: section_dict(section, top=page.top)})
 
 
 def render_data(value: Any) -> str:

@@ -289,6 +289,7 @@
   all("#traces details.grid").forEach(setUpTable);
   for (const rank of ranks.slice(1)) rank.remove();
   showTheme();
+  if (!ranks.length) return; // the page of one section
   showRank(ranks[0]);
   follow();
   unpacked.get(current)?.catch(() => {}).then(unpackOthers);

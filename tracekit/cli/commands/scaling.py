@@ -1,0 +1,160 @@
+"""`tracekit scaling`: how a program scales over its runs on 1, 2, 4 … ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options as flags
+from tracekit.cli import output as out
+from tracekit.cli.options import Reading, with_flags
+from tracekit.cli.sources import expanded
+from tracekit.errors import InconclusiveError, UnreadableTraceError
+from tracekit.files import keep_inputs
+from tracekit.report import formats
+from tracekit.report.formats import Can
+
+if TYPE_CHECKING:
+    from tracekit.job.rank_set import Member
+    from tracekit.report.model import Section
+    from tracekit.scaling import Run
+
+__all__ = ["scaling"]
+
+
+class Batch(str, Enum):
+    """Which batch is the same in all runs."""
+
+    strong = "strong"
+    weak = "weak"
+
+
+@with_flags
+def scaling(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs.",
+        ),
+    ],
+    without_batch: Annotated[
+        Batch | None,
+        flags.flag(
+            "If no batch is recorded: in every run, all ranks together (strong) or each rank (weak) had the same.",
+            "--scaling",
+            of=Batch,
+        ),
+    ] = None,
+    step: flags.Step = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Read so many traces at once, each in a process. [default: one a core]"
+        ),
+    ] = None,
+    *,
+    reading: Reading,
+) -> None:
+    """Show how a program scales over its runs on 1, 2, 4 … ranks.
+
+    The speed-up and efficiency of each run, what efficiency is lost to, and the laws that the step times follow.
+    """
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="scaling", several=True)
+    compared = _compared(_read(runs, step, jobs, reading))
+    from tracekit.report.scaling import scaling_section
+    from tracekit.scaling import scaling_of
+
+    section = scaling_section(
+        scaling_of(compared, without_batch=None if without_batch is None else without_batch.value)
+    )
+    if figures is not None:
+        _draw(section, figures, figure_format)
+    if output is not None and Can.FILES in chosen.can:
+        _write(section, output, chosen)
+    else:
+        out.emit(formats.render_alone(chosen, section, out.page_for(chosen)), output)
+
+
+def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Reading) -> list[Run]:
+    """The runs of these arguments; what cannot be read is said, and left out.
+
+    Raises UnreadableTraceError if nothing can be read.
+    """
+    from tracekit.job import Options, summarise
+    from tracekit.job.rank_set import Member
+    from tracekit.scaling import runs_of
+
+    given = [_traces_of(path) for path in runs]
+    faults = [each for each in given if isinstance(each, UnreadableTraceError)]
+    groups = [each for each in given if isinstance(each, list)]
+    paths = [path for group in groups for path in group]
+    keep_inputs(map(Path, paths))
+    options = Options(reading.limits, not reading.no_cache, step=step)
+    outcomes = {one.path: one for one in summarise(paths, options, jobs=jobs)}
+    faults += [UnreadableTraceError(one.error, path=one.path) for one in outcomes.values() if one.error]
+    members: list[list[Member]] = [
+        [Member(path, summary) for path in group for summary in outcomes[path].summaries] for group in groups
+    ]
+    if not any(members):
+        raise faults[0]
+    for fault in faults:
+        out.say(f"tracekit: left out: {fault}")
+    return runs_of(members)
+
+
+def _traces_of(path: Path) -> list[str] | UnreadableTraceError:
+    """The traces of a run, or why there are none. The path may be a pattern that the shell left as it is."""
+    matches = [Path(each) for each in sorted(glob(str(path)))]  # noqa: PTH207 - it may be absolute
+    try:
+        return [str(each) for each in expanded(matches or [path])]
+    except UnreadableTraceError as error:
+        return error
+
+
+def _compared(runs: Sequence[Run]) -> list[Run]:
+    """The runs with steps of the program that most are of; each of the others is said.
+
+    Raises InconclusiveError if there is none.
+    """
+    from tracekit.scaling import same_program
+
+    timed = [run for run in runs if run.step_times]
+    for run in runs:
+        if run not in timed and timed:
+            out.say(
+                f"tracekit: left out: {run.name}: no steps; --step REGEX names the ranges that are its steps"
+            )
+    if not timed:
+        raise InconclusiveError("no run has steps", remedy="name the ranges that are steps with --step REGEX")
+    same, others = same_program(timed)
+    for run in others:
+        what = (
+            f"{run.program}, not {same[0].program}" if run.program and same[0].program else "another program"
+        )
+        out.say(f"tracekit: left out: {run.name}: it is a run of {what}")
+    return same
+
+
+def _draw(section: Section, folder: Path, form: formats.FigureFormat) -> None:
+    out.without_notes_of_matplotlib()
+    from tracekit.files import write_all
+    from tracekit.report.figures import encode
+
+    write_all(folder, ((f"scaling.{each.name}.{form}", encode(each, form)) for each in section.figures))
+
+
+def _write(section: Section, folder: Path, chosen: formats.Format) -> None:
+    from tracekit.files import write_all
+
+    tables = ((f"scaling.{each.name}.{chosen.value}", each.frame) for each in section.tables)
+    write_all(folder, ((name, formats.encode_frame(chosen, frame)) for name, frame in tables))

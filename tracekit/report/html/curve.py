@@ -1,0 +1,98 @@
+"""Curves on logarithmic axes as shapes for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log2
+from typing import Final
+
+from tracekit.report.model import Figure
+
+__all__ = ["Curve", "Curves", "curves"]
+
+WIDTH: Final = 640
+HEIGHT: Final = 300
+LEFT: Final = 44
+BOTTOM: Final = 34
+EDGE: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One series: `path` for a line, `band` around it, and `dots` (x, y, what it is)."""
+
+    label: str
+    style: str
+    kind: str
+    path: str
+    band: str
+    dots: tuple[tuple[float, float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The series in a box of `width` × `height`, and the ticks of both axes: place and label."""
+
+    width: int
+    height: int
+    series: tuple[Curve, ...]
+    across: tuple[tuple[float, str], ...]
+    up: tuple[tuple[float, str], ...]
+    titles: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """The place of a value, at an end of the axis if it lies beyond."""
+        inside = min(max(value, 2**self.low), 2**self.high)
+        share = (log2(inside) - self.low) / (self.high - self.low)
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+
+def curves(figure: Figure) -> Curves:
+    """The shapes of a figure of this kind. The axes hold all dots and lines; of a band that goes beyond, its part inside is drawn."""
+    series = figure.data["series"]
+    x = _axis([value for one in series for value in one["x"]], LEFT, WIDTH - EDGE)
+    y = _axis([value for one in series for value in one["y"]], HEIGHT - BOTTOM, EDGE)
+    return Curves(
+        WIDTH,
+        HEIGHT,
+        tuple(_curve(one, index, x, y) for index, one in enumerate(series)),
+        _ticks(x),
+        _ticks(y),
+        (figure.data["x_title"], figure.data["y_title"]),
+    )
+
+
+def _axis(values: Sequence[float], begin: float, end: float) -> _Axis:
+    positive = [value for value in values if value > 0]
+    low, high = floor(log2(min(positive))), ceil(log2(max(positive)))
+    return _Axis(low, max(high, low + 1), begin, end)
+
+
+def _ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
+    every = ceil((axis.high - axis.low) / 10)
+    powers = range(int(axis.low), int(axis.high) + 1, every)
+    return tuple((axis.at(2.0**power), f"{2.0**power:g}") for power in powers)
+
+
+def _curve(one: dict[str, list[float]], index: int, x: _Axis, y: _Axis) -> Curve:
+    label, style = str(one["label"]), str(one["style"])
+    points = list(zip(one["x"], one["y"], strict=True))
+    dots = [(x.at(a), y.at(b), f"{a:g}: {b:.3g}") for a, b in points] if style == "dots" else []
+    path = "" if style == "dots" else _path([(x.at(a), y.at(b)) for a, b in points])
+    around = [*zip(one["x"], one["high"], strict=True), *reversed(list(zip(one["x"], one["low"], strict=True)))] if "low" in one else []  # fmt: skip
+    band = f"{_path([(x.at(a), y.at(b)) for a, b in around])}Z" if around else ""
+    kind = "other" if style == "dashes" else f"series-{index}"
+    return Curve(label, style, kind, path, band, tuple(dots))
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{a} {b}" for a, b in points)
