@@ -258,7 +258,7 @@ def _tables(scaling: Scaling) -> Iterator[Table]:
         yield _table(
             "parts", "Parts by cause", parts, "ranks part cause per_sample_ns per_batch_ns loss_share"
         )
-    if scaling.steps:
+    if any(fit.law != "constant" for fit in scaling.steps):  # a constant step alone is no comparison
         yield _table(
             "laws",
             "Laws of the step time",
