@@ -12,10 +12,10 @@ from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.trace import Schema
 
-__all__ = ["EXPLAINS", "Beside", "beside", "worst_beside"]
+__all__ = ["Beside", "beside", "worst_beside"]
 
-EXPLAINS: Final = 0.25
-"""A cause explains at least this part of a delay."""
+_NOISE: Final = 0.1
+"""What differs by a smaller part of the delay is noise."""
 _MOST_TRIED: Final = 8
 """So many of a rank's delays, the longest first, are looked at until one can be explained."""
 _ITEM: Final = ("kind", "what", "where")
@@ -44,7 +44,7 @@ class Beside:
     `late_ns`, `fast_ns` and their difference `longer_ns`, in order of time.
     """
     first: int | None
-    """The row of `items` that first differs by a quarter of `longer_ns`; None if nothing does."""
+    """The row of `items` that first differs by a tenth of `longer_ns`; None if nothing does."""
 
 
 def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: int, fast: int) -> Beside:
@@ -61,7 +61,7 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
         _between(summaries[late], since, call, shift[late]),
         _between(summaries[fast], fast_since, fast_call, shift[fast]),
     ).with_row_index()
-    differs = items.filter(longer > 0, pl.col("longer_ns") >= EXPLAINS * longer)["index"]
+    differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer)["index"]
     return Beside(match, late, fast, longer, items.drop("index"), differs[0] if differs.len() else None)
 
 

@@ -8,7 +8,6 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
-from tracekit.analyses.ranks.beside import EXPLAINS
 from tracekit.analyses.ranks.blame import delays_of
 from tracekit.analyses.ranks.summary import NO_STEP, Summary
 from tracekit.analyses.ranks.waits import Waits
@@ -16,6 +15,8 @@ from tracekit.trace import Schema
 
 __all__ = ["causes_of"]
 
+_EXPLAINS: Final = 0.25
+"""A cause explains at least this part of a delay."""
 _MOST: Final = 16
 """For so many ranks the cause is looked for."""
 _COMPARED: Final = 32
@@ -60,7 +61,7 @@ def _cause(
     )])  # fmt: skip
     longer = _longer(work.join(late.select("step"), on="step", how="semi"), at)
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
-    return None if best is None or best[2] < max(EXPLAINS * int(late["ns"].sum()), 1) else (at, *best)
+    return None if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1) else (at, *best)
 
 
 def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses.ranks import Alignment, Waits, align, stragglers_of, waits_of
+from tracekit.analyses.ranks import (
+    Alignment,
+    Beside,
+    Heat,
+    Waits,
+    align,
+    beside,
+    heat_of,
+    stragglers_of,
+    waits_of,
+    worst_beside,
+)
 from tracekit.job.rank_set import RankSet
 
 __all__ = ["Job", "job_of"]
@@ -25,6 +36,25 @@ class Job:
     `exposed_communication_share`, `idle_share`), the columns of `ranks.stragglers.STRAGGLERS`, and its clock: `offset_ns`,
     `uncertainty_ns`.
     """
+    heat: Heat | None
+    """When the ranks were busy, communicated and waited; None if they were not recorded at one time."""
+
+    @property
+    def latest(self) -> int:
+        """The place of the rank that the others wait for longest; without waits the first."""
+        return int(self.table["caused_ns"].fill_null(-1).arg_max() or 0)
+
+    def beside(self, late: int, fast: int | None = None) -> Beside | None:
+        """A rank (its place in the table) beside another one, before the collective of both for which the first keeps others waiting longest; without `fast`
+        beside the fastest rank of that collective. None if it keeps none waiting that its summary shows.
+        """
+        summaries = [member.summary for member in self.ranks.members]
+        if fast is None:
+            return worst_beside(summaries, self.aligned, self.waits.blame, late)
+        both = self.waits.calls.filter(pl.col("at") == fast).select(pl.col("match").alias("origin"))
+        blame = self.waits.blame.join(both, on="origin", how="semi")
+        worst = worst_beside(summaries, self.aligned, blame, late)
+        return None if worst is None else beside(summaries, self.aligned, worst.match, late, fast)
 
 
 def job_of(ranks: RankSet) -> Job:
@@ -35,7 +65,7 @@ def job_of(ranks: RankSet) -> Job:
     late = stragglers_of(summaries, aligned, waits)
     clocks = aligned.clocks.select("at", "offset_ns", "uncertainty_ns")
     table = _parts(ranks).join(late, on="at", how="left").join(clocks, on="at", how="left").sort("at")
-    return Job(ranks, aligned, waits, table)
+    return Job(ranks, aligned, waits, table, heat_of(summaries, aligned, waits))
 
 
 def _parts(ranks: RankSet) -> pl.DataFrame:

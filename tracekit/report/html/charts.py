@@ -9,6 +9,7 @@ from typing import Any, Final
 from tracekit.facts.units import format_share
 from tracekit.names import category_name
 from tracekit.report.format import format_cell
+from tracekit.report.html.heat import HeatMap, heat_maps
 from tracekit.report.model import Figure
 from tracekit.trace import CATEGORIES
 
@@ -100,6 +101,7 @@ class Chart:
     lines: tuple[Line, ...] = ()
     boxes: tuple[Box, ...] = ()
     levels: int = 0
+    maps: tuple[HeatMap, ...] = ()
     top: str = ""
     first: str = ""
     last: str = ""
@@ -123,6 +125,16 @@ def chart(figure: Figure) -> Chart:
         return _stack(figure)
     if figure.kind == "icicle":
         return _icicle(figure)
+    if figure.kind == "heat":
+        last = format_cell(figure.data["span_ns"], "time")
+        return Chart(
+            figure.name,
+            figure.title,
+            "heat",
+            maps=heat_maps(figure.data),
+            first=format_cell(0, "time"),
+            last=last,
+        )
     return _bars(figure) if figure.kind == "bars" else _lines(figure)
 
 

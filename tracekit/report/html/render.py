@@ -41,13 +41,16 @@ from tracekit.report.html.compare import compared_row, names_of
 from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
 from tracekit.report.html.timeline import timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
-from tracekit.report.model import Column, Report, Section, Table
+from tracekit.report.model import Column, Figure, Report, Section, Table
 from tracekit.trace import Trace
 
 __all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
+
+MAX_RANKS: Final = 200
+"""Rows of a table above the reports of single traces."""
 
 NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
@@ -75,6 +78,8 @@ LEAST_LAYER: Final = 0.05
 
 DRAWN: Final = frozenset({"breakdown", "steps"})
 """Sections that open with their figure, not with a table."""
+JOINT: Final = ("ranks", "heat", "beside")
+"""What of the joint view of a job is open, in this order."""
 CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
 
@@ -138,12 +143,23 @@ def render_reports(
         source=format_source(first.trace) if len(reports) == 1 else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
-        overview=overview and _view(overview, frozenset()),
+        overview=overview and _view(_fewer(overview), frozenset()),
+        heat_json=embed(next((figure.data for figure in _figures(overview) if figure.kind == "heat"), None)),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(style, script),
         schema=first.schema_version,
     )
+
+
+def _figures(overview: Section | None) -> tuple[Figure, ...]:
+    return () if overview is None else overview.figures
+
+
+def _fewer(overview: Section) -> Section:
+    """The overview with the first rows of its tables: it may be of thousands of ranks."""
+    tables = (replace(table, frame=table.frame.head(MAX_RANKS)) for table in overview.tables)
+    return replace(overview, tables=tuple(tables))
 
 
 def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str]) -> str:
@@ -257,7 +273,9 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
         for fold in ([_grid_fold(section, table)] if table.tree is None else _tree_folds(table))
     ]
     folds = [*charts, *tables] if section.name in DRAWN else [*tables, *charts]
-    if folds and section.name not in CLOSED:
+    if section.name == "job":
+        folds = _opened_joint(folds)
+    elif folds and section.name not in CLOSED:
         folds[0] = replace(folds[0], open=True)
     scalars = format_scalars(section)
     if scalars:
@@ -272,6 +290,12 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
     if minor or notes:
         folds.append(Fold("remarks", "Remarks", format_count(len(minor) + len(notes)), (minor, notes)))
     return folds
+
+
+def _opened_joint(folds: Sequence[Fold]) -> list[Fold]:
+    named = {fold.item.name: fold for fold in folds}
+    opened = [replace(named[name], open=True) for name in JOINT if name in named]
+    return [*opened, *(fold for name, fold in named.items() if name not in JOINT)]
 
 
 def _grid_fold(section: Section, table: Table) -> Fold:
