@@ -87,5 +87,9 @@ def _rows(job: Job) -> Iterator[tuple[str, list[int]]]:
     size = -(-len(names) // _GROUPS)
     for begin in range(0, len(names), size):
         end = min(begin + size, len(names)) - 1
-        last = names[end] if ranks[end] is None else ranks[end]
-        yield f"{names[begin]} to {last}", list(range(begin, end + 1))
+        both = (
+            f"ranks {ranks[begin]} to {ranks[end]}"
+            if None not in (ranks[begin], ranks[end])
+            else f"{names[begin]} to {names[end]}"
+        )
+        yield both, list(range(begin, end + 1))

@@ -30,7 +30,7 @@ _PASSES: Final = {
 def question_of(job: Job) -> str:
     """What the section answers."""
     size = job.table.height
-    return f"Which of the {size} ranks {'does the other' if size == PAIR else 'do the others'} wait for?"
+    return f"Which of the {format_count(size)} ranks {'does the other' if size == PAIR else 'do the others'} wait for?"
 
 
 def answer_of(job: Job, pair: Beside | None, errors: int) -> str:

@@ -23,14 +23,15 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """One map: its paths with their opacities, in a box of `columns` × rows; `values` has what a pointer reads off."""
+    """One map: its paths with their opacities, in a box of `columns` × rows."""
 
     label: str
     kind: str
     columns: int
     rows: tuple[HeatRow, ...]
     paths: tuple[tuple[str, str], ...]
-    values: dict[str, Any]
+    grouped: bool
+    """Whether a row stands for several ranks."""
 
 
 def heat_maps(data: dict[str, Any]) -> tuple[HeatMap, ...]:
@@ -48,8 +49,9 @@ def _map(one: dict[str, Any]) -> HeatMap:
         there = [value for value in row["percent"] if value >= 0]
         mean = round(sum(there) / len(there)) if there else 0
         rows.append(HeatRow(row["label"], f"{row['label']}: {one['label']} {mean} % of the time", top))
+    grouped = any(row["ranks"] > 1 for row in one["rows"])
     paths = tuple((f"{shade / _SHADES:.3g}", "".join(drawn[shade])) for shade in sorted(drawn))
-    return HeatMap(one["label"], one["kind"], len(one["rows"][0]["percent"]), tuple(rows), paths, one)
+    return HeatMap(one["label"], one["kind"], len(one["rows"][0]["percent"]), tuple(rows), paths, grouped)
 
 
 def _runs(percent: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -39,7 +39,7 @@ from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
 from tracekit.report.html.compare import compared_row, names_of
 from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
-from tracekit.report.html.timeline import timeline
+from tracekit.report.html.timeline import MAX_SHAPES, timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
 from tracekit.report.model import Column, Figure, Report, Section, Table
 from tracekit.trace import Trace
@@ -49,8 +49,9 @@ __all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
 
-MAX_RANKS: Final = 200
-"""Rows of a table above the reports of single traces."""
+FEW_ROWS: Final = 100
+FEW_SHAPES: Final = 20_000
+"""Rows of a table and shapes of a timeline in the page of many traces, which is to stay small."""
 
 NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
@@ -131,16 +132,17 @@ def render_reports(
     environment = _environment()
     template = environment.get_template("report.html.j2")
     names = names_of([report for report, _ in reports])
+    one_of_many = overview is not None and len(reports) == 1
     bodies = [
-        Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
+        Markup(_body(template, report, trace, at, names, few=one_of_many))  # noqa: S704 - our own template, which escapes
         for at, (report, trace) in enumerate(reports)
     ]
     compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
     first = reports[0][0]
     alike = len({report.trace.name for report, _ in reports}) == 1
     return environment.get_template("page.html.j2").render(
-        title=first.trace.name if alike else f"{len(reports)} traces",
-        source=format_source(first.trace) if len(reports) == 1 else "",
+        title=_title(overview) if one_of_many else first.trace.name if alike else f"{len(reports)} traces",
+        source=format_source(first.trace) if len(reports) == 1 and not one_of_many else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
         overview=overview and _view(_fewer(overview), frozenset()),
@@ -152,19 +154,28 @@ def render_reports(
     )
 
 
+def _title(overview: Section | None) -> str:
+    tables = () if overview is None else overview.tables
+    return f"{format_count(tables[0].total_rows if tables else 0)} traces"
+
+
 def _figures(overview: Section | None) -> tuple[Figure, ...]:
     return () if overview is None else overview.figures
 
 
-def _fewer(overview: Section) -> Section:
-    """The overview with the first rows of its tables: it may be of thousands of ranks."""
-    tables = (replace(table, frame=table.frame.head(MAX_RANKS)) for table in overview.tables)
-    return replace(overview, tables=tuple(tables))
+def _fewer(section: Section) -> Section:
+    """The section with the first rows of its tables."""
+    tables = (
+        table if table.tree else replace(table, frame=table.frame.head(FEW_ROWS)) for table in section.tables
+    )
+    return replace(section, tables=tuple(tables))
 
 
-def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str]) -> str:
-    """All of the page that is about one trace; the ids of those after the first have a prefix."""
-    shapes = timeline(trace, report)
+def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool) -> str:
+    """All of the page that is about one trace; the ids of those after the first have a prefix. With `few` it is smaller."""
+    shapes = timeline(trace, report, limit=FEW_SHAPES if few else MAX_SHAPES)
+    if few:
+        report = replace(report, sections=tuple(map(_fewer, report.sections)))
     advised = frozenset(advice.finding for advice in report.verdict.advice)
     views = [_view(section, advised) for section in report.sections]
     answered = [view for view in views if not view["empty"]]
