@@ -20,7 +20,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
 from tracekit.names import clean
 
-__all__ = ["BINS", "MOST_CALLS", "NO_STEP", "Facts", "Summary", "summary_of"]
+__all__ = ["BINS", "MOST_CALLS", "MOST_STEPS", "MOST_WORK", "NO_STEP", "Facts", "Summary", "summary_of"]
 
 MOST_CALLS: Final = 20_000
 """Of more calls a rank sends the first; a row takes some 40 bytes."""
@@ -30,7 +30,7 @@ MOST_STEPS: Final = 50
 BINS: Final = 160
 """So many bins of the window say when the devices worked."""
 _MOST_ROWS: Final = 200
-_MOST_WORK: Final = 6_000
+MOST_WORK: Final = 6_000
 """Rows of `work`; each takes some ten bytes."""
 
 
@@ -185,9 +185,9 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
 def _first_steps(work: pl.DataFrame) -> pl.DataFrame:
     """As many whole steps as the summary has room for; if the first one is too long already, its longest parts."""
     counts = work.group_by("step").len().sort("step").head(MOST_STEPS)
-    fits = counts.filter((pl.col("len").cum_sum() <= _MOST_WORK) | (pl.int_range(pl.len()) == 0))
+    fits = counts.filter((pl.col("len").cum_sum() <= MOST_WORK) | (pl.int_range(pl.len()) == 0))
     kept = work.join(fits.select("step"), on="step", how="semi")
-    return kept.top_k(_MOST_WORK, by="ns") if kept.height > _MOST_WORK else kept
+    return kept.top_k(MOST_WORK, by="ns") if kept.height > MOST_WORK else kept
 
 
 def _timeline(scope: Scope) -> pl.DataFrame:
