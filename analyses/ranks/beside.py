@@ -16,6 +16,8 @@ __all__ = ["Beside", "beside", "worst_beside"]
 
 _NOISE: Final = 0.1
 """What differs by a smaller part of the delay is noise."""
+_EXPLAINS: Final = 0.25
+"""A difference explains a delay if it is at least this part of it."""
 _MOST_TRIED: Final = 8
 """So many of a rank's delays, the longest first, are looked at until one can be explained."""
 _ITEM: Final = ("kind", "what", "where")
@@ -66,34 +68,35 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
 
 
 def worst_beside(
-    summaries: Sequence[Summary], aligned: Alignment, blame: pl.DataFrame, late: int
+    summaries: Sequence[Summary], aligned: Alignment, blame: pl.DataFrame, late: int, fast: int | None = None
 ) -> Beside | None:
-    """The late rank beside the fastest one before the collective that it delayed longest; None if it delayed none that its summary shows.
+    """The late rank before the collective that it delayed longest, beside the rank that was fastest there, if their difference explains
+    the delay, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
 
     `blame` has the columns of `ranks.blame.BLAME`.
     """
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
     shown = summaries[late].work["call"].max()
+    both = rows.filter(pl.col("at") == (late if fast is None else fast)).select("match")
     delays = (
         blame.filter(pl.col("at") == late)
         .group_by(pl.col("origin").alias("match"))
         .agg(pl.col("ns").max())
         .join(rows.filter(pl.col("at") == late).select("match", "call"), on="match")
+        .join(both, on="match", how="semi")
         .filter(pl.col("call") <= (-1 if shown is None else shown))
         .sort("ns", "match", descending=[True, False])
         .head(_MOST_TRIED)
     )
-    made = None
-    for match in delays["match"].to_list():
-        fast = _fastest(rows, match, late)
-        if fast is None:
+    for match, ns in delays.select("match", "ns").rows():
+        other = _fastest(rows, match, late) if fast is None else fast
+        if other is None:
             continue
-        one = beside(summaries, aligned, match, late, fast)
-        if one.first is not None:
+        one = beside(summaries, aligned, match, late, other)
+        if fast is not None or (one.first is not None and one.longer_ns >= _EXPLAINS * ns):
             return one
-        made = made or one
-    return made
+    return None
 
 
 def _numbered(aligned: Alignment) -> pl.DataFrame:

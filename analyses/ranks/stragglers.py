@@ -26,6 +26,7 @@ STRAGGLERS: Final = {
     "wait_ns": pl.Int64,
     "last": pl.Int64,
     "caused_ns": pl.Int64,
+    "unseen_ns": pl.Int64,
     "collective": pl.String,
     "kind": pl.String,
     "what": pl.String,
@@ -37,7 +38,7 @@ def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits
     """One row per rank with the columns of `STRAGGLERS`.
 
     `own_ns` is the median over its steps of the step's time without its waits; `speed` (their relative score) is the least `own_ns` of all ranks over its
-    own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last` and `caused_ns` are those of
+    own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last`, `caused_ns` and `unseen_ns` are those of
     `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what` and `longer_ns` are those of `ranks.causes.causes_of`.
     """
     own = _own_times(summaries, aligned, waits)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-SLOW_RANK, SLOW_BLOCK, TIMES = 2, 1, 120
+SLOW_RANK, SLOW_BLOCK, TIMES = 2, 1, 150
 
 
 class Block(nn.Module):
@@ -19,7 +19,7 @@ class Block(nn.Module):
     def __init__(self, times: int) -> None:
         super().__init__()
         self.times = times
-        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.first, self.second = nn.Linear(176, 176), nn.Linear(176, 176)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of the input and what the layers make of it."""
@@ -36,7 +36,7 @@ def main(folder: str) -> None:
     slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
     net = nn.parallel.DistributedDataParallel(nn.Sequential(*map(Block, slow)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    x = torch.randn(256, 256)
+    x = torch.randn(176, 176)
     plan = schedule(wait=1, warmup=1, active=3)
     with profile(
         activities=[ProfilerActivity.CPU], schedule=plan, with_modules=True, with_stack=True

@@ -13,7 +13,6 @@ from tracekit.analyses.ranks import (
     Heat,
     Waits,
     align,
-    beside,
     heat_of,
     stragglers_of,
     waits_of,
@@ -39,22 +38,12 @@ class Job:
     heat: Heat | None
     """When the ranks were busy, communicated and waited; None if they were not recorded at one time."""
 
-    @property
-    def latest(self) -> int:
-        """The place of the rank that the others wait for longest; without waits the first."""
-        return int(self.table["caused_ns"].fill_null(-1).arg_max() or 0)
-
     def beside(self, late: int, fast: int | None = None) -> Beside | None:
         """A rank (its place in the table) beside another one, before the collective of both for which the first keeps others waiting longest; without `fast`
-        beside the fastest rank of that collective. None if it keeps none waiting that its summary shows.
+        beside the fastest rank of that collective, if their difference explains the delay. None if there is no such collective.
         """
         summaries = [member.summary for member in self.ranks.members]
-        if fast is None:
-            return worst_beside(summaries, self.aligned, self.waits.blame, late)
-        both = self.waits.calls.filter(pl.col("at") == fast).select(pl.col("match").alias("origin"))
-        blame = self.waits.blame.join(both, on="origin", how="semi")
-        worst = worst_beside(summaries, self.aligned, blame, late)
-        return None if worst is None else beside(summaries, self.aligned, worst.match, late, fast)
+        return worst_beside(summaries, self.aligned, self.waits.blame, late, fast)
 
 
 def job_of(ranks: RankSet) -> Job:

@@ -33,6 +33,7 @@ _TITLES: Final = {
     "idle_share": "idle",
     "wait_ns": "waits",
     "caused_ns": "delays others",
+    "unseen_ns": "waits for ranks without a trace",
     "offset_ns": "clock behind",
     "uncertainty_ns": "clock unsure",
     "reason": "longer than on others",
@@ -78,7 +79,8 @@ def latest(job: Job) -> int:
 
 def _is_felt(job: Job, late: int) -> bool:
     window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
-    return (job.table["caused_ns"][late] or 0) >= FELT * max(window, 1)
+    unseen = 0 if not job.ranks.missing else max(job.table["unseen_ns"].fill_null(0).to_list())
+    return (job.table["caused_ns"][late] or 0) >= max(FELT * window, unseen, 1)
 
 
 def _ranks_table(job: Job) -> Table:

@@ -70,6 +70,12 @@ def _late(job: Job, pair: Beside | None) -> str:
     caused = row["caused_ns"] or 0
     share = caused / window if window else 0.0
     others = "the other" if job.table.height == PAIR else "the others"
+    unseen = max(job.table["unseen_ns"].fill_null(0).to_list())
+    if job.ranks.missing and unseen >= max(FELT * window, caused, 1):
+        return (
+            f"A rank without a trace may be the one: collectives with such ranks take {format_ns(unseen)} "
+            f"({format_share(unseen / window)} of the window) longer in all than the shortest of their kind."
+        )
     absent = " A rank without a trace may keep them waiting too." if job.ranks.missing else ""
     if share < FELT:
         most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
