@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -61,7 +62,29 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     table = section.table("beside")
     assert table is not None
     assert table.title == "Rank 5 beside rank 7, before all_reduce of step 6"
-    assert [column.title for column in table.columns[:4]] == ["item", "rank 5", "rank 7", "difference"]
+    assert [column.title for column in table.columns[:5]] == [
+        "item",
+        "where",
+        "rank 5",
+        "rank 7",
+        "difference",
+    ]
+
+
+@pytest.mark.slow
+def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
+    slow = Fault(rank=6, kind="compute", ns=7_600_000, layer=0)
+    made = simulate(seed=5, ranks=8, columns=8, steps=1, faults=(slow,), in_row=("all_to_all",))
+    read = [Member(str(path), summary_of(select(tracekit.read(path)))) for path in write_job(made, tmp_path)]
+    job = job_of(RankSet(tuple(read), 8))
+    first = job.waits.collectives.row(0, named=True)
+    assert (first["name"], first["latency_ns"], first["last"]) == ("all_to_all", 60_000, 6)
+    waits = job.waits.calls.filter(pl.col("match") == first["match"]).sort("at")["wait_ns"]
+    assert waits[0] == pytest.approx(slow.ns, rel=0.01)
+    answer = job_section(job).answer
+    assert answer.startswith("Rank 6 keeps the others waiting for 7.6")
+    assert "Before the all_to_all of step 5, the first difference from rank" in answer
+    assert "is layer block.0 in the forward pass: 7.75 ms against 15" in answer
 
 
 @pytest.mark.slow

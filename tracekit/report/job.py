@@ -15,7 +15,7 @@ from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.names import clean_frame
 from tracekit.report.job_heat import heat_figure, heat_table
-from tracekit.report.job_words import FELT, answer_of, item_name, question_of, who
+from tracekit.report.job_words import FELT, answer_of, place_name, question_of, who
 from tracekit.report.model import Column, Section, Table
 
 __all__ = ["job_section", "latest"]
@@ -43,6 +43,7 @@ _TITLES: Final = {
     "bus_gbps": "bus bandwidth",
     "ranks": "ranks",
     "longer_ns": "difference",
+    "place": "where",
 }
 
 
@@ -116,14 +117,25 @@ def _beside_table(job: Job, pair: Beside) -> Table:
     late, fast = (who(job.table.row(at, named=True)) for at in (pair.late, pair.fast))
     most = pair.items.with_row_index().sort(pl.col("longer_ns").abs(), descending=True).head(_MOST_ITEMS)
     frame = most.sort("index").select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
-    names = [item_name(*row) for row in frame.select("kind", "what", "where").rows()]
+    items = [
+        f"idle: {cause_name(what)}" if kind == "idle" else NO_LAYERS.get(what, what)
+        for kind, what in frame.select("kind", "what").rows()
+    ]
+    places = [place_name(what, where) for what, where in frame.select("what", "where").rows()]
     frame = frame.select(
-        pl.Series("item", names, dtype=pl.String), "late_ns", "fast_ns", "longer_ns", "kind", "what", "where"
+        pl.Series("item", items, dtype=pl.String),
+        pl.Series("place", places, dtype=pl.String),
+        "late_ns",
+        "fast_ns",
+        "longer_ns",
+        "kind",
+        "what",
+        "where",
     )
     call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
     step = "" if call["step"] is None else f" of step {call['step']}"
     title = f"{late[0].upper()}{late[1:]} beside {fast}, before {call['name']}{step}"
-    table = _table("beside", title, frame, ("item", "late_ns", "fast_ns", "longer_ns"))
+    table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
     named = {"late_ns": late, "fast_ns": fast}
     columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)
     return replace(table, columns=columns, total_rows=pair.items.height, hidden=("kind", "what", "where"))

@@ -8,17 +8,24 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Beside
-from tracekit.facts.stack_names import NO_LAYERS
+from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.job import Job
 from tracekit.names import shorten_name
 
-__all__ = ["FELT", "PAIR", "answer_of", "item_name", "question_of", "who"]
+__all__ = ["FELT", "PAIR", "answer_of", "item_name", "place_name", "question_of", "who"]
 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
 PAIR: Final = 2
 _LONGEST: Final = 60
+_SHORT: Final = 30
+_SAID: Final = (
+    ("data_loading", DATA_LAYER),
+    ("dependency", COMMUNICATION_LAYER),
+    ("kernel_gap", COMMUNICATION_LAYER),
+)
+"""Causes of idle time that say enough in these places."""
 _MOST_LISTED: Final = 8
 _PASSES: Final = {
     "forward": "in the forward pass",
@@ -48,14 +55,31 @@ def item_name(kind: str, what: str, where: str | None) -> str:
 
     >>> item_name("layer", "block.1", "backward"), item_name("idle", "python", "train.py(7): main")
     ('layer block.1 in the backward pass', 'idle time (Python, in train.py(7): main)')
+    >>> item_name("idle", "launch_latency", "<optimizer>"), item_name("operator", "aten::mm", "other")
+    ('idle time (launch latency, in the optimizer)', 'operator aten::mm')
     """
     if kind == "idle":
-        place = "" if where is None or where.startswith("<") else f", in {shorten_name(where, _LONGEST)}"
+        place = (
+            ""
+            if where is None or (what, where) in _SAID
+            else f", in {NO_LAYERS.get(where) or shorten_name(where, _SHORT)}"
+        )
         return f"idle time ({cause_name(what)}{place})"
     if what in NO_LAYERS:
         return NO_LAYERS[what]
     name = f"{kind} {shorten_name(what, _LONGEST)}"
     return f"{name} {_PASSES[where]}" if where in _PASSES else name
+
+
+def place_name(what: str, where: str | None) -> str:
+    """Where an item belongs, in a cell: a pass, a part of the step, a layer, a line of Python; empty if that is not known or says no more.
+
+    >>> place_name("block.1", "backward"), place_name("python", "<optimizer>"), place_name("data_loading", "<data>")
+    ('backward', 'the optimizer', '')
+    """
+    if where is None or where in ("other", "communication", "data") or (what, where) in _SAID:
+        return ""
+    return NO_LAYERS.get(where, where)
 
 
 def _late(job: Job, pair: Beside | None) -> str:
