@@ -61,7 +61,7 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     )
     table = section.table("beside")
     assert table is not None
-    assert table.title == "Rank 5 beside rank 7, before all_reduce of step 6"
+    assert table.title == "Rank 5 beside rank 7, before all_reduce of step 6: largest differences"
     assert [column.title for column in table.columns[:5]] == [
         "item",
         "where",

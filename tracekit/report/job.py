@@ -24,7 +24,7 @@ MOST_RANKS: Final = 1_000
 """Rows of the table of ranks."""
 _IN_ORDER: Final = 8
 """Up to so many ranks stand in their order; of more, those that delay others most come first."""
-_MOST_ITEMS: Final = 8
+_MOST_ITEMS: Final = 6
 """Rows in which two ranks stand side by side."""
 
 _TITLES: Final = {
@@ -134,11 +134,11 @@ def _beside_table(job: Job, pair: Beside) -> Table:
     )
     call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
     step = "" if call["step"] is None else f" of step {call['step']}"
-    title = f"{late[0].upper()}{late[1:]} beside {fast}, before {call['name']}{step}"
+    title = f"{late[0].upper()}{late[1:]} beside {fast}, before {call['name']}{step}: largest differences"
     table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
     named = {"late_ns": late, "fast_ns": fast}
     columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)
-    return replace(table, columns=columns, total_rows=pair.items.height, hidden=("kind", "what", "where"))
+    return replace(table, columns=columns, hidden=("kind", "what", "where"))
 
 
 def _collectives_table(job: Job) -> Table:

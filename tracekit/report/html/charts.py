@@ -102,6 +102,8 @@ class Chart:
     boxes: tuple[Box, ...] = ()
     levels: int = 0
     maps: tuple[HeatMap, ...] = ()
+    note: str = ""
+    """How to read it."""
     top: str = ""
     first: str = ""
     last: str = ""
@@ -126,16 +128,19 @@ def chart(figure: Figure) -> Chart:
     if figure.kind == "icicle":
         return _icicle(figure)
     if figure.kind == "heat":
-        last = format_cell(figure.data["span_ns"], "time")
-        return Chart(
-            figure.name,
-            figure.title,
-            "heat",
-            maps=heat_maps(figure.data),
-            first=format_cell(0, "time"),
-            last=last,
-        )
+        return _heat(figure)
     return _bars(figure) if figure.kind == "bars" else _lines(figure)
+
+
+def _heat(figure: Figure) -> Chart:
+    maps = heat_maps(figure.data)
+    note = "the stronger the colour, the larger the part of the time"
+    if any(one.grouped for one in maps):
+        note += "; a row of several ranks shows the middle one"
+    last = format_cell(figure.data["span_ns"], "time")
+    return Chart(
+        figure.name, figure.title, "heat", maps=maps, first=format_cell(0, "time"), last=last, note=note
+    )
 
 
 def _icicle(figure: Figure) -> Chart:

@@ -112,7 +112,7 @@ class Grid:
 class Fold:
     """A part of a section that opens and closes: its title, a note beside it, and what it holds."""
 
-    kind: Literal["tree", "grid", "drawing", "sums", "remarks"]
+    kind: Literal["tree", "grid", "drawing", "comparison", "sums", "remarks"]
     title: str
     note: str
     item: Any
@@ -145,13 +145,23 @@ def render_reports(
         source=format_source(first.trace) if len(reports) == 1 and not one_of_many else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
-        overview=overview and _view(_fewer(overview), frozenset()),
+        overview=overview and _above(overview, compared if len(reports) > 1 else []),
         heat_json=embed(next((figure.data for figure in _figures(overview) if figure.kind == "heat"), None)),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         policy=_policy(style, script),
         schema=first.schema_version,
     )
+
+
+def _above(overview: Section, compared: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The overview as the template needs it, with the verdicts on the traces whose reports stand below it."""
+    view = _view(_fewer(overview), frozenset())
+    if compared:
+        view["folds"].append(
+            Fold("comparison", "The verdict on each of them", format_count(len(compared)), compared)
+        )
+    return view
 
 
 def _title(overview: Section | None) -> str:
@@ -277,7 +287,7 @@ def _pair(views: Sequence[dict[str, Any]]) -> None:
 
 def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
     """The parts of a section; the one that answers its question comes first and is open, if there is more to say than the answer."""
-    charts = [Fold("drawing", figure.title, "", chart(figure)) for figure in section.figures]
+    charts = [Fold("drawing", drawn.title, drawn.note, drawn) for drawn in map(chart, section.figures)]
     tables = [
         fold
         for table in listed

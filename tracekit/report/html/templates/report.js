@@ -164,7 +164,7 @@
   };
   const setUpHeat = (heat, figure) => {
     const { label: part, rows } = figure.maps[Number(heat.dataset.map)];
-    const svg = one("svg", heat);
+    const svg = one(".heat-rows svg", heat);
     const output = one("output", heat);
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
