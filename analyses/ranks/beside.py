@@ -20,6 +20,7 @@ _EXPLAINS: Final = 0.25
 """A difference explains a delay if it is at least this part of it."""
 _MOST_TRIED: Final = 8
 """So many of a rank's delays, the longest first, are looked at until one can be explained."""
+_MOST_COMPARED: Final = 32
 _ITEM: Final = ("kind", "what", "where")
 _ITEMS: Final[Schema] = {
     "kind": pl.String,
@@ -117,25 +118,25 @@ def _common(rows: pl.DataFrame, at: int, call: int) -> pl.DataFrame:
 
 
 def _fastest(rows: pl.DataFrame, match: int, late: int) -> int | None:
-    """The rank of the collective that took least from the last collective that it shares with the late one; of those that share the latest."""
-    members = rows.filter(pl.col("match") == match)
-    earlier = rows.filter(pl.col("at") == late).join(
-        members.filter(pl.col("at") == late).select("call"), on="call", how="anti"
-    )
-    until = members.filter(pl.col("at") == late)["call"][0]
-    mine = earlier.filter(pl.col("call") < until).select("match", pl.col("call").alias("shared"))
-    others = members.filter(pl.col("at") != late).select(
+    """The rank of the collective that took least from the last collective that it shares with the late one; of those that share the latest,
+    and of the many that come first.
+    """
+    members = rows.filter(pl.col("match") == match).select(
         "at", pl.col("start").alias("came"), pl.col("call").alias("until")
     )
-    shared = rows.join(mine, on="match").join(others, on="at").filter(pl.col("call") < pl.col("until"))
+    until = members.filter(pl.col("at") == late)["until"][0]
+    others = members.filter(pl.col("at") != late).sort("came", "at").head(_MOST_COMPARED)
+    mine = rows.filter((pl.col("at") == late) & (pl.col("call") < until))
+    shared = rows.join(others, on="at").join(mine.select("match", pl.col("call").alias("shared")), on="match")
     own = (
-        shared.sort("shared")
+        shared.filter(pl.col("call") < pl.col("until"))
+        .sort("shared")
         .group_by("at")
         .last()
         .select("at", "shared", (pl.col("came") - pl.col("end")).alias("own"))
         .sort("shared", "own", "at", descending=[True, False, False])
     )
-    ranked = own["at"].to_list() or others.sort("came", "at")["at"].to_list()
+    ranked = own["at"].to_list() or others["at"].to_list()
     return ranked[0] if ranked else None
 
 

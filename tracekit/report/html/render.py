@@ -49,8 +49,8 @@ __all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_reports"]
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
 
-FEW_ROWS: Final = 100
-FEW_SHAPES: Final = 20_000
+FEW_ROWS: Final = 80
+FEW_SHAPES: Final = 12_000
 """Rows of a table and shapes of a timeline in the page of many traces, which is to stay small."""
 
 NAME_WIDTH: Final = 64
