@@ -55,15 +55,14 @@ def job_section(job: Job, *, errors: int = 0) -> Section:
     """
     late = latest(job)
     pair = job.beside(late) if _is_felt(job, late) else None
-    ranks = _ranks_table(job)
+    ranks, figure = _ranks_table(job), heat_figure(job)
     tables = (
         ranks,
         _extremes_table(ranks),
         None if pair is None else _beside_table(job, pair),
         _collectives_table(job),
-        heat_table(job),
+        heat_table(job, figure),
     )
-    figure = heat_figure(job)
     return Section(
         "job",
         question_of(job),

@@ -47,9 +47,8 @@ def heat_figure(job: Job) -> Figure | None:
     })  # fmt: skip
 
 
-def heat_table(job: Job) -> Table | None:
+def heat_table(job: Job, figure: Figure | None) -> Table | None:
     """The figure as data: one row for each of its rows and parts, with the percentages of its bins."""
-    figure = heat_figure(job)
     if figure is None or job.heat is None:
         return None
     rows = [
