@@ -44,7 +44,7 @@ def members(outcomes: list[Outcome]) -> list[Member]:
 def same(one: Summary, other: Summary) -> bool:
     return one.facts == other.facts and all(
         getattr(one, name).equals(getattr(other, name))
-        for name in ("steps", "calls", "layers", "causes", "work")
+        for name in ("steps", "calls", "layers", "causes", "work", "timeline")
     )
 
 

@@ -12,10 +12,9 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
-from tracekit.analyses.ranks.blame import delays_of
-from tracekit.analyses.ranks.summary import NO_STEP, Summary
+from tracekit.analyses.ranks.causes import causes_of
+from tracekit.analyses.ranks.summary import Summary
 from tracekit.analyses.ranks.waits import Waits
-from tracekit.trace import Schema
 
 __all__ = ["STRAGGLERS", "stragglers_of"]
 
@@ -27,29 +26,24 @@ STRAGGLERS: Final = {
     "wait_ns": pl.Int64,
     "last": pl.Int64,
     "caused_ns": pl.Int64,
+    "unseen_ns": pl.Int64,
     "collective": pl.String,
     "kind": pl.String,
     "what": pl.String,
     "longer_ns": pl.Int64,
 }
-_MOST: Final = 16
-"""For so many ranks the cause is looked for."""
-EXPLAINS: Final = 0.25
-"""A cause explains at least this part of the time that the others wait for a rank."""
 
 
 def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
     """One row per rank with the columns of `STRAGGLERS`.
 
     `own_ns` is the median over its steps of the step's time without its waits; `speed` (their relative score) is the least `own_ns` of all ranks over its
-    own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last` and `caused_ns` are those of
-    `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind` and `what` say what it spends longer on than the
-    middle rank does, in the steps in which the others wait for it: `layer` and its path, or `idle` and the cause; by `longer_ns` in all. They are null
-    if nothing explains a quarter of `caused_ns`.
+    own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last`, `caused_ns` and `unseen_ns` are those of
+    `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what` and `longer_ns` are those of `ranks.causes.causes_of`.
     """
     own = _own_times(summaries, aligned, waits)
     base = waits.ranks.join(own, on="at", how="left", maintain_order="left")
-    causes = _causes(summaries, aligned, waits)
+    causes = causes_of(summaries, aligned, waits)
     return base.join(_worst_collectives(waits), on="at", how="left").join(causes, on="at", how="left").sort("at").select(
         (pl.col(name) if name in {*base.columns, "collective", *causes.columns} else pl.lit(None)).cast(dtype).alias(name)
         for name, dtype in STRAGGLERS.items()
@@ -88,49 +82,3 @@ def _worst_collectives(waits: Waits) -> pl.DataFrame:
     names = waits.collectives.select("match", pl.col("name").alias("collective"))
     sums = waits.blame.join(names, on="match").group_by("at", "collective").agg(pl.col("ns").sum())
     return sums.sort("ns", "collective", descending=[True, False]).unique("at", keep="first").drop("ns")
-
-
-def _causes(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    """`at`, `kind`, `what`, `longer_ns`: what the ranks that others wait for longest spend longer on, in those steps."""
-    steps = aligned.calls.select(pl.col("match").alias("origin"), "at", pl.col("step").fill_null(NO_STEP))
-    late = (
-        delays_of(waits.blame)
-        .join(steps, on=["origin", "at"])
-        .group_by("at", "step")
-        .agg(pl.col("ns").sum().alias("caused"))
-    )
-    most = (
-        late.group_by("at")
-        .agg(pl.col("caused").sum())
-        .sort("caused", "at", descending=[True, False])
-        .head(_MOST)
-    )
-    work = pl.concat(
-        [one.work.with_columns(pl.lit(at, dtype=pl.Int64).alias("at")) for at, one in enumerate(summaries)]
-    )
-    rows = []
-    for at, caused in most.rows():
-        longer = _longer(work.join(late.filter(pl.col("at") == at).select("step"), on="step", how="semi"), at)
-        if longer.height and longer["longer_ns"][0] >= EXPLAINS * caused:
-            rows.append((at, *longer.row(0)))
-    schema: Schema = {"at": pl.Int64, "kind": pl.String, "what": pl.String, "longer_ns": pl.Int64}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:
-    """`kind`, `what`, `longer_ns`: what this rank spends longer on than the middle of the others, over these steps, the most first."""
-    parts = ["step", "kind", "what"]
-    others = work.filter(pl.col("at") != at)
-    # A rank that does none of it spends 0 ns.
-    ranks = others.group_by("step").agg(pl.col("at").n_unique().cast(pl.Int64).alias("ranks"))
-    middle = others.group_by(parts).agg("ns").join(ranks, on="step")
-    zeros = pl.lit(0, dtype=pl.Int64).repeat_by(pl.col("ranks") - pl.col("ns").list.len().cast(pl.Int64))
-    middle = middle.select(*parts, pl.concat_list("ns", zeros).list.median().alias("middle"))
-    return (
-        work.filter(pl.col("at") == at)
-        .join(ranks.select("step"), on="step", how="semi")
-        .join(middle, on=parts, how="left")
-        .group_by("kind", "what")
-        .agg((pl.col("ns") - pl.col("middle").fill_null(0)).sum().round().cast(pl.Int64).alias("longer_ns"))
-        .sort("longer_ns", "what", descending=[True, False])
-    )

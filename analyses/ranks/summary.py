@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.attribute import attributed, attribution
@@ -19,14 +20,18 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
 from tracekit.names import clean
 
-__all__ = ["MOST_CALLS", "NO_STEP", "Facts", "Summary", "summary_of"]
+__all__ = ["BINS", "MOST_CALLS", "MOST_STEPS", "MOST_WORK", "NO_STEP", "Facts", "Summary", "summary_of"]
 
 MOST_CALLS: Final = 20_000
 """Of more calls a rank sends the first; a row takes some 40 bytes."""
 NO_STEP: Final = -1
 """The step of what belongs to none; without steps, of all."""
 MOST_STEPS: Final = 50
+BINS: Final = 160
+"""So many bins of the window say when the devices worked."""
 _MOST_ROWS: Final = 200
+MOST_WORK: Final = 6_000
+"""Rows of `work`; each takes some ten bytes."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -43,6 +48,8 @@ class Facts(msgspec.Struct, frozen=True):
     on_cpu: bool
     window_ns: int
     """Of one device."""
+    window_start_ns: int
+    """From the trace's own origin."""
     compute_ns: int
     communication_ns: int
     exposed_communication_ns: int
@@ -65,9 +72,13 @@ class Summary:
     causes: pl.DataFrame
     """`cause`, `total_ns` of the devices' idle time."""
     work: pl.DataFrame
-    """`step` (`NO_STEP` for none), `kind`, `what`, `ns`: what the devices did in a step apart from communication, by `layer`, and why they were `idle`, by
-    cause. The first `MOST_STEPS` steps, and the parts that take most.
+    """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the next call that starts
+    after it), `kind`, `what`, `where`, `first` (when it first started), `ns`. Of the kind `layer`, `what` is its path and `where` the phase; of `operator`, the
+    work in no layer, its name and the phase; of `idle`, the cause and the line of Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that
+    take most.
     """
+    timeline: pl.DataFrame
+    """One row per bin, `BINS` equal parts of the window: `compute_ns`, `communication_ns` (exposed) and `idle_ns`, summed over the devices."""
 
     def packed(self) -> bytes:
         """The same as bytes, for another process or machine.
@@ -92,7 +103,7 @@ class Summary:
         return Summary(facts, **{name: pl.read_ipc(io.BytesIO(frames[name])) for name in _FRAMES})
 
 
-_FRAMES: Final = ("steps", "calls", "layers", "causes", "work")
+_FRAMES: Final = ("steps", "calls", "layers", "causes", "work", "timeline")
 
 
 def summary_of(scope: Scope) -> Summary:
@@ -112,6 +123,7 @@ def summary_of(scope: Scope) -> Summary:
         active_devices=parts.height,
         on_cpu=scope.on_cpu,
         window_ns=scope.duration,
+        window_start_ns=scope.start,
         all_calls=calls.height,
         **{name: int(parts[name].sum()) for name in _SUMS},
     )
@@ -121,31 +133,74 @@ def summary_of(scope: Scope) -> Summary:
         calls.head(MOST_CALLS),
         by_pattern.head(_MOST_ROWS),
         idle_causes(scope).by_cause.select("cause", "total_ns").head(_MOST_ROWS),
-        _work(scope),
+        _work(scope, calls["start"].head(MOST_CALLS)),
+        _timeline(scope),
     )
 
 
-def _work(scope: Scope) -> pl.DataFrame:
-    paths = attribution(scope).layers.select("layer_id", pl.col("path").alias("what"))
+def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
+    """The parts of each step between two calls (`Summary.work`); `starts` are those of the calls."""
+    paths = attribution(scope).layers.select("layer_id", "path")
     rows = attributed(scope).with_columns(pl.col("step").fill_null(NO_STEP))
+    name = pl.coalesce(pl.col("operator").cast(pl.String), pl.col("name").cast(pl.String))
+    in_layer = pl.col("path").is_not_null()
     computed = (
         rows.filter(pl.col("class") != "communication")
         .join(paths, on="layer_id", how="left")
-        .group_by("step", pl.lit("layer").alias("kind"), pl.col("what").fill_null(UNATTRIBUTED))
-        .agg(pl.col("duration").sum().alias("ns"))
+        .select(
+            "step",
+            pl.when(in_layer).then(pl.lit("layer")).otherwise(pl.lit("operator")).alias("kind"),
+            pl.coalesce("path", name).fill_null(UNATTRIBUTED).alias("what"),
+            pl.col("phase").cast(pl.String).alias("where"),
+            "start",
+            pl.col("duration").alias("ns"),
+        )
     )
     step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
     idle = (
         idle_causes(scope)
         .pieces.join(step, on="ended_by")
-        .group_by("step", pl.lit("idle").alias("kind"), pl.col("cause").cast(pl.String).alias("what"))
-        .agg(pl.col("duration_ns").sum().alias("ns"))
+        .join(paths, on="layer_id", how="left")
+        .select(
+            "step",
+            pl.lit("idle").alias("kind"),
+            pl.col("cause").cast(pl.String).alias("what"),
+            pl.coalesce("frame", "path").alias("where"),
+            "start",
+            pl.col("duration_ns").alias("ns"),
+        )
     )
     both = pl.concat([computed, idle])
-    both = both.filter(pl.col("step").rank("dense") <= MOST_STEPS)
+    call = np.searchsorted(starts.to_numpy(), both["start"].to_numpy(), side="right")
+    both = (
+        both.with_columns(pl.Series("call", call.astype(np.int64)))
+        .group_by("step", "call", "kind", "what", "where")
+        .agg(pl.col("start").min().alias("first"), pl.col("ns").sum())
+    )
     shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
     kept = both.join(shown.head(_MOST_ROWS).select("kind", "what"), on=["kind", "what"], how="semi")
-    return kept.sort("step", "kind", "what")
+    return _first_steps(kept).sort("first", "kind", "what", "where")
+
+
+def _first_steps(work: pl.DataFrame) -> pl.DataFrame:
+    """As many whole steps as the summary has room for; if the first one is too long already, its longest parts."""
+    counts = work.group_by("step").len().sort("step").head(MOST_STEPS)
+    fits = counts.filter((pl.col("len").cum_sum() <= MOST_WORK) | (pl.int_range(pl.len()) == 0))
+    kept = work.join(fits.select("step"), on="step", how="semi")
+    return kept.top_k(MOST_WORK, by="ns") if kept.height > MOST_WORK else kept
+
+
+def _timeline(scope: Scope) -> pl.DataFrame:
+    edges = scope.start + np.arange(BINS + 1, dtype=np.int64) * scope.duration // BINS
+    sums = np.zeros((3, BINS), dtype=np.int64)
+    for device in scope.device_ids:
+        compute = scope.intervals(device, "compute")
+        communication = scope.intervals(device, "communication") - compute
+        busy = scope.intervals(device, "memory") | compute | communication
+        for row, part in enumerate((compute, communication, busy)):
+            sums[row] += part.coverage(edges[:-1], edges[1:])
+    sums[2] = len(scope.device_ids) * np.diff(edges) - sums[2]
+    return pl.DataFrame(dict(zip(("compute_ns", "communication_ns", "idle_ns"), sums, strict=True)))
 
 
 _SUMS: Final = ("compute_ns", "communication_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_ns")

@@ -24,7 +24,10 @@ class Waits:
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`, and `wait_ns`, from its own start to the last one, at most its duration."""
     ranks: pl.DataFrame
-    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, and `caused_ns`, its delays (`ranks.blame.delays_of`)."""
+    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, `caused_ns`, its delays
+    (`ranks.blame.delays_of`), and `unseen_ns`: how much longer than the shortest of their kind those collectives took in which not all ranks
+    have a trace, which points to a wait for a rank without one.
+    """
     blame: pl.DataFrame
     """Whose delay the time `alone_ns` of each collective is: the columns of `ranks.blame.BLAME`."""
 
@@ -49,10 +52,24 @@ def waits_of(aligned: Alignment) -> Waits:
             pl.col("is_last").sum().cast(pl.Int64).alias("last"),
         )
         .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
-        .with_columns(pl.col("caused_ns").fill_null(0))
+        .join(_unseen(calls), on="at", how="left")
+        .with_columns(pl.col("caused_ns", "unseen_ns").fill_null(0))
         .sort("at")
     )
     return Waits(collectives, calls.select("match", "at", "start", "end", "wait_ns"), ranks, blame)
+
+
+def _unseen(calls: pl.DataFrame) -> pl.DataFrame:
+    """`at`, `unseen_ns`: what collectives with ranks of no trace take longer than the shortest of their name and size."""
+    alike = ["name", "bytes", "group_size"]
+    latency = pl.col("duration_ns").min()
+    each = calls.with_columns(latency.over("match").alias("latency"), pl.len().over("match").alias("ranks"))
+    each = each.with_columns((pl.col("latency") - pl.col("latency").min().over(alike)).alias("longer"))
+    return (
+        each.filter(pl.col("ranks") < pl.col("group_size"))
+        .group_by("at")
+        .agg(pl.col("longer").sum().alias("unseen_ns"))
+    )
 
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:

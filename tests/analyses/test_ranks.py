@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from synthetic.job import LATENCY, Fault, Job, simulate, write_job
 
 import tracekit
 from tracekit.analyses.collectives import collectives
-from tracekit.analyses.ranks import Alignment, Summary, align, stragglers_of, summary_of, waits_of
+from tracekit.analyses.ranks import (
+    Alignment,
+    Summary,
+    align,
+    heat_of,
+    stragglers_of,
+    summary_of,
+    waits_of,
+    worst_beside,
+)
+from tracekit.analyses.ranks.summary import MOST_CALLS, MOST_STEPS, MOST_WORK
 from tracekit.analyses.scope import select
 
 SLOW = Fault(rank=6, kind="compute", ns=400_000, layer=2)
@@ -103,15 +115,59 @@ def test_an_uneven_all_to_all_keeps_what_stays_on_the_rank(job: Job, aligned: Al
 @pytest.mark.slow
 def test_a_rank_that_lost_a_collective(ranks: list[Summary]) -> None:
     lost = ranks[3].calls.with_row_index().filter(pl.col("name") == "all_reduce")["index"][7]
-    cut = Summary(ranks[3].facts, ranks[3].steps, ranks[3].calls.with_row_index().filter(pl.col("index") != lost).drop("index"),
-                  ranks[3].layers, ranks[3].causes, ranks[3].work)  # fmt: skip
+    cut = replace(
+        ranks[3], calls=ranks[3].calls.with_row_index().filter(pl.col("index") != lost).drop("index")
+    )
     made = align([*ranks[:3], cut, *ranks[4:]])
     assert made.missing.select("name", "at").rows() == [("all_reduce", 3)]
 
 
+def stretched(frame: pl.DataFrame, height: int, rng: np.random.Generator) -> pl.DataFrame:
+    """So many rows, in which no two have the same times."""
+    rows = pl.concat([frame] * -(-height // frame.height)).head(height)
+    times = ("launched", "start", "end", "duration_ns", "exposed_ns", "first", "ns")
+    return rows.with_columns(
+        (pl.col(name) + pl.Series(rng.integers(0, 10**9, height))).alias(name)
+        for name in times
+        if name in rows.columns
+    )
+
+
 @pytest.mark.slow
-def test_a_summary_is_small(ranks: list[Summary]) -> None:
+def test_a_summary_is_small(ranks: list[Summary], tmp_path: Path) -> None:
     assert max(len(one.packed()) for one in ranks) < 40_000
+    one = summaries(simulate(seed=4, ranks=2, columns=1, steps=60), tmp_path)[0]
+    assert one.work["step"].n_unique() == MOST_STEPS
+    # As long as one can be, with times as a real trace has them.
+    rng = np.random.default_rng(0)
+    long = replace(one, calls=stretched(one.calls, MOST_CALLS, rng), work=stretched(one.work, MOST_WORK, rng))
+    assert 500_000 < len(long.packed()) < 1_000_000
+
+
+@pytest.mark.slow
+def test_when_the_ranks_worked_and_waited(job: Job, ranks: list[Summary], aligned: Alignment) -> None:
+    heat = heat_of(ranks, aligned, waits_of(aligned))
+    assert heat is not None
+    bins = heat.parts["wait"].shape[1]
+    for at, one in enumerate(ranks):
+        parts = {name: values[at].astype(float) * heat.bin_ns / 100 for name, values in heat.parts.items()}
+        rounding = bins * heat.bin_ns / 200
+        assert parts["busy"].sum() == pytest.approx(one.facts.compute_ns, abs=rounding)
+        assert parts["communication"].sum() == pytest.approx(one.facts.exposed_communication_ns, abs=rounding)
+        waited = [0.0] * bins
+        for call in (call for call in job.calls if call.rank == at):
+            for place in range(bins):
+                low = job.origins[0] + heat.start + place * heat.bin_ns
+                waited[place] += max(0.0, min(call.ready, low + heat.bin_ns) - max(call.start, low))
+        # A percentage is rounded, and the last bin may be a part.
+        assert max(abs(parts["wait"] - waited)) <= heat.bin_ns / 100
+
+
+@pytest.mark.slow
+def test_two_ranks_without_a_common_collective(ranks: list[Summary], aligned: Alignment) -> None:
+    waits = waits_of(aligned)
+    alone = waits.blame.clear()
+    assert worst_beside(ranks, aligned, alone, 6) is None
 
 
 def test_names_and_sizes_of_calls() -> None:
@@ -122,19 +178,29 @@ def test_names_and_sizes_of_calls() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "kind", "what"),
+    ("fault", "kind", "what", "where"),
     [
-        (SLOW, "layer", "block.2"),
-        (Fault(rank=3, kind="data", ns=700_000), "idle", "data_loading"),
-        (Fault(rank=0, kind="host", ns=500_000, layer=0), "idle", "python"),
-        (Fault(rank=7, kind="compute", ns=60_000, layer=0), "layer", "block.0"),
+        (SLOW, "layer", "block.2", "forward"),
+        (Fault(rank=3, kind="data", ns=700_000), "idle", "data_loading", "<data>"),
+        (Fault(rank=0, kind="host", ns=500_000, layer=0), "idle", "python", "block.0"),
+        (Fault(rank=15, kind="compute", ns=60_000, layer=0), "layer", "block.0", "forward"),
     ],
 )
-def test_the_late_rank_and_why(tmp_path: Path, fault: Fault, kind: str, what: str) -> None:
-    made = summaries(simulate(seed=fault.rank, ranks=8, faults=(fault,)), tmp_path)
+def test_the_late_rank_and_why(tmp_path: Path, fault: Fault, kind: str, what: str, where: str) -> None:
+    known = fault.kind != "data"
+    made = summaries(
+        simulate(seed=fault.rank, ranks=16, faults=(fault,)), tmp_path, utc=known, sequence=known
+    )
     aligned = align(made)
-    table = stragglers_of(made, aligned, waits_of(aligned))
+    waits = waits_of(aligned)
+    table = stragglers_of(made, aligned, waits)
     worst = table.sort("caused_ns", descending=True).row(0, named=True)
+    pair = worst_beside(made, aligned, waits.blame, fault.rank)
+    assert pair is not None
+    assert pair.first is not None
+    first = pair.items.row(pair.first, named=True)
+    assert (first["kind"], first["what"], first["where"]) == (kind, what, where)
+    assert first["longer_ns"] == pytest.approx(fault.ns, rel=0.2)
     assert (worst["at"], worst["kind"], worst["what"]) == (fault.rank, kind, what)
     assert worst["speed"] == table["speed"].min()
     assert table["speed"].is_between(0, 1).all()

@@ -109,8 +109,9 @@ def simulate(
     steps: int = 4,
     faults: tuple[Fault, ...] = (),
     skew_ns: int = 3_000_000,
+    in_row: tuple[str, ...] = ("all_reduce", "all_to_all"),
 ) -> Job:
-    """A job on a grid of `ranks` / `columns` rows; clocks differ by up to `skew_ns`."""
+    """A job on a grid of `ranks` / `columns` rows, with these collectives in each layer; clocks differ by up to `skew_ns`."""
     rng = random.Random(seed)
     job = Job(ranks, columns, [rng.randrange(-skew_ns, skew_ns + 1) for _ in range(ranks)])
     members = [_Rank(rank) for rank in range(ranks)]
@@ -131,10 +132,9 @@ def simulate(
             _layer(members, faults, layer, rng)
             for row in range(ranks // columns):
                 group = list(range(row * columns, (row + 1) * columns))
-                _collective(
-                    job, members, f"row{row}", group, "all_reduce", 4_096 * (layer + 1), step, sequence, rng
-                )
-                _collective(job, members, f"row{row}", group, "all_to_all", 0, step, sequence, rng)
+                for name in in_row:
+                    size = 4_096 * (layer + 1) if name == "all_reduce" else 0
+                    _collective(job, members, f"row{row}", group, name, size, step, sequence, rng)
         for column in range(columns):
             group = list(range(column, ranks, columns))
             _collective(job, members, f"column{column}", group, "all_reduce", 1 << 20, step, sequence, rng)

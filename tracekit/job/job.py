@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses.ranks import Alignment, Waits, align, stragglers_of, waits_of
+from tracekit.analyses.ranks import (
+    Alignment,
+    Beside,
+    Heat,
+    Waits,
+    align,
+    heat_of,
+    stragglers_of,
+    waits_of,
+    worst_beside,
+)
 from tracekit.job.rank_set import RankSet
 
 __all__ = ["Job", "job_of"]
@@ -25,6 +35,15 @@ class Job:
     `exposed_communication_share`, `idle_share`), the columns of `ranks.stragglers.STRAGGLERS`, and its clock: `offset_ns`,
     `uncertainty_ns`.
     """
+    heat: Heat | None
+    """When the ranks were busy, communicated and waited; None if they were not recorded at one time."""
+
+    def beside(self, late: int, fast: int | None = None) -> Beside | None:
+        """A rank (its place in the table) beside another one, before the collective of both for which the first keeps others waiting longest; without `fast`
+        beside the fastest rank of that collective, if their difference explains the delay. None if there is no such collective.
+        """
+        summaries = [member.summary for member in self.ranks.members]
+        return worst_beside(summaries, self.aligned, self.waits.blame, late, fast)
 
 
 def job_of(ranks: RankSet) -> Job:
@@ -35,7 +54,7 @@ def job_of(ranks: RankSet) -> Job:
     late = stragglers_of(summaries, aligned, waits)
     clocks = aligned.clocks.select("at", "offset_ns", "uncertainty_ns")
     table = _parts(ranks).join(late, on="at", how="left").join(clocks, on="at", how="left").sort("at")
-    return Job(ranks, aligned, waits, table)
+    return Job(ranks, aligned, waits, table, heat_of(summaries, aligned, waits))
 
 
 def _parts(ranks: RankSet) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter
 
@@ -82,14 +83,14 @@ def check_format(format: str) -> None:
 def encode(figure: Figure, format: FigureFormat) -> bytes:
     """One figure as the bytes of a file; the same figure always gives the same bytes."""
     draw: dict[str, Callable[[Axes, dict[str, Any]], None]] = {
-        **{"stack": _stack, "bars": _bars, "line": _line, "icicle": _icicle, "curve": _curve}
+        **{"stack": _stack, "bars": _bars, "line": _line, "icicle": _icicle, "curve": _curve, "heat": _heat}
     }
     canvas = canvas_for(_height(figure))
     axes = canvas.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw[figure.kind](axes, figure.data)
     axes.set_title(plain(figure.title), loc="left", fontsize=11, fontweight="bold")
-    if figure.kind != "bars":
+    if figure.kind not in ("bars", "heat"):
         canvas.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return encode_canvas(canvas, format)
 
@@ -122,6 +123,8 @@ def _height(figure: Figure) -> float:
         return 1.4 + 0.26 * (1 + max((node["depth"] for node in figure.data["nodes"]), default=0))
     if figure.kind == "curve":
         return 4.2
+    if figure.kind == "heat":
+        return 1.5 + 0.16 * sum(len(one["rows"]) + 2 for one in figure.data["maps"])
     rows = figure.data.get("rows") or figure.data.get("bars") or ()
     return 2.8 if figure.kind == "line" else min(1.5 + 0.28 * len(rows), 12.0)
 
@@ -200,6 +203,29 @@ def _icicle(axes: Axes, data: dict[str, Any]) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="x", labelsize=8)
     _time_axis(axes, data["unit"])
+
+
+def _heat(axes: Axes, data: dict[str, Any]) -> None:
+    """The maps below each other; each is as dark as its percentage."""
+    top, ticks = 0, []
+    for one in data["maps"]:
+        axes.text(0, top + 0.8, plain(one["label"]), fontsize=8, fontweight="bold", va="bottom")
+        colour = _COLOURS.get(one["kind"], _OTHER)
+        rows = [[max(value, 0) / 100 for value in row["percent"]] for row in one["rows"]]
+        shades = [[(*to_rgb(colour), share) for share in row] for row in rows]
+        axes.imshow(
+            shades,
+            extent=(0, data["span_ns"], top + 1 + len(rows), top + 1),
+            aspect="auto",
+            interpolation="nearest",
+        )
+        ticks += [(top + 1.5 + place, _label(row["label"])) for place, row in enumerate(one["rows"])]
+        top += len(rows) + 2
+    axes.set_xlim(0, data["span_ns"])
+    axes.set_ylim(top, 0)
+    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks], fontsize=7)
+    axes.tick_params(axis="x", labelsize=8)
+    _time_axis(axes, "time")
 
 
 def _line(axes: Axes, data: dict[str, Any]) -> None:

@@ -44,6 +44,10 @@ FIGURE_FORMATS: Final[tuple[FigureFormat, ...]] = get_args(FigureFormat)
 """How figures are written that are files of their own."""
 
 
+MOST_RANKS: Final = 20
+"""Rows of a job's tables above the report of one of its ranks."""
+
+
 class Can(Flag):
     """What a format can hold, and what its module has."""
 
@@ -203,7 +207,8 @@ def render_reports(
     if overview is None:
         return _stacked(texts, heads)
     rows = max(table.total_rows for table in overview.tables)
-    above = module.render_section(overview, replace(page, top=rows))
+    most = page.top or (MOST_RANKS if overview.name == "job" else rows)
+    above = module.render_section(overview, replace(page, top=most))
     return f"{above}\n{_stacked(texts, heads, always=True)}"
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.ranks import Beside
 from tracekit.analyses.ranks.matching import UNEVEN
 from tracekit.analyses.result import column_of
 from tracekit.facts.stack_names import NO_LAYERS
-from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.job import Job
-from tracekit.names import clean_frame, shorten_name
+from tracekit.names import clean_frame
+from tracekit.report.job_heat import heat_figure, heat_table
+from tracekit.report.job_words import FELT, answer_of, place_name, question_of, who
 from tracekit.report.model import Column, Section, Table
 
 __all__ = ["job_section", "latest"]
 
-FELT: Final = 0.02
-"""A delay of less than this part of the window is not worth a name."""
-_LONGEST: Final = 60
-_MOST_LISTED: Final = 8
-PAIR: Final = 2
+MOST_RANKS: Final = 1_000
+"""Rows of the table of ranks."""
+_IN_ORDER: Final = 8
+"""Up to so many ranks stand in their order; of more, those that delay others most come first."""
+_MOST_ITEMS: Final = 6
+"""Rows in which two ranks stand side by side."""
 
 _TITLES: Final = {
     "exposed_communication_share": "only communicating",
@@ -29,6 +33,7 @@ _TITLES: Final = {
     "idle_share": "idle",
     "wait_ns": "waits",
     "caused_ns": "delays others",
+    "unseen_ns": "waits for ranks without a trace",
     "offset_ns": "clock behind",
     "uncertainty_ns": "clock unsure",
     "reason": "longer than on others",
@@ -37,21 +42,33 @@ _TITLES: Final = {
     "algorithm_gbps": "algorithm bandwidth",
     "bus_gbps": "bus bandwidth",
     "ranks": "ranks",
+    "longer_ns": "difference",
+    "place": "where",
 }
 
 
 def job_section(job: Job, *, errors: int = 0) -> Section:
     """The section of a job; of so many of its files (`errors`) there is no summary.
 
-    Its tables are `ranks` (one row per rank) and `collectives` (by name and size; where ranks move different amounts, the middle one).
+    Its tables are `ranks` (one row per rank), `extremes` (of many ranks the slowest and the fastest), `beside` (the late rank beside a fast one),
+    `collectives` (by name and size; where ranks move different amounts, the middle one), and `heat`, its figure as numbers.
     """
-    size = job.table.height
-    answer = " ".join(filter(None, (_late(job), _rests_on(job, errors), _lacks(job))))
+    late = latest(job)
+    pair = job.beside(late) if _is_felt(job, late) else None
+    ranks, figure = _ranks_table(job), heat_figure(job)
+    tables = (
+        ranks,
+        _extremes_table(ranks),
+        None if pair is None else _beside_table(job, pair),
+        _collectives_table(job),
+        heat_table(job, figure),
+    )
     return Section(
         "job",
-        f"Which of the {size} ranks {'does the other' if size == PAIR else 'do the others'} wait for?",
-        answer,
-        tables=(_ranks_table(job), _collectives_table(job)),
+        question_of(job),
+        answer_of(job, pair, errors),
+        tables=tuple(table for table in tables if table is not None),
+        figures=() if figure is None else (figure,),
     )
 
 
@@ -60,87 +77,10 @@ def latest(job: Job) -> int:
     return int(job.table["caused_ns"].fill_null(-1).arg_max() or 0)
 
 
-def _late(job: Job) -> str:
-    """Who delays the others, by how much, and by what."""
-    if not job.waits.collectives.height:
-        return (
-            "The traces share no collective that could be matched, so they do not show who waits for whom: see whether they "
-            "are of one run and one time."
-        )
+def _is_felt(job: Job, late: int) -> bool:
     window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
-    row = job.table.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
-    caused = row["caused_ns"] or 0
-    share = caused / window if window else 0.0
-    others = "the other" if job.table.height == PAIR else "the others"
-    if share < FELT:
-        most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
-        return f"No rank keeps the others waiting for long. In collectives, a rank waits for others {most} of the time at most."
-    first = (
-        f"{_who(row)} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} of the window)."
-    )
-    on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
-    return f"{first} {_why(row, others, on_cpu=on_cpu)}"
-
-
-def _who(row: dict[str, object]) -> str:
-    return f"Rank {row['rank']}" if row["rank"] is not None else f"The rank of {row['trace']}"
-
-
-def _why(row: dict[str, object], others: str, *, on_cpu: bool) -> str:
-    if row["kind"] is None:
-        return f"The traces do not show what takes longer on it than on {others}."
-    longer, what = format_ns(int(str(row["longer_ns"]))), str(row["what"])
-    if row["kind"] == "idle" and on_cpu:
-        return f"It spends {longer} longer than {others} outside operators ({cause_name(what)})."
-    if row["kind"] == "idle":
-        theirs = "theirs" if others == "the others" else "the other's"
-        return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
-    layer = NO_LAYERS.get(what) or f"layer {shorten_name(what, _LONGEST)}"
-    return f"On it, {layer} takes {longer} longer than on {others}."
-
-
-def _rests_on(job: Job, errors: int) -> str:
-    """How many ranks and collectives this is about, and how well the clocks agree."""
-    size, world = job.table.height, job.ranks.world_size
-    ranks = f"{size} of {world} ranks" if world and world != size else f"all {size} ranks"
-    count = job.waits.collectives.height
-    matched = count_of(count, "collective") if count else ""
-    how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
-    unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
-    clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
-    parts = [f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}" if count else "")]
-    if errors:
-        parts.append(f"{count_of(errors, 'file')} could not be read")
-    return "; ".join(parts) + "."
-
-
-def _within(ns: int) -> str:
-    return format_ns(ns) if ns >= NS_PER_US else "less than 1 µs"
-
-
-def _lacks(job: Job) -> str:
-    """What is odd about the set of ranks."""
-    odd = []
-    missing, repeated = job.ranks.missing, list(job.ranks.repeated)
-    if missing and len(missing) <= _MOST_LISTED:
-        odd.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
-    if repeated:
-        odd.append(
-            f"There are several traces of {'rank' if len(repeated) == 1 else 'ranks'} {_listed(repeated)}."
-        )
-    lost = job.aligned.missing
-    if lost.height:
-        ranks = sorted({job.table["rank"][at] for at in lost["at"].unique().to_list()} - {None})
-        who = f" (rank {_listed(ranks)})" if ranks else ""
-        odd.append(
-            f"{format_count(lost.height)} calls are missing on a rank that took part before and after{who}."
-        )
-    return " ".join(odd)
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
-    return shown if len(numbers) <= _MOST_LISTED else f"{shown}, …"
+    unseen = 0 if not job.ranks.missing else max(job.table["unseen_ns"].fill_null(0).to_list())
+    return (job.table["caused_ns"][late] or 0) >= max(FELT * window, unseen, 1)
 
 
 def _ranks_table(job: Job) -> Table:
@@ -150,12 +90,54 @@ def _ranks_table(job: Job) -> Table:
         for row in job.table.iter_rows(named=True)
     ]  # fmt: skip
     frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop("at", "kind", "what")
+    if frame.height > _IN_ORDER:
+        frame = frame.sort("caused_ns", descending=True, nulls_last=True, maintain_order=True)
     shown: tuple[str, ...] = (
         "rank", "trace", "caused_ns", "reason", "wait_ns", "compute_share", "exposed_communication_share", "idle_share", "speed",
     )  # fmt: skip
     if frame["rank"].null_count() == 0:
         shown = tuple(name for name in shown if name != "trace")
     return _table("ranks", "Ranks", frame, shown)
+
+
+def _extremes_table(ranks: Table) -> Table | None:
+    """The slowest and the fastest of many ranks."""
+    there = ranks.frame.drop_nulls("speed").sort("speed", maintain_order=True)
+    if ranks.frame.height <= _IN_ORDER or not there.height:
+        return None
+    frame = pl.concat([there.head(1), there.tail(1)])
+    return replace(
+        ranks, name="extremes", title="The slowest and the fastest rank", frame=frame, total_rows=2
+    )
+
+
+def _beside_table(job: Job, pair: Beside) -> Table:
+    """What differs most between the two ranks, in order of time."""
+    late, fast = (who(job.table.row(at, named=True)) for at in (pair.late, pair.fast))
+    most = pair.items.with_row_index().sort(pl.col("longer_ns").abs(), descending=True).head(_MOST_ITEMS)
+    frame = most.sort("index").select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
+    items = [
+        f"idle: {cause_name(what)}" if kind == "idle" else NO_LAYERS.get(what, what)
+        for kind, what in frame.select("kind", "what").rows()
+    ]
+    places = [place_name(what, where) for what, where in frame.select("what", "where").rows()]
+    frame = frame.select(
+        pl.Series("item", items, dtype=pl.String),
+        pl.Series("place", places, dtype=pl.String),
+        "late_ns",
+        "fast_ns",
+        "longer_ns",
+        "kind",
+        "what",
+        "where",
+    )
+    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
+    step = "" if call["step"] is None else f" of step {call['step']}"
+    title = f"{late[0].upper()}{late[1:]} beside {fast}, before {call['name']}{step}: largest differences"
+    table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
+    named = {"late_ns": late, "fast_ns": fast}
+    columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)
+    return replace(table, columns=columns, hidden=("kind", "what", "where"))
 
 
 def _collectives_table(job: Job) -> Table:
@@ -188,4 +170,4 @@ def _table(name: str, title: str, frame: pl.DataFrame, shown: tuple[str, ...]) -
     for key, dtype in frame.schema.items():
         column = column_of(key, dtype)
         columns.append(Column(key, _TITLES.get(key, column.title), column.unit))
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown)
+    return Table(name, title, clean_frame(frame.head(MOST_RANKS)), tuple(columns), frame.height, short=shown)

@@ -39,7 +39,7 @@ __all__ = [
 SCHEMA_VERSION: Final = "1.0"
 """Of the JSON report: the first number changes when a key is removed or changes its meaning."""
 
-FigureKind = Literal["stack", "bars", "line", "icicle", "curve"]
+FigureKind = Literal["stack", "bars", "line", "icicle", "curve", "heat"]
 Scalar = int | float | str | None
 
 
@@ -89,7 +89,9 @@ class Figure:
     "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x;
     `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other;
     `curve`, on logarithmic axes: `{"x_title", "y_title", "series": [{"label", "style", "x", "y"}]}`, the style `dots`, `dashes`, or
-    `line`, which has a band from `low` to `high`.
+    `line`, which has a band from `low` to `high`;
+    `heat`: `{"bin_ns", "span_ns", "maps": [{"label", "kind", "rows": [{"label", "ranks", "percent": [0 to 100, −1 for
+    nothing]}]}]}`; rows of several ranks have their middle, and `least` and `most`.
     """
 
     name: str

@@ -10,6 +10,7 @@ from tracekit.facts.units import format_share
 from tracekit.names import category_name
 from tracekit.report.format import format_cell
 from tracekit.report.html.curve import Curves, curves
+from tracekit.report.html.heat import HeatMap, heat_maps
 from tracekit.report.model import Figure
 from tracekit.trace import CATEGORIES
 
@@ -112,6 +113,9 @@ class Chart:
     boxes: tuple[Box, ...] = ()
     levels: int = 0
     curves: Curves | None = None
+    maps: tuple[HeatMap, ...] = ()
+    note: str = ""
+    """How to read it."""
     top: str = ""
     first: str = ""
     last: str = ""
@@ -137,7 +141,20 @@ def chart(figure: Figure) -> Chart:
         return _icicle(figure)
     if figure.kind == "curve":
         return Chart(figure.name, figure.title, "curve", curves=curves(figure))
+    if figure.kind == "heat":
+        return _heat(figure)
     return _bars(figure) if figure.kind == "bars" else _lines(figure)
+
+
+def _heat(figure: Figure) -> Chart:
+    maps = heat_maps(figure.data)
+    note = "the stronger the colour, the larger the part of the time"
+    if any(one.grouped for one in maps):
+        note += "; a row of several ranks shows the middle one"
+    last = format_cell(figure.data["span_ns"], "time")
+    return Chart(
+        figure.name, figure.title, "heat", maps=maps, first=format_cell(0, "time"), last=last, note=note
+    )
 
 
 def _icicle(figure: Figure) -> Chart:

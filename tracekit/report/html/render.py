@@ -39,15 +39,19 @@ from tracekit.report.glossary import WORDS, meaning
 from tracekit.report.html.charts import chart, kind_class
 from tracekit.report.html.compare import compared_row, names_of
 from tracekit.report.html.texts import bounded, embed, prose, tail, tail_length
-from tracekit.report.html.timeline import timeline
+from tracekit.report.html.timeline import MAX_SHAPES, timeline
 from tracekit.report.html.tree import Branches, branches, repeats_as_one
-from tracekit.report.model import SCHEMA_VERSION, Column, Report, Section, Table
+from tracekit.report.model import SCHEMA_VERSION, Column, Figure, Report, Section, Table
 from tracekit.trace import Trace
 
 __all__ = ["MAX_ROWS", "Cell", "Grid", "render", "render_alone", "render_reports"]
 
 MAX_ROWS: Final = 1000
 """Rows of one table in the page; the JSON report has all."""
+
+FEW_ROWS: Final = 80
+FEW_SHAPES: Final = 12_000
+"""Rows of a table and shapes of a timeline in the page of many traces, which is to stay small."""
 
 NAME_WIDTH: Final = 64
 BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overlap"})
@@ -75,6 +79,8 @@ LEAST_LAYER: Final = 0.05
 
 DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
 """Sections that open with their figure, not with a table."""
+JOINT: Final = ("ranks", "heat", "beside")
+"""What of the joint view of a job is open, in this order."""
 CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
 
@@ -106,7 +112,7 @@ class Grid:
 class Fold:
     """A part of a section that opens and closes: its title, a note beside it, and what it holds."""
 
-    kind: Literal["tree", "grid", "drawing", "sums", "remarks"]
+    kind: Literal["tree", "grid", "drawing", "comparison", "sums", "remarks"]
     title: str
     note: str
     item: Any
@@ -124,19 +130,21 @@ def render_reports(
     """The page of one report, or of several with a table that compares them; an `overview` of more traces stands above."""
     template = _environment().get_template("report.html.j2")
     names = names_of([report for report, _ in reports])
+    one_of_many = overview is not None and len(reports) == 1
     bodies = [
-        Markup(_body(template, report, trace, at, names))  # noqa: S704 - our own template, which escapes
+        Markup(_body(template, report, trace, at, names, few=one_of_many))  # noqa: S704 - our own template, which escapes
         for at, (report, trace) in enumerate(reports)
     ]
     compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
     first = reports[0][0]
     alike = len({report.trace.name for report, _ in reports}) == 1
     return _page_of(
-        title=first.trace.name if alike else f"{len(reports)} traces",
-        source=format_source(first.trace) if len(reports) == 1 else "",
+        title=_title(overview) if one_of_many else first.trace.name if alike else f"{len(reports)} traces",
+        source=format_source(first.trace) if len(reports) == 1 and not one_of_many else "",
         bodies=bodies,
         compared=compared if len(reports) > 1 else [],
-        overview=overview and _view(overview, frozenset()),
+        overview=overview and _above(overview, compared if len(reports) > 1 else []),
+        heat_json=embed(next((figure.data for figure in _figures(overview) if figure.kind == "heat"), None)),
         schema=first.schema_version,
     )
 
@@ -162,9 +170,38 @@ def _page_of(**parts: Any) -> str:
     )
 
 
-def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str]) -> str:
-    """All of the page that is about one trace; the ids of those after the first have a prefix."""
-    shapes = timeline(trace, report)
+def _above(overview: Section, compared: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The overview as the template needs it, with the verdicts on the traces whose reports stand below it."""
+    view = _view(_fewer(overview), frozenset())
+    if compared:
+        view["folds"].append(
+            Fold("comparison", "The verdict on each of them", format_count(len(compared)), compared)
+        )
+    return view
+
+
+def _title(overview: Section | None) -> str:
+    tables = () if overview is None else overview.tables
+    return f"{format_count(tables[0].total_rows if tables else 0)} traces"
+
+
+def _figures(overview: Section | None) -> tuple[Figure, ...]:
+    return () if overview is None else overview.figures
+
+
+def _fewer(section: Section) -> Section:
+    """The section with the first rows of its tables."""
+    tables = (
+        table if table.tree else replace(table, frame=table.frame.head(FEW_ROWS)) for table in section.tables
+    )
+    return replace(section, tables=tuple(tables))
+
+
+def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool) -> str:
+    """All of the page that is about one trace; the ids of those after the first have a prefix. With `few` it is smaller."""
+    shapes = timeline(trace, report, limit=FEW_SHAPES if few else MAX_SHAPES)
+    if few:
+        report = replace(report, sections=tuple(map(_fewer, report.sections)))
     advised = frozenset(advice.finding for advice in report.verdict.advice)
     views = [_view(section, advised) for section in report.sections]
     answered = [view for view in views if not view["empty"]]
@@ -266,14 +303,16 @@ def _pair(views: Sequence[dict[str, Any]]) -> None:
 
 def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
     """The parts of a section; the one that answers its question comes first and is open, if there is more to say than the answer."""
-    charts = [Fold("drawing", figure.title, "", chart(figure)) for figure in section.figures]
+    charts = [Fold("drawing", drawn.title, drawn.note, drawn) for drawn in map(chart, section.figures)]
     tables = [
         fold
         for table in listed
         for fold in ([_grid_fold(section, table)] if table.tree is None else _tree_folds(table))
     ]
     folds = [*charts, *tables] if section.name in DRAWN else [*tables, *charts]
-    if folds and section.name not in CLOSED:
+    if section.name == "job":
+        folds = _opened_joint(folds)
+    elif folds and section.name not in CLOSED:
         folds[0] = replace(folds[0], open=True)
     scalars = format_scalars(section)
     if scalars:
@@ -288,6 +327,12 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
     if minor or notes:
         folds.append(Fold("remarks", "Remarks", format_count(len(minor) + len(notes)), (minor, notes)))
     return folds
+
+
+def _opened_joint(folds: Sequence[Fold]) -> list[Fold]:
+    named = {fold.item.name: fold for fold in folds}
+    opened = [replace(named[name], open=True) for name in JOINT if name in named]
+    return [*opened, *(fold for name, fold in named.items() if name not in JOINT)]
 
 
 def _grid_fold(section: Section, table: Table) -> Fold:

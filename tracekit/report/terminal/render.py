@@ -75,6 +75,8 @@ LEAST_SHARE: Final = 0.0005
 """A part below this would be listed with 0.0 %."""
 
 _MARKS: Final = {"critical": ("!!", "bold red"), "warning": ("! ", "yellow"), "info": ("· ", "cyan")}
+MOST_HEAT_ROWS: Final = 16
+_DOES: Final = (("█", "green"), ("▓", "magenta"), ("░", "yellow"), ("·", "bright_black"))
 _GLYPHS: Final = (("█", "green"), ("▓", "magenta"), ("▒", "yellow"), ("·", "bright_black"), ("+", "blue"))
 
 Lines = Iterator[Text]
@@ -120,6 +122,9 @@ def render_section(section: Section, page: Page) -> str:
         lines += _finding(finding, width, advice=True, full=True)
     listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
     lines += _tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
+    for figure in section.figures:
+        if figure.kind == "heat":
+            lines += _heat(figure, width)
     return _draw(lines[1:], width, page.color)
 
 
@@ -349,6 +354,42 @@ def _bars(figure: Figure, width: int) -> Lines:
             legend.append("  ").append(f"{glyph} ", style=style).append(entry)
         yield bar
         yield legend
+
+
+def _heat(figure: Figure, width: int) -> Lines:
+    """What each row mostly did over time; nothing if there are many rows."""
+    busy, communication, waits = (one["rows"] for one in figure.data["maps"])
+    if len(busy) > MOST_HEAT_ROWS:
+        return
+    yield Text.assemble(
+        ("  " + figure.title, "italic"), (f"  {format_ns(figure.data['span_ns'])} in all", "dim")
+    )
+    labels = [row["label"] for row in busy]
+    margin = max(map(cell_len, labels))
+    columns = max(min(width - margin - 4, len(busy[0]["percent"])), 1)
+    for label, *rows in zip(labels, busy, communication, waits, strict=True):
+        line = Text(f"  {label.rjust(margin)}  ")
+        bins = list(zip(*(row["percent"] for row in rows), strict=True))
+        for column in range(columns):
+            low = column * len(bins) // columns
+            line.append(*_mostly(bins[low : (column + 1) * len(bins) // columns]))
+        yield line
+    legend = Text("  ")
+    for (glyph, style), name in zip(
+        _DOES, ("computing", "communicating", "waiting for the last rank", "idle"), strict=True
+    ):
+        legend.append(f"{glyph} ", style=style).append(f"{name}  ")
+    yield legend
+
+
+def _mostly(bins: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
+    """The glyph and its style of what most of this time was; a blank where there is no trace of it."""
+    there = [one for one in bins if one[0] >= 0]
+    if not there:
+        return " ", ""
+    busy, communication, waits = (sum(values) for values in zip(*there, strict=True))
+    parts = (busy, communication - waits, waits, 100 * len(there) - busy - communication)
+    return _DOES[parts.index(max(parts))]
 
 
 # -- the end ---------------------------------------------------------------------------------------

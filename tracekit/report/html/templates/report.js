@@ -38,7 +38,7 @@
   // -- tables: sort, search, the first rows first ----------------------------------------------------
 
   const setUpTable = (holder) => {
-    const FIRST = holder.open ? 5 : 12; // those of a table that opens by itself
+    const FIRST = holder.open && !holder.closest("#traces") ? 5 : 12; // those of a table that opens by itself
     const body = one("tbody", holder);
     const rows = all("tr", body);
     const more = one(".more", holder);
@@ -159,6 +159,23 @@
     });
     svg.addEventListener("pointerleave", () => {
       cursor.setAttribute("d", "");
+      output.textContent = "";
+    });
+  };
+  const setUpHeat = (heat, figure) => {
+    const { label: part, rows } = figure.maps[Number(heat.dataset.map)];
+    const svg = one(".heat-rows svg", heat);
+    const output = one("output", heat);
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const within = (at, count) => Math.min(Math.max(Math.floor(at * count), 0), count - 1);
+      const row = rows[within((event.clientY - box.top) / box.height, rows.length)];
+      const bin = within((event.clientX - box.left) / box.width, row.percent.length);
+      const spread = row.least ? ` (the middle rank; ${row.least[bin]} % to ${row.most[bin]} %)` : "";
+      const value = row.percent[bin] < 0 ? "no trace of this time" : `${part} ${row.percent[bin]} % of the time${spread}`;
+      output.textContent = `${row.label}, ${time(bin * figure.bin_ns)}: ${value}`;
+    });
+    svg.addEventListener("pointerleave", () => {
       output.textContent = "";
     });
   };
@@ -287,6 +304,7 @@
   };
 
   all("#traces details.grid").forEach(setUpTable);
+  for (const heat of all("#traces .heat")) setUpHeat(heat, data("heat-data"));
   for (const rank of ranks.slice(1)) rank.remove();
   showTheme();
   if (!ranks.length) return; // the page of one section

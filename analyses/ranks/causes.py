@@ -1,0 +1,105 @@
+"""Why a rank is late: what it spends longer on than the other ranks of its groups do in the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.ranks.align import Alignment
+from tracekit.analyses.ranks.blame import delays_of
+from tracekit.analyses.ranks.summary import NO_STEP, Summary
+from tracekit.analyses.ranks.waits import Waits
+from tracekit.trace import Schema
+
+__all__ = ["causes_of"]
+
+_EXPLAINS: Final = 0.25
+"""A cause explains at least this part of a delay."""
+_MOST: Final = 16
+"""For so many ranks the cause is looked for."""
+_COMPARED: Final = 32
+"""With so many others each of them is compared."""
+_MOSTLY: Final = 0.8
+"""A layer around others stands for them if it is the innermost with this part of what they take longer."""
+_CAUSES: Final[Schema] = {"at": pl.Int64, "kind": pl.String, "what": pl.String, "longer_ns": pl.Int64}
+
+
+def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
+    """`at`, `kind`, `what`, `longer_ns` of the ranks that others wait for longest.
+
+    In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
+    groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, or `idle` for a
+    cause. A rank of which nothing explains a quarter of the delay has no row.
+    """
+    calls = aligned.calls.select(
+        pl.col("match").alias("origin"), "at", "key", pl.col("step").fill_null(NO_STEP)
+    )
+    late = (
+        delays_of(waits.blame)
+        .join(calls, on=["origin", "at"])
+        .group_by("at", "key", "step")
+        .agg(pl.col("ns").sum())
+    )
+    most = late.group_by("at").agg(pl.col("ns").sum()).sort("ns", "at", descending=[True, False])
+    rows = [_cause(at, late.filter(pl.col("at") == at), summaries, calls) for at in most["at"].head(_MOST)]
+    return pl.DataFrame([row for row in rows if row is not None], schema=_CAUSES, orient="row")
+
+
+def _cause(
+    at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame
+) -> tuple[int, str, str, int] | None:
+    key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
+    others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
+    others = others[:: -(-len(others) // _COMPARED)] if others else []
+    own = summaries[at].work.select(pl.lit(at, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
+    late = late.join(own.select("step"), on="step", how="semi")
+    work = pl.concat([own, *(
+        summaries[other].work.select(pl.lit(other, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
+        for other in others
+    )])  # fmt: skip
+    longer = _longer(work.join(late.select("step"), on="step", how="semi"), at)
+    best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
+    return None if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1) else (at, *best)
+
+
+def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:
+    """`kind`, `what`, `longer_ns`: what this rank spends longer on than the middle of the others, over these steps."""
+    parts = ["step", "kind", "what"]
+    work = work.group_by("at", *parts).agg(pl.col("ns").sum())
+    others = work.filter(pl.col("at") != at)
+    # A rank that does none of it spends 0 ns.
+    ranks = others.group_by("step").agg(pl.col("at").n_unique().cast(pl.Int64).alias("ranks"))
+    middle = others.group_by(parts).agg("ns").join(ranks, on="step")
+    zeros = pl.lit(0, dtype=pl.Int64).repeat_by(pl.col("ranks") - pl.col("ns").list.len().cast(pl.Int64))
+    middle = middle.select(*parts, pl.concat_list("ns", zeros).list.median().alias("middle"))
+    return (
+        work.filter(pl.col("at") == at)
+        .join(ranks.select("step"), on="step", how="semi")
+        .join(middle, on=parts, how="left")
+        .group_by("kind", "what")
+        .agg((pl.col("ns") - pl.col("middle").fill_null(0)).sum().round().cast(pl.Int64).alias("longer_ns"))
+    )
+
+
+_Cause = tuple[str, str, int]
+
+
+def _others(longer: pl.DataFrame) -> Iterable[_Cause]:
+    return longer.filter(pl.col("kind") != "layer").sort("kind", "what").rows()
+
+
+def _layers(longer: pl.DataFrame) -> Iterable[_Cause]:
+    """The innermost layer that holds most of what the layers take longer, with all layers in it; none if there are no layers."""
+    sums: dict[str, int] = {}
+    for path, ns in longer.filter(pl.col("kind") == "layer").select("what", "longer_ns").sort("what").rows():
+        parts = path.split(".")
+        for depth in range(1, len(parts) + 1):
+            around = ".".join(parts[:depth])
+            sums[around] = sums.get(around, 0) + ns
+    whole = max(sums.values(), default=0)
+    holding = [path for path, ns in sums.items() if ns > 0 and ns >= _MOSTLY * whole]
+    if holding:
+        innermost = max(holding, key=lambda path: (path.count("."), sums[path]))
+        yield "layer", innermost, sums[innermost]

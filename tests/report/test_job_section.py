@@ -1,0 +1,159 @@
+"""The joint view of a simulated job: its words, tables and figure, and how large it is for thousands of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import polars as pl
+import pytest
+from synthetic.job import Fault, simulate, write_job
+
+import tracekit
+from tracekit.analyses.ranks import summary_of
+from tracekit.analyses.scope import select
+from tracekit.job import Job, RankSet, job_of
+from tracekit.job.rank_set import Member
+from tracekit.report.build import build_report
+from tracekit.report.figures import encode
+from tracekit.report.formats import Format, Page, render_reports
+from tracekit.report.html.charts import chart
+from tracekit.report.job import job_section
+
+FAULT = Fault(rank=5, kind="compute", ns=300_000, layer=1)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> list[Member]:
+    paths = write_job(simulate(seed=1, ranks=8, faults=(FAULT,)), tmp_path_factory.mktemp("job"))
+    return [Member(str(path), summary_of(select(tracekit.read(path)))) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def job(members: list[Member]) -> Job:
+    return job_of(RankSet(tuple(members), 8))
+
+
+def many(members: list[Member], ranks: int) -> Job:
+    """The job again and again, each time in process groups of its own."""
+    made = []
+    for rank in range(ranks):
+        one = members[rank % len(members)]
+        facts = msgspec.structs.replace(
+            one.summary.facts, rank=rank, world_size=ranks, name=f"rank-{rank}.json"
+        )
+        again = pl.format("{} of {}", pl.col("group"), pl.lit(rank // len(members)))
+        calls = one.summary.calls.with_columns(again.alias("group"))
+        made.append(replace(one, summary=replace(one.summary, facts=facts, calls=calls)))
+    return job_of(RankSet(tuple(made), ranks))
+
+
+@pytest.mark.slow
+def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
+    section = job_section(job)
+    assert section.answer.startswith(
+        "Rank 5 keeps the others waiting for 1.19 ms (21.4 % of the window). On it, layer block.1 takes"
+    )
+    assert (
+        "the first difference from rank 7 is layer block.1 in the forward pass: 453 µs against 151 µs."
+        in section.answer
+    )
+    table = section.table("beside")
+    assert table is not None
+    assert table.title == "Rank 5 beside rank 7, before all_reduce of step 6: largest differences"
+    assert [column.title for column in table.columns[:5]] == [
+        "item",
+        "where",
+        "rank 5",
+        "rank 7",
+        "difference",
+    ]
+
+
+@pytest.mark.slow
+def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
+    slow = Fault(rank=6, kind="compute", ns=7_600_000, layer=0)
+    made = simulate(seed=5, ranks=8, columns=8, steps=1, faults=(slow,), in_row=("all_to_all",))
+    read = [Member(str(path), summary_of(select(tracekit.read(path)))) for path in write_job(made, tmp_path)]
+    job = job_of(RankSet(tuple(read), 8))
+    first = job.waits.collectives.row(0, named=True)
+    assert (first["name"], first["latency_ns"], first["last"]) == ("all_to_all", 60_000, 6)
+    waits = job.waits.calls.filter(pl.col("match") == first["match"]).sort("at")["wait_ns"]
+    assert waits[0] == pytest.approx(slow.ns, rel=0.01)
+    answer = job_section(job).answer
+    assert answer.startswith("Rank 6 keeps the others waiting for 7.6")
+    assert "Before the all_to_all of step 5, the first difference from rank" in answer
+    assert "is layer block.0 in the forward pass: 7.75 ms against 15" in answer
+
+
+@pytest.mark.slow
+def test_two_ranks_are_compared_as_asked(job: Job) -> None:
+    pair = job.beside(5, 4)
+    assert pair is not None
+    assert (pair.late, pair.fast) == (5, 4)
+    assert pair.first is not None
+    assert pair.items["what"][pair.first] == "block.1"
+    assert job.beside(5, 0) is None  # they share no process group
+
+
+@pytest.mark.slow
+def test_a_rank_without_a_trace_may_be_the_late_one(members: list[Member]) -> None:
+    answer = job_section(job_of(RankSet(tuple(members[:5] + members[6:]), 8))).answer
+    # In each of 4 steps the all-reduce after block.1 takes 300 µs longer, since rank 5 comes so late.
+    assert answer.startswith(
+        "A rank without a trace may be the one: collectives with such ranks take 1.19 ms"
+    )
+    assert "There is no trace of rank 5." in answer
+
+
+@pytest.mark.slow
+def test_ranks_with_different_numbers_of_steps(members: list[Member]) -> None:
+    short = members[3].summary
+    fewer = replace(members[3], summary=replace(short, steps=short.steps.head(2)))
+    answer = job_section(job_of(RankSet((*members[:3], fewer, *members[4:]), 8))).answer
+    assert "The traces have between 2 and 4 steps, so times of whole windows do not compare." in answer
+
+
+@pytest.mark.slow
+def test_the_heat_map_is_drawn_as_it_is(job: Job) -> None:
+    section = job_section(job)
+    (figure,) = section.figures
+    drawn = chart(figure)
+    for shape, data in zip(drawn.maps, figure.data["maps"], strict=True):
+        painted = {}
+        for opacity, path in shape.paths:
+            for run in path.split("M")[1:]:
+                place, length, _ = run.split("h")
+                x, y = map(int, place.split())
+                painted |= {(x + step, y): float(opacity) for step in range(int(length.split("v")[0]))}
+        for y, row in enumerate(data["rows"]):
+            assert all(
+                abs(painted.get((x, y), 0) - value / 100) <= 1 / 16 for x, value in enumerate(row["percent"])
+            )
+    assert encode(figure, "svg").startswith(b"<?xml")
+    text = render_reports(Format.table, [], Page(80), section)
+    assert "rank 5  " in text
+    assert "░" in text
+
+
+@pytest.mark.slow
+def test_a_job_of_many_ranks_stays_small(members: list[Member]) -> None:
+    trace = tracekit.read(members[5].path)
+    report = build_report(trace)
+    sizes = []
+    for ranks in (64, 1_024):
+        section = job_section(many(members, ranks))
+        page = render_reports(Format.html, [(report, trace)], Page(), section)
+        sizes.append(len(page.encode()))
+        assert all(20 < len(one["rows"]) <= 32 for one in section.figures[0].data["maps"])
+        table = section.table("ranks")
+        assert table is not None
+        assert table.frame["caused_ns"].is_sorted(descending=True)
+        text = render_reports(Format.table, [(report, trace)], Page(), section)
+        assert f"Ranks  20 of {ranks:,}" in text
+        extremes = section.table("extremes")
+        assert extremes is not None
+        assert extremes.frame["speed"].to_list() == [table.frame["speed"].min(), 1.0]
+    assert sizes[1] < 600_000
+    assert sizes[1] < 1.2 * sizes[0]

@@ -1,0 +1,194 @@
+"""The answer of a job's joint view, in words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.ranks import Beside
+from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
+from tracekit.job import Job
+from tracekit.names import shorten_name
+
+__all__ = ["FELT", "PAIR", "answer_of", "item_name", "place_name", "question_of", "who"]
+
+FELT: Final = 0.02
+"""A delay of less than this part of the window is not worth a name."""
+PAIR: Final = 2
+_LONGEST: Final = 60
+_SHORT: Final = 30
+_SAID: Final = (
+    ("data_loading", DATA_LAYER),
+    ("dependency", COMMUNICATION_LAYER),
+    ("kernel_gap", COMMUNICATION_LAYER),
+)
+"""Causes of idle time that say enough in these places."""
+_MOST_LISTED: Final = 8
+_PASSES: Final = {
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer",
+}
+
+
+def question_of(job: Job) -> str:
+    """What the section answers."""
+    size = job.table.height
+    return f"Which of the {format_count(size)} ranks {'does the other' if size == PAIR else 'do the others'} wait for?"
+
+
+def answer_of(job: Job, pair: Beside | None, errors: int) -> str:
+    """Who delays the others and why, on what this rests, and what is odd; of `errors` files there is no summary."""
+    return " ".join(filter(None, (_late(job, pair), _rests_on(job, errors), _lacks(job))))
+
+
+def who(row: dict[str, Any]) -> str:
+    """The rank of a row of `Job.table` inside a sentence."""
+    return f"rank {row['rank']}" if row["rank"] is not None else f"the rank of {row['trace']}"
+
+
+def item_name(kind: str, what: str, where: str | None) -> str:
+    """The name of an item of `Beside.items` inside a sentence.
+
+    >>> item_name("layer", "block.1", "backward"), item_name("idle", "python", "train.py(7): main")
+    ('layer block.1 in the backward pass', 'idle time (Python, in train.py(7): main)')
+    >>> item_name("idle", "launch_latency", "<optimizer>"), item_name("operator", "aten::mm", "other")
+    ('idle time (launch latency, in the optimizer)', 'operator aten::mm')
+    """
+    if kind == "idle":
+        place = (
+            ""
+            if where is None or (what, where) in _SAID
+            else f", in {NO_LAYERS.get(where) or shorten_name(where, _SHORT)}"
+        )
+        return f"idle time ({cause_name(what)}{place})"
+    if what in NO_LAYERS:
+        return NO_LAYERS[what]
+    name = f"{kind} {shorten_name(what, _LONGEST)}"
+    return f"{name} {_PASSES[where]}" if where in _PASSES else name
+
+
+def place_name(what: str, where: str | None) -> str:
+    """Where an item belongs, in a cell: a pass, a part of the step, a layer, a line of Python; empty if that is not known or says no more.
+
+    >>> place_name("block.1", "backward"), place_name("python", "<optimizer>"), place_name("data_loading", "<data>")
+    ('backward', 'the optimizer', '')
+    """
+    if where is None or where in ("other", "communication", "data") or (what, where) in _SAID:
+        return ""
+    return NO_LAYERS.get(where, where)
+
+
+def _late(job: Job, pair: Beside | None) -> str:
+    """Who delays the others, by how much, and by what."""
+    if not job.waits.collectives.height:
+        return (
+            "The traces share no collective that could be matched, so they do not show who waits for whom: see whether they "
+            "are of one run and one time."
+        )
+    window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
+    row = job.table.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
+    caused = row["caused_ns"] or 0
+    share = caused / window if window else 0.0
+    others = "the other" if job.table.height == PAIR else "the others"
+    unseen = max(job.table["unseen_ns"].fill_null(0).to_list())
+    if job.ranks.missing and unseen >= max(FELT * window, caused, 1):
+        return (
+            f"A rank without a trace may be the one: collectives with such ranks take {format_ns(unseen)} "
+            f"({format_share(unseen / window)} of the window) longer in all than the shortest of their kind."
+        )
+    absent = " A rank without a trace may keep them waiting too." if job.ranks.missing else ""
+    if share < FELT:
+        most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
+        one = "rank with a trace" if absent else "rank"
+        absent = " The traces do not show waits for a rank without a trace." if absent else ""
+        return f"No {one} keeps the others waiting for long. In collectives, a rank waits for others {most} of the time at most.{absent}"
+    name = who(row)
+    late = f"{name[0].upper()}{name[1:]} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} of the window)."
+    on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
+    first = _first(job, pair)
+    why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
+    return " ".join(filter(None, (late, why, first))) + absent
+
+
+def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
+    """What the rank takes longer for, over all steps."""
+    if row["kind"] is None:
+        return f"The traces do not show what takes longer on it than on {others}."
+    longer, what = format_ns(row["longer_ns"]), row["what"]
+    if row["kind"] == "idle" and on_cpu:
+        return f"It spends {longer} longer than {others} outside operators ({cause_name(what)})."
+    if row["kind"] == "idle":
+        theirs = "theirs" if others == "the others" else "the other's"
+        return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
+    return f"On it, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
+
+
+def _first(job: Job, pair: Beside | None) -> str:
+    """What first differs before the collective that is delayed longest; empty if nothing explains it."""
+    if pair is None or pair.first is None:
+        return ""
+    item = pair.items.row(pair.first, named=True)
+    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
+    step = "" if call["step"] is None else f" of step {call['step']}"
+    name = item_name(item["kind"], item["what"], item["where"])
+    return (
+        f"Before the {call['name']}{step}, the first difference from {who(job.table.row(pair.fast, named=True))} is {name}: "
+        f"{format_ns(item['late_ns'])} against {format_ns(item['fast_ns'])}."
+    )
+
+
+def _rests_on(job: Job, errors: int) -> str:
+    """How many ranks and collectives this is about, and how well the clocks agree."""
+    size, world = job.table.height, job.ranks.world_size
+    ranks = (
+        f"{format_count(size)} of {format_count(world)} ranks"
+        if world and world != size
+        else f"all {format_count(size)} ranks"
+    )
+    count = job.waits.collectives.height
+    matched = count_of(count, "collective") if count else ""
+    how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
+    unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
+    clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
+    parts = [f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}" if count else "")]
+    if errors:
+        parts.append(f"{count_of(errors, 'file')} could not be read")
+    return "; ".join(parts) + "."
+
+
+def _within(ns: int) -> str:
+    return format_ns(ns) if ns >= NS_PER_US else "less than 1 µs"
+
+
+def _lacks(job: Job) -> str:
+    """What is odd about the set of ranks."""
+    odd = []
+    missing, repeated = job.ranks.missing, list(job.ranks.repeated)
+    if missing and len(missing) <= _MOST_LISTED:
+        odd.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
+    if repeated:
+        odd.append(
+            f"There are several traces of {'rank' if len(repeated) == 1 else 'ranks'} {_listed(repeated)}."
+        )
+    steps = [member.summary.steps.height for member in job.ranks.members]
+    if min(steps) != max(steps):
+        odd.append(
+            f"The traces have between {min(steps)} and {count_of(max(steps), 'step')}, so times of whole windows do not compare."
+        )
+    lost = job.aligned.missing
+    if lost.height:
+        ranks = sorted({job.table["rank"][at] for at in lost["at"].unique().to_list()} - {None})
+        whose = f" (rank {_listed(ranks)})" if ranks else ""
+        odd.append(
+            f"{format_count(lost.height)} calls are missing on a rank that took part before and after{whose}."
+        )
+    return " ".join(odd)
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
+    return shown if len(numbers) <= _MOST_LISTED else f"{shown}, …"
