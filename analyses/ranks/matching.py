@@ -69,27 +69,53 @@ def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     """The same by the time on the clock of the job (`shift` for each rank): calls of a group, a name and a size that overlap, one of each
     rank. Each call joins the others that ended last before or with it.
     """
-    rows = calls.select(
-        "at",
-        (pl.col("start") + pl.Series(shift[calls["at"].to_numpy()])).alias("start"),
-        pl.struct("key", "name", "size").rank("dense").alias("kind"),
-    ).with_columns((pl.col("start") + calls["duration_ns"]).alias("end"))
-    order = np.lexsort((rows["start"].to_numpy(), rows["kind"].to_numpy()))
-    number = np.full(calls.height, -1, dtype=np.int64)
-    kinds, places = rows["kind"].to_numpy()[order], rows["at"].to_numpy()[order]
-    starts, ends = rows["start"].to_numpy()[order], rows["end"].to_numpy()[order]
-    current, kind, first_end = -1, -1, 0
-    members: set[int] = set()
-    for row, one, place, start, end in zip(
-        order.tolist(), kinds.tolist(), places.tolist(), starts.tolist(), ends.tolist(), strict=True
-    ):
-        if one != kind or place in members or start > first_end:
-            current, kind, first_end, members = current + 1, one, end, set()
-        members.add(place)
-        first_end = min(first_end, end)
-        number[row] = current
-    counts = np.bincount(number, minlength=current + 1) if current >= 0 else np.zeros(1)
+    begin = pl.Series("start", calls["start"].to_numpy() + shift[calls["at"].to_numpy()])
+    rows = (
+        calls.select("at", pl.struct("key", "name", "size").rank("dense").alias("kind"), "duration_ns")
+        .with_columns(begin)
+        .with_row_index("row")
+        .sort("kind", "start", maintain_order=True)
+    )
+    if rows.is_empty():
+        return pl.Series("match", [], dtype=pl.Int64)
+    number = np.empty(rows.height, dtype=np.int64)
+    number[rows["row"].to_numpy()] = _collective_of(rows)
+    counts = np.bincount(number)
     return pl.Series("match", number).set(pl.Series(counts[number] < _LEAST_RANKS), None)
+
+
+def _collective_of(rows: pl.DataFrame) -> Int64Array:
+    """The number of the collective of each call; `rows` are by kind and start. A collective ends before the first call of another kind,
+    the second call of a rank, and the first call that starts after one of its calls ended.
+    """
+    kind, count = rows["kind"].to_numpy().astype(np.int64), rows.height
+    place = np.arange(count)
+    other_kind = np.searchsorted(kind, kind, side="right")
+    before = (
+        rows.select("kind", "at")
+        .with_columns(pl.Series("place", place))
+        .select(pl.col("place").shift(1).over("kind", "at"))
+    )
+    again = np.searchsorted(
+        np.maximum.accumulate(before.to_series().fill_null(-1).to_numpy()), place, side="left"
+    )
+    # Times as their places among all times: the products with the kinds then fit into 64 bits.
+    times = (
+        pl.concat([rows["start"], rows["start"] + rows["duration_ns"]])
+        .rank("dense")
+        .to_numpy()
+        .astype(np.int64)
+    )
+    whole = kind * (2 * count + 1)
+    later = np.searchsorted(whole + times[:count], whole + times[count:], side="right")
+    too_late = np.minimum.accumulate(later[::-1])[::-1]
+    following = np.minimum(np.minimum(other_kind, again), too_late).tolist()
+    first = np.zeros(count, dtype=np.int64)
+    at = 0
+    while at < count:
+        first[at] = 1
+        at = following[at]
+    return np.cumsum(first) - 1
 
 
 def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
