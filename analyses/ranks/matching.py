@@ -23,6 +23,7 @@ _WHOLE_JOB: Final = "all ranks"
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
 _LEAST_RANKS: Final = 2
+_INT64: Final = 2**63
 
 
 def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
@@ -69,53 +70,47 @@ def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     """The same by the time on the clock of the job (`shift` for each rank): calls of a group, a name and a size that overlap, one of each
     rank. Each call joins the others that ended last before or with it.
     """
-    begin = pl.Series("start", calls["start"].to_numpy() + shift[calls["at"].to_numpy()])
-    rows = (
-        calls.select("at", pl.struct("key", "name", "size").rank("dense").alias("kind"), "duration_ns")
-        .with_columns(begin)
-        .with_row_index("row")
-        .sort("kind", "start", maintain_order=True)
-    )
-    if rows.is_empty():
+    if calls.is_empty():
         return pl.Series("match", [], dtype=pl.Int64)
-    number = np.empty(rows.height, dtype=np.int64)
-    number[rows["row"].to_numpy()] = _collective_of(rows)
+    kind = (
+        calls.select(pl.struct("key", "name", "size").rank("dense")).to_series().to_numpy().astype(np.int64)
+    )
+    at = calls["at"].to_numpy()
+    start = calls["start"].to_numpy() + shift[at]
+    number = _collective_of(kind, at, start, start + calls["duration_ns"].to_numpy())
     counts = np.bincount(number)
     return pl.Series("match", number).set(pl.Series(counts[number] < _LEAST_RANKS), None)
 
 
-def _collective_of(rows: pl.DataFrame) -> Int64Array:
-    """The number of the collective of each call; `rows` are by kind and start. A collective ends before the first call of another kind,
-    the second call of a rank, and the first call that starts after one of its calls ended.
+def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The number of the collective of each call. By kind and start, a collective ends before the first call of another kind, the second call
+    of a rank, and the first call that starts after one of its calls ended.
     """
-    kind, count = rows["kind"].to_numpy().astype(np.int64), rows.height
-    place = np.arange(count)
+    start, end = start - start.min(), end - start.min()
+    span = int(max(start.max(), end.max())) + 1
+    if span * (int(kind.max()) + 1) >= _INT64:  # origins that lie far apart: their order says as much
+        times = pl.Series(np.concatenate([start, end])).rank("dense").to_numpy().astype(np.int64)
+        start, end, span = times[: len(start)], times[len(start) :], len(times) + 1
+    begun, ended = kind * span + start, kind * span + end
+    order = np.argsort(begun, kind="stable")
+    begun, ended, kind, at = begun[order], ended[order], kind[order], at[order]
+    place = np.arange(len(kind))
     other_kind = np.searchsorted(kind, kind, side="right")
-    before = (
-        rows.select("kind", "at")
-        .with_columns(pl.Series("place", place))
-        .select(pl.col("place").shift(1).over("kind", "at"))
-    )
-    again = np.searchsorted(
-        np.maximum.accumulate(before.to_series().fill_null(-1).to_numpy()), place, side="left"
-    )
-    # Times as their places among all times: the products with the kinds then fit into 64 bits.
-    times = (
-        pl.concat([rows["start"], rows["start"] + rows["duration_ns"]])
-        .rank("dense")
-        .to_numpy()
-        .astype(np.int64)
-    )
-    whole = kind * (2 * count + 1)
-    later = np.searchsorted(whole + times[:count], whole + times[count:], side="right")
-    too_late = np.minimum.accumulate(later[::-1])[::-1]
+    by_rank = np.argsort(kind * (int(at.max()) + 1) + at, kind="stable")
+    same = (np.diff(kind[by_rank]) == 0) & (np.diff(at[by_rank]) == 0)
+    before = np.full(len(kind), -1)
+    before[by_rank[1:][same]] = by_rank[:-1][same]
+    again = np.searchsorted(np.maximum.accumulate(before), place, side="left")
+    too_late = np.minimum.accumulate(np.searchsorted(begun, ended, side="right")[::-1])[::-1]
     following = np.minimum(np.minimum(other_kind, again), too_late).tolist()
-    first = np.zeros(count, dtype=np.int64)
-    at = 0
-    while at < count:
-        first[at] = 1
-        at = following[at]
-    return np.cumsum(first) - 1
+    first = np.zeros(len(kind), dtype=np.int64)
+    here = 0
+    while here < len(kind):
+        first[here] = 1
+        here = following[here]
+    number = np.empty(len(kind), dtype=np.int64)
+    number[order] = np.cumsum(first) - 1
+    return number
 
 
 def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
