@@ -25,7 +25,9 @@ class Alignment:
     clocks: pl.DataFrame
     """One row per rank (`ranks.clocks.CLOCKS`)."""
     missing: pl.DataFrame
-    """`key`, `name`, `match`, `at`: collectives of a group that a rank took part in before and after, but of which it has no call."""
+    """`key`, `name`, `match` (null if one rank alone has it), `at`: collectives of a group that a rank took part in before and after, but of
+    which it has no call.
+    """
     numbered: bool
     """Whether the profiler recorded the numbers of the calls that were matched; else their times tell."""
 
@@ -51,7 +53,7 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     moved = calls.with_columns(
         *(pl.col(name) + shift for name in ("launched", "start", "end")), match.alias("match")
     )
-    missing = missing_calls(moved.filter(pl.col("match").is_not_null()))
+    missing = missing_calls(moved)
     return Alignment(
         moved.drop("size").sort("start", "at", maintain_order=True), clocks, missing, bool(numbered)
     )

@@ -49,9 +49,10 @@ def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.D
 
     `shift_ns` is what to add to a time of its trace to get the time of the job, whose zero is the origin of the first trace.
     `offset_ns` is the part of it that collectives show beyond the origins of the traces, against the first rank that it shares collectives
-    with, directly or through other ranks; null if there is none. The differences lie in a range of `uncertainty_ns` (from 20 collectives on,
-    nine tenths of them; more, where the way is not direct): so a drift of the clock is in it. An offset within that is 0, as between the
-    clocks of one machine. `calls` are the collectives it rests on.
+    with, directly or through other ranks; null if there is none. The ranks leave collectives within `uncertainty_ns` of each other by
+    these clocks (from 20 collectives on, nine tenths of them), so that a drift is in it; on the way through other ranks it adds up. Where
+    the middle of the differences is less than their range, the offset is 0, as between the clocks of one machine. `calls` are the
+    collectives it rests on.
     """
     usable = match.is_not_null() & calls["name"].is_in(list(SYNCHRONISING))
     rows = calls.select("at", "end").with_columns(match.alias("match")).filter(usable)
@@ -70,9 +71,8 @@ def _offsets(pairs: Sequence[_Pair]) -> dict[int, tuple[int, int, int]]:
     """
     near: dict[int, list[tuple[int, int, int, int]]] = {}
     for first, second, ahead, unsure, calls in pairs:
-        step = 0 if abs(ahead) <= unsure else ahead
-        near.setdefault(first, []).append((second, -step, unsure, calls))
-        near.setdefault(second, []).append((first, step, unsure, calls))
+        near.setdefault(first, []).append((second, -ahead, unsure, calls))
+        near.setdefault(second, []).append((first, ahead, unsure, calls))
     made: dict[int, tuple[int, int, int]] = {}
     for start in sorted(near):
         calls = max(one[3] for one in near[start])
@@ -96,15 +96,23 @@ def _pairs(rows: pl.DataFrame) -> list[_Pair]:
     both = both.filter(pl.col("second") != pl.col("at")).with_columns(
         (pl.col("end") - pl.col("end_first")).alias("ahead")
     )
-    ahead = pl.col("ahead")
-    width = (
-        pl.when(pl.len() < _MANY)
-        .then(ahead.max() - ahead.min())
-        .otherwise(ahead.quantile(0.95) - ahead.quantile(0.05))
-    )
+    ahead, few = pl.col("ahead"), pl.len() < _MANY
     pairs = both.group_by(pl.col("at").alias("first"), "second").agg(
-        ahead.median().round().cast(pl.Int64),
-        width.ceil().cast(pl.Int64).alias("uncertainty"),
+        ahead.median().round().cast(pl.Int64).alias("middle"),
+        pl.when(few).then(ahead.min()).otherwise(ahead.quantile(0.05)).floor().cast(pl.Int64).alias("low"),
+        pl.when(few).then(ahead.max()).otherwise(ahead.quantile(0.95)).ceil().cast(pl.Int64).alias("high"),
         pl.len().cast(pl.Int64).alias("calls"),
+    )
+    middle, low, high = pl.col("middle"), pl.col("low"), pl.col("high")
+    none = middle.abs() <= high - low
+    pairs = pairs.select(
+        "first",
+        "second",
+        pl.when(none).then(0).otherwise(middle).alias("ahead"),
+        pl.when(none)
+        .then(pl.max_horizontal(low.abs(), high.abs()))
+        .otherwise(high - low)
+        .alias("uncertainty"),
+        "calls",
     )
     return pairs.sort("first", "second").rows()

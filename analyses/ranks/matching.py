@@ -22,6 +22,7 @@ _WHOLE_JOB: Final = "all ranks"
 """Stands for the group of calls of which none was recorded."""
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
+_PAIRED: Final = ("send", "recv", "send_recv")
 _LEAST_RANKS: Final = 2
 _INT64: Final = 2**63
 
@@ -116,19 +117,27 @@ def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int
 def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """`key`, `name`, `match`, `at`: a rank that has no call of a collective of its group, though it has earlier and later ones.
 
-    `calls` are those with a match, their times on the clock of the job.
+    `calls` are on the clock of the job. Of a call that is part of no collective (`match` is null), a rank lacks the other side if it has
+    no such call without a collective itself. Sends and receives are not of the whole group.
     """
+    calls = calls.filter(~pl.col("name").is_in(_PAIRED)).with_columns(
+        pl.col("match").fill_null(-1 - pl.int_range(pl.len())).alias("set")
+    )
     spans = calls.group_by("key", "at").agg(
         pl.col("start").min().alias("first"), pl.col("end").max().alias("last")
     )
-    collectives = calls.group_by("match").agg(
-        pl.col("key").first(), pl.col("name").first(), pl.col("start").max().alias("from"), pl.col("end").min().alias("to"), "at"
+    collectives = calls.group_by("set").agg(
+        pl.col("key", "name", "size", "match").first(), pl.col("start").max().alias("from"), pl.col("end").min().alias("to"), "at"
     )  # fmt: skip
-    members = pl.col("at_right")
-    pairs = collectives.join(spans.rename({"at": "at_right"}), on="key", how="inner")
-    absent = pairs.filter(
-        ~pl.col("at").list.contains(members)
+    whole = spans.group_by("key").len("ranks")
+    collectives = collectives.join(whole, on="key").filter(pl.col("at").list.len() < pl.col("ranks"))
+    pairs = collectives.join(spans.rename({"at": "rank"}), on="key").filter(
+        ~pl.col("at").list.contains(pl.col("rank"))
         & (pl.col("first") < pl.col("from"))
         & (pl.col("last") > pl.col("to"))
     )
-    return absent.select("key", "name", "match", members.alias("at")).sort("match", "at")
+    alone = calls.filter(pl.col("match").is_null()).select("key", "name", "size", pl.col("at").alias("rank"))
+    unsure = pairs.filter(pl.col("match").is_null())
+    unsure = unsure.join(alone, on=["key", "name", "size", "rank"], how="semi", nulls_equal=True)
+    absent = pairs.join(unsure, on=["set", "rank"], how="anti")
+    return absent.select("key", "name", "match", pl.col("rank").alias("at")).sort("match", "at")

@@ -10,9 +10,10 @@ from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks.matching import UNEVEN
 from tracekit.analyses.result import column_of
 from tracekit.facts.stack_names import NO_LAYERS
-from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
 from tracekit.job import Job
 from tracekit.names import clean_frame, shorten_name
+from tracekit.report.job_set import oddities_of
 from tracekit.report.model import Column, Section, Table
 
 __all__ = ["job_section", "latest"]
@@ -20,7 +21,6 @@ __all__ = ["job_section", "latest"]
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
 _LONGEST: Final = 60
-_MOST_LISTED: Final = 8
 PAIR: Final = 2
 
 _TITLES: Final = {
@@ -46,7 +46,7 @@ def job_section(job: Job, *, errors: int = 0) -> Section:
     Its tables are `ranks` (one row per rank) and `collectives` (by name and size; where ranks move different amounts, the middle one).
     """
     size = job.table.height
-    answer = " ".join(filter(None, (_late(job), _rests_on(job, errors), _lacks(job))))
+    answer = " ".join(filter(None, (_late(job), _rests_on(job, errors), oddities_of(job))))
     return Section(
         "job",
         f"Which of the {size} ranks {'does the other' if size == PAIR else 'do the others'} wait for?",
@@ -102,7 +102,7 @@ def _why(row: dict[str, object], others: str, *, on_cpu: bool) -> str:
 def _rests_on(job: Job, errors: int) -> str:
     """How many ranks and collectives this is about, and how well the clocks agree."""
     size, world = job.table.height, job.ranks.world_size
-    ranks = f"{size} of {world} ranks" if world and world != size else f"all {size} ranks"
+    ranks = f"{size} of {world} ranks" if world and world > size else f"all {size} ranks"
     count = job.waits.collectives.height
     matched = count_of(count, "collective") if count else ""
     how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
@@ -116,31 +116,6 @@ def _rests_on(job: Job, errors: int) -> str:
 
 def _within(ns: int) -> str:
     return format_ns(ns) if ns >= NS_PER_US else "less than 1 µs"
-
-
-def _lacks(job: Job) -> str:
-    """What is odd about the set of ranks."""
-    odd = []
-    missing, repeated = job.ranks.missing, list(job.ranks.repeated)
-    if missing and len(missing) <= _MOST_LISTED:
-        odd.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
-    if repeated:
-        odd.append(
-            f"There are several traces of {'rank' if len(repeated) == 1 else 'ranks'} {_listed(repeated)}."
-        )
-    lost = job.aligned.missing
-    if lost.height:
-        ranks = sorted({job.table["rank"][at] for at in lost["at"].unique().to_list()} - {None})
-        who = f" (rank {_listed(ranks)})" if ranks else ""
-        odd.append(
-            f"{format_count(lost.height)} calls are missing on a rank that took part before and after{who}."
-        )
-    return " ".join(odd)
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
-    return shown if len(numbers) <= _MOST_LISTED else f"{shown}, …"
 
 
 def _ranks_table(job: Job) -> Table:
