@@ -144,7 +144,7 @@ def test_steps_that_differ(four: list[Member]) -> None:
 def test_other_jobs_and_how_to_see_them(four: list[Member]) -> None:
     later = [shifted(member, f"later-{at}.json", HOUR) for at, member in enumerate(four)]
     assert "of 2 jobs, of which this is one, of 4 ranks" in told(*four, *later)
-    assert "such as those like later-0.json" in told(*four, *later)
+    assert "give only the files like later-0.json to see another" in told(*four, *later)
     small = [
         renamed(member, f"small-{at}.json", world_size=2, compute_ns=1) for at, member in enumerate(four[:2])
     ]

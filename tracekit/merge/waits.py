@@ -63,6 +63,8 @@ def _events(
     labels = [trace if rank is None else f"rank {rank}" for rank, trace in ranks]
     for at, (process, label) in enumerate(zip(processes, labels, strict=True)):
         own = calls.filter(pl.col("at") == at)
+        if own.is_empty():
+            continue
         yield _names(process, label, at, own["lane"].unique().sort().to_list())
         yield from _lines(_slices(own, process, labels, zero_ns))
     numbers = count(_FIRST_FLOW)

@@ -11,7 +11,7 @@ from tracekit.facts.units import NS_PER_S, count_of, format_count
 from tracekit.job import Job, RankSet
 from tracekit.names import clean, shorten_name
 
-__all__ = ["oddities_of", "other_jobs"]
+__all__ = ["files_of", "oddities_of", "other_jobs"]
 
 _MOST_LISTED: Final = 8
 _LONGEST: Final = 40
@@ -37,16 +37,16 @@ def other_jobs(found: Sequence[RankSet]) -> str:
     """That there are other jobs than the first of these, and how to see them; empty if there are none."""
     if len(found) < 2:
         return ""
-    folder = found[0].folder
-    apart = folder is not None and all(one.folder != folder for one in found[1:])
-    where = f", in {folder}" if apart else f", of {count_of(len(found[0].members), 'rank')}"
-    first = shorten_name(clean(Path(found[1].members[0].path).name), _LONGEST)
-    how = (
-        "give the folder of another to see it"
-        if apart
-        else f"give the files of another to see it, such as those like {first}"
-    )
-    return f"The traces are of {len(found)} jobs, of which this is one{where}; {how}."
+    size = count_of(len(found[0].members), "rank")
+    return f"The traces are of {len(found)} jobs, of which this is one, of {size}; give only {files_of(found, 1)} to see another."
+
+
+def files_of(found: Sequence[RankSet], place: int) -> str:
+    """Where the traces of one of these jobs are: their folder if it has no other, else the name of the first."""
+    folder = found[place].folder
+    if folder is not None and sum(one.folder in (folder, None) for one in found) == 1:
+        return f"the folder {clean(folder)}"
+    return f"the files like {shorten_name(clean(Path(found[place].members[0].path).name), _LONGEST)}"
 
 
 def _unknown(ranks: RankSet) -> str:

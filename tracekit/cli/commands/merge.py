@@ -77,7 +77,10 @@ def merge(
     reading = Reading(max_events=0, no_cache=no_cache, no_size_limit=no_size_limit)
     job = _job(paths, reading, wanted)
     from tracekit.merge import parts_of, write_archive, write_chrome
+    from tracekit.report.job_set import oddities_of
 
+    if odd := oddities_of(job):
+        say(f"tracekit: {odd}")
     parts = parts_of(job)
     if to is MergeKind.perfetto:
         write_archive(parts, output, limits=reading.limits)
@@ -110,8 +113,9 @@ def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Jo
             remedy="give the traces of a job's ranks, or their folder",
         )
     if len(found) > 1:
-        where = f", such as folder {found[0].folder}" if found[0].folder else ""
-        raise UsageError(f"the traces are of {len(found)} jobs", remedy=f"give those of one{where}")
+        from tracekit.report.job_set import files_of
+
+        raise UsageError(f"the traces are of {len(found)} jobs", remedy=f"give only {files_of(found, 0)}")
     return job_of(found[0] if wanted is None else _only(found[0], wanted))
 
 
