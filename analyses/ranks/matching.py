@@ -118,9 +118,11 @@ def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """`key`, `name`, `match`, `at`: a rank that has no call of a collective of its group, though it has earlier and later ones.
 
     `calls` are on the clock of the job. Of a call that is part of no collective (`match` is null), a rank lacks the other side if it has
-    no such call without a collective itself. Sends and receives are not of the whole group.
+    no such call without a collective itself. Sends and receives are not of the whole group; and where groups were not recorded, a rank may be in
+    another one.
     """
-    calls = calls.filter(~pl.col("name").is_in(_PAIRED)).with_columns(
+    of_group = ~pl.col("name").is_in(_PAIRED) & (pl.col("key") != _WHOLE_JOB)
+    calls = calls.filter(of_group).with_columns(
         pl.col("match").fill_null(-1 - pl.int_range(pl.len())).alias("set")
     )
     spans = calls.group_by("key", "at").agg(
