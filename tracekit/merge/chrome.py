@@ -33,10 +33,12 @@ __all__ = ["write_chrome"]
 
 _STRIDE: Final = 1 << 32
 """Numbers of correlations, flows and operators are smaller; those of a rank begin at a multiple of it."""
-_LINKS: Final = re.compile(
-    rb'"(correlation|[Ee]xternal id|wait_on_cuda_event_record_corr_id|Python (?:parent |module )?id)"(\s*:\s*"?)(\d{1,10})(?=[",}\s])'
+_DEVICE: Final = (b"device", b"Device Id", b"src device", b"dst device")
+_NUMBERED: Final = re.compile(
+    rb'"(correlation|[Ee]xternal id|wait_on_cuda_event_record_corr_id|Python (?:parent |module )?id|%b)"(\s*:\s*"?)(\d{1,10})(?=[",}\s])'
+    % b"|".join(_DEVICE)
 )
-_DEVICES: Final = re.compile(rb'"(device|Device Id|src device|dst device)"(\s*:\s*"?)(\d{1,10})(?=[",}\s])')
+"""Arguments that number something of the rank. A quote within a text is escaped, so that no text looks like one."""
 _WHO: Final = ("process_name", "process_sort_index")
 _HOST: Final = ("", "CPU")
 """Labels that do not tell a process from another."""
@@ -81,11 +83,12 @@ class _Numbers:
 
     def args(self, raw: bytes) -> bytes:
         """The arguments with new numbers."""
-        if self.place:
-            raw = _LINKS.sub(lambda found: b'"%b"%b%d' % (found[1], found[2], self.link(int(found[3]))), raw)
-        return _DEVICES.sub(
-            lambda found: b'"%b"%b%d' % (found[1], found[2], self.process(int(found[3]))), raw
-        )
+        return _NUMBERED.sub(self._renumbered, raw)
+
+    def _renumbered(self, found: re.Match[bytes]) -> bytes:
+        name, colon, number = found.groups()
+        new = self.process(int(number)) if name in _DEVICE else self.link(int(number))
+        return b'"%b"%b%d' % (name, colon, new)
 
     def link(self, number: int) -> int:
         """The new number of a correlation, a flow or an operator."""
