@@ -32,7 +32,7 @@ def merge(*arguments: object) -> int:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
     folder = tmp_path_factory.mktemp("job")
-    made = simulate(seed=4, ranks=4, columns=2, steps=2, faults=(Fault(rank=3, kind="compute", ns=200_000),))
+    made = simulate(seed=4, ranks=3, columns=3, steps=2, faults=(Fault(rank=1, kind="compute", ns=200_000),))
     write_job(made, folder)
     packed = folder / "rank-2.json"
     (folder / "rank-2.json.gz").write_bytes(gzip.compress(packed.read_bytes()))
@@ -237,6 +237,6 @@ def test_wrong_usage_is_said_and_writes_nothing(
 
 @pytest.mark.slow
 def test_some_ranks(job: tuple[Job, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert merge(job[1], "--ranks", "0,2-3", "-o", tmp_path / "few.tar") == 0
-    assert len(members(tmp_path / "few.tar")) == 4
-    assert "3 traces" in capsys.readouterr().out
+    assert merge(job[1], "--ranks", "0,2-2", "-o", tmp_path / "few.tar") == 0
+    assert len(members(tmp_path / "few.tar")) == 3
+    assert "2 traces" in capsys.readouterr().out
