@@ -17,6 +17,7 @@ from tracekit.cli.output import emit, say
 from tracekit.cli.sources import expanded
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.facts.terminal_text import printable
+from tracekit.facts.units import NS_PER_US, count_of, format_ns
 from tracekit.files import keep_inputs, refuse_input
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def merge(
     from tracekit.merge import parts_of, write_archive, write_chrome
     from tracekit.report.job_set import oddities_of
 
-    if odd := oddities_of(job):
+    if wanted is None and (odd := oddities_of(job)):
         say(f"tracekit: {odd}")
     parts = parts_of(job)
     if to is MergeKind.perfetto:
@@ -87,8 +88,8 @@ def merge(
         more = ""
     else:
         arrows = write_chrome(job, parts, output, limits=reading.limits)
-        more = f", {arrows:,} arrows to ranks that waited"
-    emit(printable(f"{output}: {len(parts)} traces{more}; {_clocks(job)}"), None)
+        more = f", {count_of(arrows, 'arrow')} to ranks that waited"
+    emit(printable(f"{output}: {count_of(len(parts), 'trace')}{more}{_clocks(job)}"), None)
 
 
 def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Job:
@@ -143,21 +144,15 @@ def _numbers(text: str) -> set[int]:
 
 
 def _clocks(job: Job) -> str:
-    """How well the clocks agree."""
-    from tracekit.facts.units import NS_PER_US, count_of, format_ns
-
+    """How well the clocks agree; empty for one trace."""
     unsure = job.aligned.clocks["uncertainty_ns"]
-    known = unsure.drop_nulls().to_list()
-    facts = [member.summary.facts for member in job.ranks.members]
-    utc = all(one.origin_utc_ns is not None for one in facts)
+    known, without = unsure.drop_nulls().to_list(), unsure.null_count()
+    if unsure.len() == 1:
+        return ""
     if not known:
-        return "no collective relates their clocks, " + (
-            "so they are as the files say" if utc else "so their places are a guess"
-        )
-    widest = max(known)
-    text = f"clocks agree to {format_ns(widest) if widest >= NS_PER_US else 'less than 1 µs'}"
-    return (
-        text
-        if not unsure.null_count()
-        else f"{text}, but no collective relates the clocks of {count_of(unsure.null_count(), 'trace')}"
+        utc = all(member.summary.facts.origin_utc_ns is not None for member in job.ranks.members)
+        return f"; no collective relates their clocks, so {'they are as the files say' if utc else 'their places are a guess'}"
+    agree = f"; clocks agree to {format_ns(max(known)) if max(known) >= NS_PER_US else 'less than 1 µs'}"
+    return agree + (
+        f", but no collective relates the clocks of {count_of(without, 'trace')}" if without else ""
     )
