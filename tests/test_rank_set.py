@@ -12,7 +12,7 @@ import pytest
 from synthetic.job import simulate, write_job
 
 import tracekit
-from tracekit.analyses.ranks import summary_of
+from tracekit.analyses.ranks import Summary, align, summary_of
 from tracekit.analyses.scope import select
 from tracekit.cli.main import main
 from tracekit.job import job_of, rank_sets
@@ -185,3 +185,22 @@ def test_broken_files_of_a_folder_are_said(
     shown = capsys.readouterr()
     assert shown.err == f"tracekit: left out: {tmp_path / 'rank-3.json.gz'}: the file is empty\n"
     assert "There is no trace of rank 3." in " ".join(shown.out.split())
+
+
+@pytest.mark.slow
+def test_without_a_common_clock_and_step_nothing_is_matched(four: list[Member]) -> None:
+    def other_steps(member: Member, later: int, utc: int | None) -> Summary:
+        moved = pl.col("step") + later
+        calls = member.summary.calls.with_columns(moved, pl.lit(None, dtype=pl.Int64).alias("sequence"))
+        facts = msgspec.structs.replace(member.summary.facts, origin_utc_ns=utc)
+        return replace(
+            member.summary, facts=facts, calls=calls, steps=member.summary.steps.with_columns(moved)
+        )
+
+    bare = align([other_steps(member, 10 * at, None) for at, member in enumerate(four)])
+    assert bare.calls["match"].null_count() == bare.calls.height
+    assert bare.clocks["offset_ns"].null_count() == 4
+    utc = align(
+        [other_steps(member, 10 * at, member.summary.facts.origin_utc_ns) for at, member in enumerate(four)]
+    )
+    assert utc.calls["match"].null_count() < utc.calls.height

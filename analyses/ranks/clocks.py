@@ -14,7 +14,7 @@ from tracekit.facts.collectives import SYNCHRONISING
 from tracekit.spans import Int64Array
 from tracekit.trace import Schema
 
-__all__ = ["CLOCKS", "clocks_of", "origins"]
+__all__ = ["CLOCKS", "clocks_of", "in_utc", "origins"]
 
 CLOCKS: Final[Schema] = {
     "at": pl.Int64,
@@ -22,6 +22,7 @@ CLOCKS: Final[Schema] = {
     "offset_ns": pl.Int64,
     "uncertainty_ns": pl.Int64,
     "calls": pl.Int64,
+    "first": pl.Int64,
 }
 _YEARS: Final = 10**17
 _MANY: Final = 20
@@ -30,18 +31,25 @@ _MANY: Final = 20
 _Pair = tuple[int, int, int, int, int]
 
 
+def in_utc(summaries: Sequence[Summary]) -> bool:
+    """Whether all traces say when they began, and their clocks are not years apart."""
+    return _near([one.facts.origin_utc_ns for one in summaries])
+
+
 def origins(summaries: Sequence[Summary]) -> Int64Array:
     """The origin of each trace in ns after that of the first: in UTC if all say it, else on the clock of the files.
 
     Origins that are years apart are those of no clock that the ranks share; all are 0 then.
     """
-    utc = [one.facts.origin_utc_ns for one in summaries]
-    known = [value for value in utc if value is not None]
-    for values in (known if len(known) == len(utc) else [], [one.facts.origin_ns for one in summaries]):
-        apart = [value - values[0] for value in values]
-        if apart and max(map(abs, apart)) < _YEARS:
-            return np.array(apart, dtype=np.int64)
-    return np.zeros(len(summaries), dtype=np.int64)
+    files = [one.facts.origin_ns for one in summaries]
+    values = [one.facts.origin_utc_ns or 0 for one in summaries] if in_utc(summaries) else files
+    apart = [value - values[0] for value in values] if _near(values) else [0] * len(values)
+    return np.array(apart, dtype=np.int64)
+
+
+def _near(values: Sequence[int | None]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and len(known) == len(values) and max(known) - min(known) < _YEARS
 
 
 def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.DataFrame:
@@ -52,28 +60,28 @@ def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.D
     with, directly or through other ranks; null if there is none. The ranks leave collectives within `uncertainty_ns` of each other by
     these clocks (from 20 collectives on, nine tenths of them), so that a drift is in it; on the way through other ranks it adds up. Where
     the middle of the differences is less than their range, the offset is 0, as between the clocks of one machine. `calls` are the
-    collectives it rests on.
+    collectives it rests on, `first` is the rank against which it is.
     """
     usable = match.is_not_null() & calls["name"].is_in(list(SYNCHRONISING))
     rows = calls.select("at", "end").with_columns(match.alias("match")).filter(usable)
     rows = rows.with_columns((pl.col("end") + pl.Series(origin[rows["at"].to_numpy()])).alias("end"))
     offsets = _offsets(_pairs(rows))
     made = [
-        (at, int(start) + offsets.get(at, (0,))[0], *offsets.get(at, (None, None, 0)))
+        (at, int(start) + offsets.get(at, (0,))[0], *offsets.get(at, (None, None, 0, None)))
         for at, start in enumerate(origin.tolist())
     ]
     return pl.DataFrame(made, schema=CLOCKS, orient="row")
 
 
-def _offsets(pairs: Sequence[_Pair]) -> dict[int, tuple[int, int, int]]:
-    """By rank its offset, the uncertainty of it and the collectives it rests on: against the first rank that pairs connect it with, along
-    the way with the least uncertainty.
+def _offsets(pairs: Sequence[_Pair]) -> dict[int, tuple[int, int, int, int]]:
+    """By rank its offset, the uncertainty of it, the collectives it rests on, and the first rank that pairs connect it with, against which
+    it is, along the way with the least uncertainty.
     """
     near: dict[int, list[tuple[int, int, int, int]]] = {}
     for first, second, ahead, unsure, calls in pairs:
         near.setdefault(first, []).append((second, -ahead, unsure, calls))
         near.setdefault(second, []).append((first, ahead, unsure, calls))
-    made: dict[int, tuple[int, int, int]] = {}
+    made: dict[int, tuple[int, int, int, int]] = {}
     for start in sorted(near):
         calls = max(one[3] for one in near[start])
         # By uncertainty, then by the number of pairs on the way, then by rank.
@@ -82,7 +90,7 @@ def _offsets(pairs: Sequence[_Pair]) -> dict[int, tuple[int, int, int]]:
             unsure, pairs_before, at, offset, calls = heappop(ways)
             if at in made:
                 continue
-            made[at] = (offset, unsure, calls)
+            made[at] = (offset, unsure, calls, start)
             for other, step, more, shared in near[at]:
                 if other not in made:
                     heappush(ways, (unsure + more, pairs_before + 1, other, offset + step, shared))
