@@ -32,7 +32,7 @@ ROOMS = (
     ("analyses",),
     ("analyses.rules",),
     ("verdict", "job", "scaling"),
-    ("report",),
+    ("report", "merge"),
     ("cli", "__main__"),
 )
 """From the ground up: a module imports from its own room, from those beside it and from those below."""

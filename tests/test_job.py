@@ -107,7 +107,7 @@ def test_two_recordings_of_one_job_in_one_folder(folder: Path) -> None:
         ["late-0.json", "late-1.json"],
     ]
     (once,) = rank_sets([*ranks, ranks[0]])
-    assert (len(once.members), once.repeated) == (2, (0,))
+    assert (len(once.members), once.repeated, once.copies) == (2, (), 1)
 
 
 class _Dying(ProcessPoolExecutor):

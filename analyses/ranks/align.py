@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses.ranks.clocks import clocks_of, origins
+from tracekit.analyses.ranks.clocks import clocks_of, in_utc, origins
 from tracekit.analyses.ranks.matching import all_calls, by_sequence, by_step, by_time, missing_calls
 from tracekit.analyses.ranks.summary import Summary
 
@@ -25,7 +25,9 @@ class Alignment:
     clocks: pl.DataFrame
     """One row per rank (`ranks.clocks.CLOCKS`)."""
     missing: pl.DataFrame
-    """`key`, `name`, `match`, `at`: collectives of a group that a rank took part in before and after, but of which it has no call."""
+    """`key`, `name`, `match` (null if one rank alone has it), `at`: collectives of a group that a rank took part in before and after, but of
+    which it has no call.
+    """
     numbered: bool
     """Whether the profiler recorded the numbers of the calls that were matched; else their times tell."""
 
@@ -34,7 +36,8 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     """The calls of the ranks on the clock of the first one.
 
     Recorded numbers of calls are used where there are any. Else a first comparison of clocks rests on the order within
-    steps, and with these clocks the calls that overlap are matched.
+    steps, and with these clocks the calls that overlap are matched. Without UTC, ranks that have steps but none in common have no clock in
+    common either, and calls that seem to overlap are not matched.
     """
     calls, origin = all_calls(summaries), origins(summaries)
     match = by_sequence(calls)
@@ -42,7 +45,12 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     rest = match.is_null() & (calls["sequence"].is_null() | calls["group"].is_null())
     if rest.any():
         first = clocks_of(calls, match if numbered else by_step(calls), origin)
-        timed = by_time(calls.filter(rest), first["shift_ns"].to_numpy())
+        alone = calls.filter(rest)
+        if not in_utc(summaries):
+            alone = alone.with_columns(
+                pl.concat_str("key", _clock_of(summaries, first)[alone["at"]], separator=" on clock ")
+            )
+        timed = by_time(alone, first["shift_ns"].to_numpy())
         base = int(match.max() or 0) + 1  # type: ignore[arg-type]
         places = rest.arg_true()
         match = match.scatter(places, timed + base)
@@ -51,7 +59,13 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     moved = calls.with_columns(
         *(pl.col(name) + shift for name in ("launched", "start", "end")), match.alias("match")
     )
-    missing = missing_calls(moved.filter(pl.col("match").is_not_null()))
+    missing = missing_calls(moved)
     return Alignment(
         moved.drop("size").sort("start", "at", maintain_order=True), clocks, missing, bool(numbered)
     )
+
+
+def _clock_of(summaries: Sequence[Summary], clocks: pl.DataFrame) -> pl.Series:
+    """A number for each rank that those share whose clocks are related; ranks without steps are taken to have that of their files."""
+    has_steps = pl.Series([one.steps.height > 0 for one in summaries])
+    return clocks.select(pl.when(has_steps).then(pl.coalesce("first", "at")).otherwise(-1)).to_series()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.trace import Schema
@@ -31,26 +32,35 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     last = collectives.select("match", pl.col("last").alias("at"), "alone_ns")
     others = rows.join(last.select("match", "at"), on=["match", "at"], how="anti")
     middle = others.group_by("match").agg(pl.col("own").median().alias("middle"))
-    table = last.join(rows, on=["match", "at"]).join(middle, on="match", how="left")
+    table = last.join(rows, on=["match", "at"]).join(middle, on="match", how="left").sort("match")
     excess = (pl.col("own") - pl.col("middle")).clip(lower_bound=0).round().cast(pl.Int64)
-    known = {
-        match: (at, own, previous)
-        for match, at, own, previous in table.select("match", "at", excess, "previous").rows()
-    }
-    made: list[tuple[int, int, int, int]] = []
-    for match, alone in table.filter(pl.col("alone_ns") > 0).select("match", "alone_ns").sort("match").rows():
-        left, here = alone, match
-        for hop in range(_MOST_HOPS):
-            at, own, previous = known[here]
-            settles = own is None or previous is None or previous not in known or hop == _MOST_HOPS - 1
-            part = left if settles else min(left, own)
-            if part:
-                made.append((match, here, at, part))
-            left -= part
-            if not left:
-                break
-            here = previous
-    return pl.DataFrame(made, schema=BLAME, orient="row")
+    return _followed(table.select("match", "at", "alone_ns", excess.alias("own"), "previous"))
+
+
+def _followed(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `BLAME`; all collectives go back one collective at a time."""
+    match, late = table["match"].to_numpy(), table["at"].to_numpy()
+    own = table["own"].fill_null(0).to_numpy()
+    places = table.select("match").with_row_index("place")
+    back = table.select(pl.col("previous").alias("match")).join(
+        places, on="match", how="left", maintain_order="left"
+    )
+    previous = back["place"].cast(pl.Int64).fill_null(-1).to_numpy()
+    settles = (previous < 0) | table["own"].is_null().to_numpy()
+    begun = np.flatnonzero(table["alone_ns"].fill_null(0).to_numpy() > 0)
+    here, left = begun, table["alone_ns"].fill_null(0).to_numpy()[begun]
+    made = []
+    for hop in range(_MOST_HOPS):
+        if not len(here):
+            break
+        last_one = hop == _MOST_HOPS - 1
+        part = left if last_one else np.where(settles[here], left, np.minimum(left, own[here]))
+        made.append(np.stack([match[begun], match[here], late[here], part], axis=1)[part > 0])
+        left = left - part
+        on = left > 0
+        begun, here, left = begun[on], previous[here[on]], left[on]
+    rows = np.concatenate(made) if made else np.zeros((0, len(BLAME)), dtype=np.int64)
+    return pl.DataFrame(rows.astype(np.int64), schema=BLAME, orient="row").sort("match", maintain_order=True)
 
 
 def delays_of(blame: pl.DataFrame) -> pl.DataFrame:

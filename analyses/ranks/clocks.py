@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from tracekit.facts.collectives import SYNCHRONISING
 from tracekit.spans import Int64Array
 from tracekit.trace import Schema
 
-__all__ = ["CLOCKS", "clocks_of", "origins"]
+__all__ = ["CLOCKS", "clocks_of", "in_utc", "origins"]
 
 CLOCKS: Final[Schema] = {
     "at": pl.Int64,
@@ -21,13 +22,18 @@ CLOCKS: Final[Schema] = {
     "offset_ns": pl.Int64,
     "uncertainty_ns": pl.Int64,
     "calls": pl.Int64,
+    "first": pl.Int64,
 }
 _YEARS: Final = 10**17
 _MANY: Final = 20
 """From so many collectives on, the outermost tenth says nothing of a clock."""
 
-_Row = tuple[int, int, int | None, int | None, int]
-_Edge = tuple[int, int, int, int, int]
+_Pair = tuple[int, int, int, int, int]
+
+
+def in_utc(summaries: Sequence[Summary]) -> bool:
+    """Whether all traces say when they began, and their clocks are not years apart."""
+    return _near([one.facts.origin_utc_ns for one in summaries])
 
 
 def origins(summaries: Sequence[Summary]) -> Int64Array:
@@ -35,13 +41,15 @@ def origins(summaries: Sequence[Summary]) -> Int64Array:
 
     Origins that are years apart are those of no clock that the ranks share; all are 0 then.
     """
-    utc = [one.facts.origin_utc_ns for one in summaries]
-    known = [value for value in utc if value is not None]
-    for values in (known if len(known) == len(utc) else [], [one.facts.origin_ns for one in summaries]):
-        apart = [value - values[0] for value in values]
-        if apart and max(map(abs, apart)) < _YEARS:
-            return np.array(apart, dtype=np.int64)
-    return np.zeros(len(summaries), dtype=np.int64)
+    files = [one.facts.origin_ns for one in summaries]
+    values = [one.facts.origin_utc_ns or 0 for one in summaries] if in_utc(summaries) else files
+    apart = [value - values[0] for value in values] if _near(values) else [0] * len(values)
+    return np.array(apart, dtype=np.int64)
+
+
+def _near(values: Sequence[int | None]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and len(known) == len(values) and max(known) - min(known) < _YEARS
 
 
 def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.DataFrame:
@@ -49,65 +57,70 @@ def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.D
 
     `shift_ns` is what to add to a time of its trace to get the time of the job, whose zero is the origin of the first trace.
     `offset_ns` is the part of it that collectives show beyond the origins of the traces, against the first rank that it shares collectives
-    with, directly or through other ranks; null if there is none. Half of the differences lie within `uncertainty_ns` of it (with less than
-    20 collectives, all); an offset within that is 0, as between the clocks of one machine. `calls` are the collectives it rests on.
+    with, directly or through other ranks; null if there is none. The ranks leave collectives within `uncertainty_ns` of each other by
+    these clocks (from 20 collectives on, nine tenths of them), so that a drift is in it; on the way through other ranks it adds up. Where
+    the middle of the differences is less than their range, the offset is 0, as between the clocks of one machine. `calls` are the
+    collectives it rests on, `first` is the rank against which it is.
     """
     usable = match.is_not_null() & calls["name"].is_in(list(SYNCHRONISING))
     rows = calls.select("at", "end").with_columns(match.alias("match")).filter(usable)
     rows = rows.with_columns((pl.col("end") + pl.Series(origin[rows["at"].to_numpy()])).alias("end"))
-    edges = _pairs(rows)
-    made: list[_Row] = [(at, int(start), None, None, 0) for at, start in enumerate(origin.tolist())]
-    if edges:
-        made[edges[0][0]] = (*made[edges[0][0]][:2], 0, 0, edges[0][4])
-    return pl.DataFrame(_walked(made, edges), schema=CLOCKS, orient="row")
+    offsets = _offsets(_pairs(rows))
+    made = [
+        (at, int(start) + offsets.get(at, (0,))[0], *offsets.get(at, (None, None, 0, None)))
+        for at, start in enumerate(origin.tolist())
+    ]
+    return pl.DataFrame(made, schema=CLOCKS, orient="row")
 
 
-def _walked(rows: list[_Row], edges: list[_Edge]) -> list[_Row]:
-    """The clocks of all ranks that pairs connect with a rank whose clock is known, along the pairs that agree best.
-
-    A part of the job that is connected with no other has a first rank of its own.
+def _offsets(pairs: Sequence[_Pair]) -> dict[int, tuple[int, int, int, int]]:
+    """By rank its offset, the uncertainty of it, the collectives it rests on, and the first rank that pairs connect it with, against which
+    it is, along the way with the least uncertainty.
     """
-    open_edges = list(edges)
-    while open_edges:
-        edge = next(
-            (one for one in open_edges if (rows[one[0]][2] is None) != (rows[one[1]][2] is None)), None
-        )
-        if edge is None:
-            open_edges = [one for one in open_edges if rows[one[0]][2] is None]
-            if open_edges:
-                at = open_edges[0][0]
-                rows[at] = (*rows[at][:2], 0, 0, open_edges[0][4])
-            continue
-        first, second, ahead, unsure, calls = edge
-        known, new, sign = (first, second, -1) if rows[second][2] is None else (second, first, 1)
-        step = 0 if abs(ahead) <= unsure else sign * ahead
-        offset, before = rows[known][2] or 0, rows[known][3] or 0
-        at, shift = rows[new][:2]
-        rows[new] = (at, shift + offset + step, offset + step, before + unsure, calls)
-    return rows
+    near: dict[int, list[tuple[int, int, int, int]]] = {}
+    for first, second, ahead, unsure, calls in pairs:
+        near.setdefault(first, []).append((second, -ahead, unsure, calls))
+        near.setdefault(second, []).append((first, ahead, unsure, calls))
+    made: dict[int, tuple[int, int, int, int]] = {}
+    for start in sorted(near):
+        calls = max(one[3] for one in near[start])
+        # By uncertainty, then by the number of pairs on the way, then by rank.
+        ways = [(0, 0, start, 0, calls)]
+        while ways:
+            unsure, pairs_before, at, offset, calls = heappop(ways)
+            if at in made:
+                continue
+            made[at] = (offset, unsure, calls, start)
+            for other, step, more, shared in near[at]:
+                if other not in made:
+                    heappush(ways, (unsure + more, pairs_before + 1, other, offset + step, shared))
+    return made
 
 
-def _pairs(rows: pl.DataFrame) -> list[_Edge]:
-    """(first, second, ns by which the second's clock is ahead, uncertainty, collectives) of neighbours in the collectives, the surest first."""
-    neighbours = (
-        rows.sort("match", "at")
-        .with_columns(
-            pl.col("at").shift(-1).over("match").alias("second"),
-            (pl.col("end").shift(-1).over("match") - pl.col("end")).alias("ahead"),
-        )
-        .drop_nulls("second")
+def _pairs(rows: pl.DataFrame) -> list[_Pair]:
+    """(first, second, ns by which the second's clock is ahead, uncertainty, collectives): the first rank of each collective with every other."""
+    firsts = rows.sort("at").group_by("match", maintain_order=True).first()
+    both = rows.rename({"at": "second"}).join(firsts, on="match", suffix="_first")
+    both = both.filter(pl.col("second") != pl.col("at")).with_columns(
+        (pl.col("end") - pl.col("end_first")).alias("ahead")
     )
-    ahead = pl.col("ahead")
-    width = (
-        pl.when(pl.len() < _MANY)
-        .then(ahead.max() - ahead.min())
-        .otherwise(ahead.quantile(0.95) - ahead.quantile(0.05))
-    )
-    pairs = neighbours.group_by(pl.col("at").alias("first"), "second").agg(
-        ahead.median().round().cast(pl.Int64),
-        width.ceil().cast(pl.Int64).alias("uncertainty"),
+    ahead, few = pl.col("ahead"), pl.len() < _MANY
+    pairs = both.group_by(pl.col("at").alias("first"), "second").agg(
+        ahead.median().round().cast(pl.Int64).alias("middle"),
+        pl.when(few).then(ahead.min()).otherwise(ahead.quantile(0.05)).floor().cast(pl.Int64).alias("low"),
+        pl.when(few).then(ahead.max()).otherwise(ahead.quantile(0.95)).ceil().cast(pl.Int64).alias("high"),
         pl.len().cast(pl.Int64).alias("calls"),
     )
-    return pairs.sort(
-        "uncertainty", "calls", "first", "second", descending=[False, True, False, False]
-    ).rows()
+    middle, low, high = pl.col("middle"), pl.col("low"), pl.col("high")
+    none = middle.abs() <= high - low
+    pairs = pairs.select(
+        "first",
+        "second",
+        pl.when(none).then(0).otherwise(middle).alias("ahead"),
+        pl.when(none)
+        .then(pl.max_horizontal(low.abs(), high.abs()))
+        .otherwise(high - low)
+        .alias("uncertainty"),
+        "calls",
+    )
+    return pairs.sort("first", "second").rows()

@@ -22,7 +22,9 @@ _WHOLE_JOB: Final = "all ranks"
 """Stands for the group of calls of which none was recorded."""
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
+_PAIRED: Final = ("send", "recv", "send_recv")
 _LEAST_RANKS: Final = 2
+_INT64: Final = 2**63
 
 
 def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
@@ -69,45 +71,75 @@ def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     """The same by the time on the clock of the job (`shift` for each rank): calls of a group, a name and a size that overlap, one of each
     rank. Each call joins the others that ended last before or with it.
     """
-    rows = calls.select(
-        "at",
-        (pl.col("start") + pl.Series(shift[calls["at"].to_numpy()])).alias("start"),
-        pl.struct("key", "name", "size").rank("dense").alias("kind"),
-    ).with_columns((pl.col("start") + calls["duration_ns"]).alias("end"))
-    order = np.lexsort((rows["start"].to_numpy(), rows["kind"].to_numpy()))
-    number = np.full(calls.height, -1, dtype=np.int64)
-    kinds, places = rows["kind"].to_numpy()[order], rows["at"].to_numpy()[order]
-    starts, ends = rows["start"].to_numpy()[order], rows["end"].to_numpy()[order]
-    current, kind, first_end = -1, -1, 0
-    members: set[int] = set()
-    for row, one, place, start, end in zip(
-        order.tolist(), kinds.tolist(), places.tolist(), starts.tolist(), ends.tolist(), strict=True
-    ):
-        if one != kind or place in members or start > first_end:
-            current, kind, first_end, members = current + 1, one, end, set()
-        members.add(place)
-        first_end = min(first_end, end)
-        number[row] = current
-    counts = np.bincount(number, minlength=current + 1) if current >= 0 else np.zeros(1)
+    if calls.is_empty():
+        return pl.Series("match", [], dtype=pl.Int64)
+    kind = (
+        calls.select(pl.struct("key", "name", "size").rank("dense")).to_series().to_numpy().astype(np.int64)
+    )
+    at = calls["at"].to_numpy()
+    start = calls["start"].to_numpy() + shift[at]
+    number = _collective_of(kind, at, start, start + calls["duration_ns"].to_numpy())
+    counts = np.bincount(number)
     return pl.Series("match", number).set(pl.Series(counts[number] < _LEAST_RANKS), None)
+
+
+def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The number of the collective of each call. By kind and start, a collective ends before the first call of another kind, the second call
+    of a rank, and the first call that starts after one of its calls ended.
+    """
+    start, end = start - start.min(), end - start.min()
+    span = int(max(start.max(), end.max())) + 1
+    if span * (int(kind.max()) + 1) >= _INT64:  # origins that lie far apart: their order says as much
+        times = pl.Series(np.concatenate([start, end])).rank("dense").to_numpy().astype(np.int64)
+        start, end, span = times[: len(start)], times[len(start) :], len(times) + 1
+    begun, ended = kind * span + start, kind * span + end
+    order = np.argsort(begun, kind="stable")
+    begun, ended, kind, at = begun[order], ended[order], kind[order], at[order]
+    place = np.arange(len(kind))
+    other_kind = np.searchsorted(kind, kind, side="right")
+    by_rank = np.argsort(kind * (int(at.max()) + 1) + at, kind="stable")
+    same = (np.diff(kind[by_rank]) == 0) & (np.diff(at[by_rank]) == 0)
+    before = np.full(len(kind), -1)
+    before[by_rank[1:][same]] = by_rank[:-1][same]
+    again = np.searchsorted(np.maximum.accumulate(before), place, side="left")
+    too_late = np.minimum.accumulate(np.searchsorted(begun, ended, side="right")[::-1])[::-1]
+    following = np.minimum(np.minimum(other_kind, again), too_late).tolist()
+    first = np.zeros(len(kind), dtype=np.int64)
+    here = 0
+    while here < len(kind):
+        first[here] = 1
+        here = following[here]
+    number = np.empty(len(kind), dtype=np.int64)
+    number[order] = np.cumsum(first) - 1
+    return number
 
 
 def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """`key`, `name`, `match`, `at`: a rank that has no call of a collective of its group, though it has earlier and later ones.
 
-    `calls` are those with a match, their times on the clock of the job.
+    `calls` are on the clock of the job. Of a call that is part of no collective (`match` is null), a rank lacks the other side if it has
+    no such call without a collective itself. Sends and receives are not of the whole group; and where groups were not recorded, a rank may be in
+    another one.
     """
+    of_group = ~pl.col("name").is_in(_PAIRED) & (pl.col("key") != _WHOLE_JOB)
+    calls = calls.filter(of_group).with_columns(
+        pl.col("match").fill_null(-1 - pl.int_range(pl.len())).alias("set")
+    )
     spans = calls.group_by("key", "at").agg(
         pl.col("start").min().alias("first"), pl.col("end").max().alias("last")
     )
-    collectives = calls.group_by("match").agg(
-        pl.col("key").first(), pl.col("name").first(), pl.col("start").max().alias("from"), pl.col("end").min().alias("to"), "at"
+    collectives = calls.group_by("set").agg(
+        pl.col("key", "name", "size", "match").first(), pl.col("start").max().alias("from"), pl.col("end").min().alias("to"), "at"
     )  # fmt: skip
-    members = pl.col("at_right")
-    pairs = collectives.join(spans.rename({"at": "at_right"}), on="key", how="inner")
-    absent = pairs.filter(
-        ~pl.col("at").list.contains(members)
+    whole = spans.group_by("key").len("ranks")
+    collectives = collectives.join(whole, on="key").filter(pl.col("at").list.len() < pl.col("ranks"))
+    pairs = collectives.join(spans.rename({"at": "rank"}), on="key").filter(
+        ~pl.col("at").list.contains(pl.col("rank"))
         & (pl.col("first") < pl.col("from"))
         & (pl.col("last") > pl.col("to"))
     )
-    return absent.select("key", "name", "match", members.alias("at")).sort("match", "at")
+    alone = calls.filter(pl.col("match").is_null()).select("key", "name", "size", pl.col("at").alias("rank"))
+    unsure = pairs.filter(pl.col("match").is_null())
+    unsure = unsure.join(alone, on=["key", "name", "size", "rank"], how="semi", nulls_equal=True)
+    absent = pairs.join(unsure, on=["set", "rank"], how="anti")
+    return absent.select("key", "name", "match", pl.col("rank").alias("at")).sort("match", "at")

@@ -200,7 +200,7 @@ def test_two_processes_with_equal_thread_ids_do_not_mix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("rank-3.json", 3), ("worker5_x.json", 5), ("dp0-TP-2-DP-1.json", 2), ("trace.json", None)],
+    [("rank-3.json", 3), ("worker5_x.json", 5), ("17.5-TP-2.trace.json", 2), ("trace.json", None)],
 )
 def test_rank_from_the_name_and_unknown_is_not_zero(name: str, rank: int | None, tmp_path: Path) -> None:
     trace = read(tmp_path, generate(seed=1, rank=None, steps=1), name=name)

@@ -18,6 +18,7 @@ from tracekit.facts.distribution import how_to_install
 from tracekit.job import Options, job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
 from tracekit.report.job import job_section, latest
+from tracekit.report.job_set import other_jobs
 
 if TYPE_CHECKING:
     from tracekit.report.model import Section
@@ -68,9 +69,7 @@ def _joint(members: Sequence[Member], errors: int) -> Joint | None:
     if not job.waits.collectives.height and found[0].world_size is None:
         return None
     section = job_section(job, errors=errors)
-    if len(found) > 1:
-        where = f", in {found[0].folder}" if found[0].folder else ""
-        more = f"The traces are of {len(found)} jobs, of which this is one{where}; give the folder of another to see it."
+    if more := other_jobs(found):
         section = replace(section, answer=f"{section.answer} {more}")
     first = found[0].members[latest(job)]
     return Joint(section, first.path, first.rank)

@@ -25,6 +25,7 @@ from tracekit.cli.commands.doctor import doctor
 from tracekit.cli.commands.export import export
 from tracekit.cli.commands.info import info
 from tracekit.cli.commands.layers import layers
+from tracekit.cli.commands.merge import merge
 from tracekit.cli.commands.nsys_stats import nsys_stats
 from tracekit.cli.commands.report import report
 from tracekit.cli.commands.run import run as run_script
@@ -73,7 +74,7 @@ for built_in in BUILT_IN:
     app.command(name=built_in.name, cls=PlainCommand, help=built_in.question)(
         _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
     )
-for command in (analysis, view, export, scrub):
+for command in (analysis, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)

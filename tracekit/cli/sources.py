@@ -151,9 +151,11 @@ def expanded(paths: Sequence[Path]) -> list[Path]:
         if str(path) == "-":
             files.append(Path("/dev/stdin"))
         elif _is_folder(path):
-            from tracekit.readers.folder import traces_below
+            from tracekit.readers.folder import broken_beside, traces_below
 
-            files += traces_below(path)
+            files += (found := traces_below(path))
+            for broken, fault in broken_beside(found):
+                say(f"tracekit: left out: {broken}: {fault}")
         else:
             files.append(path)
     return files

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from tracekit.analyses.ranks import Summary
+from tracekit.readers.common.trace_frames import place_in_name
 
 __all__ = ["Member", "RankSet", "rank_sets"]
 
@@ -32,13 +35,17 @@ class RankSet:
     members: tuple[Member, ...]
     world_size: int | None
     repeated: tuple[int, ...] = ()
-    """Ranks of which there are more traces of this time; the first one counts."""
+    """Ranks of which there are more traces of this time; the first one by name counts."""
+    copies: int = 0
+    """Files that say the same as another one; they do not count."""
 
     @property
     def missing(self) -> list[int]:
-        """The ranks of which there is no trace, as far as the size of the job is known."""
+        """The ranks of which there is no trace, as far as the size of the job and the ranks of all traces are known."""
         there = {member.rank for member in self.members}
-        return [rank for rank in range(self.world_size or 0) if rank not in there]
+        return (
+            [rank for rank in range(self.world_size or 0) if rank not in there] if None not in there else []
+        )
 
     @property
     def folder(self) -> str | None:
@@ -51,7 +58,8 @@ def rank_sets(members: Sequence[Member]) -> list[RankSet]:
     """The jobs, the largest first.
 
     Traces that give the job one size and one backend, and of which no two have the same rank, are one job. Where ranks come again, those
-    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins). A trace alone is no job.
+    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins), or whose names give
+    one replica. A trace alone is no job.
     """
     kinds: dict[tuple[int | None, str | None], list[Member]] = {}
     for member in members:
@@ -74,7 +82,16 @@ def _apart(kind: list[Member]) -> Iterator[list[Member]]:
     for member in kind:
         folders.setdefault(Path(member.path).parent, []).append(member)
     for together in folders.values():
-        yield from _by_time(together) if _repeated(together) else [together]
+        for same_time in _by_time(together) if _repeated(together) else [together]:
+            yield from _by_replica(same_time) if _repeated(same_time) else [same_time]
+
+
+def _by_replica(members: list[Member]) -> Iterator[list[Member]]:
+    """Those whose names give the same replica: each has ranks from 0 on."""
+    replicas: dict[int | None, list[Member]] = {}
+    for member in members:
+        replicas.setdefault(place_in_name(member.path).get("dp"), []).append(member)
+    yield from replicas.values()
 
 
 def _by_time(members: list[Member]) -> Iterator[list[Member]]:
@@ -98,16 +115,28 @@ def _by_time(members: list[Member]) -> Iterator[list[Member]]:
 
 
 def _ordered(members: list[Member], size: int | None) -> RankSet:
-    repeated = _repeated(members)
     ordered = sorted(members, key=lambda member: (member.rank is None, member.rank or 0, member.path))
+    distinct = _distinct(ordered)
     seen: set[int] = set()
     kept = []
-    for member in ordered:
+    for member in distinct:
         if member.rank is None or member.rank not in seen:
             kept.append(member)
         if member.rank is not None:
             seen.add(member.rank)
-    return RankSet(tuple(kept), size, tuple(repeated))
+    return RankSet(tuple(kept), size, tuple(_repeated(distinct)), len(ordered) - len(distinct))
+
+
+def _distinct(members: Sequence[Member]) -> list[Member]:
+    """The first of those that say the same, whatever the files are called."""
+    seen: dict[object, list[Member]] = {}
+    kept = []
+    for member in members:
+        same = seen.setdefault(msgspec.structs.replace(member.summary.facts, name="", rank=None), [])
+        if not any(member.summary.calls.equals(other.summary.calls) for other in same):
+            same.append(member)
+            kept.append(member)
+    return kept
 
 
 def _repeated(members: Sequence[Member]) -> list[int]:

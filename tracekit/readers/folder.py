@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ from tracekit.manifest import is_manifest, traces_in
 from tracekit.readers import KINETO, format_of
 from tracekit.readers.kineto.source import Source
 
-__all__ = ["traces_below"]
+__all__ = ["broken_beside", "traces_below"]
 
 _CHROME: Final = (".json", ".json.gz", ".json.zst")
 _SNIFFED_BYTES: Final = 256 << 10
@@ -38,6 +40,35 @@ def traces_below(folder: Path) -> list[Path]:
         remedy = "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some"
         raise UnreadableTraceError("the folder holds no trace", path=folder, remedy=remedy)
     return traces
+
+
+def broken_beside(traces: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """The files beside these traces that are called as they are, but for numbers, and are none: each with what is wrong with it."""
+    there = set(traces)
+    for folder, own in groupby(traces, lambda path: path.parent):
+        called = {_numberless(path) for path in own if path.name.lower().endswith(_CHROME)}
+        for path in sorted(folder.iterdir()) if called else ():
+            if (
+                path not in there
+                and _numberless(path) in called
+                and path.is_file()
+                and (fault := _fault(path))
+            ):
+                yield path, fault
+
+
+def _numberless(path: Path) -> str:
+    return re.sub(r"\d+", "0", re.sub(r"\.(gz|zst)$", "", path.name, flags=re.IGNORECASE))
+
+
+def _fault(path: Path) -> str | None:
+    """Why a file of JSON is no trace; None if it is one."""
+    try:
+        with closing(Source(path)) as source:
+            head = next(source.blocks(), b"")[:_SNIFFED_BYTES]
+    except UnreadableTraceError as error:
+        return error.fault
+    return None if b'"traceEvents"' in head or b'"ph"' in head else "it is not a JSON trace"
 
 
 def _found(folder: Path) -> Iterator[Path]:
@@ -78,9 +109,4 @@ def _is_trace(path: Path) -> bool:
         return False
     if not path.name.lower().endswith(_CHROME):
         return path.suffix.lower() in (".sqlite", ".nsys-rep", ".qdrep")
-    try:
-        with closing(Source(path)) as source:
-            head = next(source.blocks(), b"")[:_SNIFFED_BYTES]
-    except UnreadableTraceError:
-        return False  # the folder may hold other things than traces
-    return b'"traceEvents"' in head or b'"ph"' in head
+    return _fault(path) is None

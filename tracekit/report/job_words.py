@@ -12,6 +12,7 @@ from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYER
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.job import Job
 from tracekit.names import shorten_name
+from tracekit.report.job_set import oddities_of
 
 __all__ = ["FELT", "PAIR", "answer_of", "item_name", "place_name", "question_of", "who"]
 
@@ -26,7 +27,6 @@ _SAID: Final = (
     ("kernel_gap", COMMUNICATION_LAYER),
 )
 """Causes of idle time that say enough in these places."""
-_MOST_LISTED: Final = 8
 _PASSES: Final = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
@@ -42,7 +42,7 @@ def question_of(job: Job) -> str:
 
 def answer_of(job: Job, pair: Beside | None, errors: int) -> str:
     """Who delays the others and why, on what this rests, and what is odd; of `errors` files there is no summary."""
-    return " ".join(filter(None, (_late(job, pair), _rests_on(job, errors), _lacks(job))))
+    return " ".join(filter(None, (_late(job, pair), _rests_on(job, errors), oddities_of(job))))
 
 
 def who(row: dict[str, Any]) -> str:
@@ -146,7 +146,7 @@ def _rests_on(job: Job, errors: int) -> str:
     size, world = job.table.height, job.ranks.world_size
     ranks = (
         f"{format_count(size)} of {format_count(world)} ranks"
-        if world and world != size
+        if world and world > size
         else f"all {format_count(size)} ranks"
     )
     count = job.waits.collectives.height
@@ -162,33 +162,3 @@ def _rests_on(job: Job, errors: int) -> str:
 
 def _within(ns: int) -> str:
     return format_ns(ns) if ns >= NS_PER_US else "less than 1 µs"
-
-
-def _lacks(job: Job) -> str:
-    """What is odd about the set of ranks."""
-    odd = []
-    missing, repeated = job.ranks.missing, list(job.ranks.repeated)
-    if missing and len(missing) <= _MOST_LISTED:
-        odd.append(f"There is no trace of {'rank' if len(missing) == 1 else 'ranks'} {_listed(missing)}.")
-    if repeated:
-        odd.append(
-            f"There are several traces of {'rank' if len(repeated) == 1 else 'ranks'} {_listed(repeated)}."
-        )
-    steps = [member.summary.steps.height for member in job.ranks.members]
-    if min(steps) != max(steps):
-        odd.append(
-            f"The traces have between {min(steps)} and {count_of(max(steps), 'step')}, so times of whole windows do not compare."
-        )
-    lost = job.aligned.missing
-    if lost.height:
-        ranks = sorted({job.table["rank"][at] for at in lost["at"].unique().to_list()} - {None})
-        whose = f" (rank {_listed(ranks)})" if ranks else ""
-        odd.append(
-            f"{format_count(lost.height)} calls are missing on a rank that took part before and after{whose}."
-        )
-    return " ".join(odd)
-
-
-def _listed(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
-    return shown if len(numbers) <= _MOST_LISTED else f"{shown}, …"

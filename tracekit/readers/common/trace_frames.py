@@ -17,13 +17,28 @@ from tracekit.readers.common.missing import count_missing
 from tracekit.spans import kept_nesting
 from tracekit.trace import COLLECTIVE_SCHEMA, FRAMES, MEMORY_SCHEMA, Schema, empty
 
-__all__ = ["TraceFrames", "captured_kinds", "rank_in_name", "rank_of", "side_frame", "trace_frames"]
+__all__ = [
+    "TraceFrames",
+    "captured_kinds",
+    "place_in_name",
+    "rank_in_name",
+    "rank_of",
+    "side_frame",
+    "trace_frames",
+]
 
 _RANK_IN_NAME: Final = (
-    re.compile(r"rank[-_]?(\d{1,9})", re.IGNORECASE),
-    re.compile(r"worker[-_]?(\d{1,9})", re.IGNORECASE),
-    re.compile(r"-TP-(\d{1,9})(?:-|\.|_|$)"),
-)
+    # Not the rank on a machine or in one kind of group: `local_rank0`, `tp_rank1`.
+    re.compile(r"(?<![a-z])(?<!local[-_])(?<![tdpec]p[-_])(?:global[-_]?|world[-_]?|mpi[-_]?)?rank[-_]?(\d{1,9})", re.IGNORECASE),
+    # Not the name of a machine: TensorBoard's files are called HOST_PID.TIME.pt.trace.json.
+    re.compile(r"worker[-_]?(\d{1,9})(?![0-9]|_\d+\.\d+\.pt\.trace\.)", re.IGNORECASE),
+)  # fmt: skip
+_PLACES_IN_NAME: Final = (
+    # vLLM: its `rank` counts within one of its engines, of which there is one for each value of `dp`.
+    re.compile(r"dp(?P<dp>\d{1,6})_pp(?P<pp>\d{1,6})_tp(?P<tp>\d{1,6})(?:_dcp(?P<dcp>\d{1,6}))?(?:_ep(?P<ep>\d{1,6}))?(?:_rank(?P<rank>\d{1,6}))?(?![0-9a-z])"),
+    # SGLang: with attention in parallel over the data, `TP` counts all ranks, else those of one replica.
+    re.compile(r"-TP-(?P<tp>\d{1,6})(?:-DP-(?P<dp>\d{1,6}))?(?:-PP-(?P<pp>\d{1,6}))?(?:-(?:MOE-)?EP-(?P<ep>\d{1,6}))?(?![0-9])"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +143,28 @@ def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
 
 
 def rank_in_name(path: str | os.PathLike[str]) -> int | None:
-    """The rank that the name of a file gives."""
+    """The rank that the name of a file gives; None if it gives none, or only a place in groups that does not tell the rank.
+
+    >>> rank_in_name("rank3_trace.json"), rank_in_name("1700000000.1-TP-3.trace.json.gz"), rank_in_name("gpu7_4211.1700000000.pt.trace.json")
+    (3, 3, None)
+    """
+    place = place_in_name(path)
+    if place:
+        known = not place.get("dp") and ("rank" in place or not place.get("pp"))
+        return place.get("rank", place["tp"]) if known else None
     matches = (pattern.search(Path(path).name) for pattern in _RANK_IN_NAME)
     return next((int(match.group(1)) for match in matches if match), None)
+
+
+def place_in_name(path: str | os.PathLike[str]) -> dict[str, int]:
+    """The place of a rank in its groups that the name of a file of vLLM or SGLang gives; empty if it gives none.
+
+    >>> place_in_name("1700000000.1-TP-3-DP-1.trace.json.gz")
+    {'tp': 3, 'dp': 1}
+    """
+    matches = (pattern.search(Path(path).name) for pattern in _PLACES_IN_NAME)
+    found = next((match.groupdict() for match in matches if match), {})
+    return {name: int(value) for name, value in found.items() if value is not None}
 
 
 def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool = True) -> int | None:

@@ -1,5 +1,6 @@
 """A trace with tracks of layers and of idle time added, for Perfetto and other viewers of Chrome's format."""
 
-from tracekit.report.chrome.render import write
+from tracekit.report.chrome.render import gzipped, write
+from tracekit.report.chrome.tracks import micros
 
-__all__ = ["write"]
+__all__ = ["gzipped", "micros", "write"]

@@ -22,7 +22,7 @@ from tracekit.readers.kineto.events import plain_bytes
 from tracekit.report.chrome.tracks import FIRST_MARK, tracks
 from tracekit.trace import Trace
 
-__all__ = ["write"]
+__all__ = ["gzipped", "write"]
 
 _GZIP: Final = 31
 """A window of 32 kB, with the header of a gzip file, which zlib then writes without a time."""
@@ -63,11 +63,12 @@ def write(trace: Trace, output: str | os.PathLike[str], *, limits: Limits | None
         if added and not beyond.lstrip().startswith(b"]"):
             added += b","
         chunks = chain((head, b"\n" if added else b"", added, beyond), blocks)
-        write_chunks(target, _compressed(chunks) if target.suffix == ".gz" else chunks)
+        write_chunks(target, gzipped(chunks) if target.suffix == ".gz" else chunks)
     return counts
 
 
-def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks as one gzip file without a time in it."""
     packer = isal_zlib.compressobj(2, isal_zlib.DEFLATED, _GZIP)
     for chunk in chunks:
         yield packer.compress(chunk)

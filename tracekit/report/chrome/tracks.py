@@ -14,7 +14,7 @@ from tracekit.facts.idle_names import CAUSES
 from tracekit.limits import LONGEST_NAME
 from tracekit.trace import Trace
 
-__all__ = ["FIRST_MARK", "tracks"]
+__all__ = ["FIRST_MARK", "micros", "tracks"]
 
 FIRST_MARK = f'{{"ph":"M","cat":"{ENRICHED_CATEGORY}"'
 """How the first event begins; so a file that has the tracks is known."""
@@ -120,7 +120,7 @@ def _events(bars: pl.DataFrame, origin: int) -> list[str]:
         pl.lit(f'{{"ph":"X","cat":"{ENRICHED_CATEGORY}","name":'),
         "encoded",
         pl.format(
-            ',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", _micros("start"), _micros("duration")
+            ',"pid":{},"tid":{},"ts":{},"dur":{},"args":', "pid", "tid", micros("start"), micros("duration")
         ),
         "args",
         pl.lit("}"),
@@ -128,6 +128,8 @@ def _events(bars: pl.DataFrame, origin: int) -> list[str]:
     return rows.select(event).to_series().to_list()
 
 
-def _micros(column: str) -> pl.Expr:
-    digits = (pl.col(column) % 1000).cast(pl.String).str.zfill(3)
-    return pl.format("{}.{}", pl.col(column) // 1000, digits)
+def micros(column: str) -> pl.Expr:
+    """A time in ns as the text of a number of µs, exact."""
+    size = pl.col(column).abs()
+    sign = pl.when(pl.col(column) < 0).then(pl.lit("-")).otherwise(pl.lit(""))
+    return pl.format("{}{}.{}", sign, size // 1000, (size % 1000).cast(pl.String).str.zfill(3))

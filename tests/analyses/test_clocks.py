@@ -1,0 +1,157 @@
+"""Clocks, matching and blame against planted truths and slow oracles."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import polars as pl
+import pytest
+from synthetic.job import LATENCY, simulate
+
+from tracekit.analyses.ranks.blame import blame_of
+from tracekit.analyses.ranks.clocks import clocks_of
+from tracekit.analyses.ranks.matching import by_time, missing_calls
+
+INTS = pl.Int64
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_offsets_of_16_ranks_are_recovered_to_a_microsecond(seed: int) -> None:
+    rng = random.Random(seed)
+    job = simulate(seed=seed, ranks=16)
+    match = {key: number for number, key in enumerate({(c.group, c.sequence): 0 for c in job.calls})}
+    # Ranks leave a collective within 800 ns of each other; each file begins at another time of its own clock.
+    begins = [rng.randrange(10**9) for _ in range(16)]
+    rows = [
+        (
+            c.rank,
+            c.name,
+            c.end + job.offsets[c.rank] - begins[c.rank] + rng.randrange(800),
+            match[c.group, c.sequence],
+        )
+        for c in job.calls
+    ]
+    calls = pl.DataFrame(rows, schema=("at", "name", "end", "match"), orient="row")
+    made = clocks_of(calls, calls["match"], np.array(begins) - begins[0])
+    first = job.offsets[0]
+    errors = [offset - (first - ahead) for offset, ahead in zip(made["offset_ns"], job.offsets, strict=True)]
+    assert max(map(abs, errors)) < 1_000
+    assert all(abs(error) <= unsure for error, unsure in zip(errors, made["uncertainty_ns"], strict=True))
+    shifts = [begin - begins[0] + first - ahead for begin, ahead in zip(begins, job.offsets, strict=True)]
+    assert max(abs(got - true) for got, true in zip(made["shift_ns"], shifts, strict=True)) < 1_000
+
+
+def test_a_drift_of_the_clock_is_in_the_uncertainty() -> None:
+    ends = np.arange(2_000) * 1_000_000
+    drifted = ends + (ends * 50e-6).astype(np.int64)
+    calls = pl.DataFrame(
+        {"at": np.repeat([0, 1], 2_000), "end": np.concatenate([ends, drifted])}
+    ).with_columns(name=pl.lit("all_reduce"))
+    match = pl.Series(np.tile(np.arange(2_000), 2))
+    made = clocks_of(calls, match, np.zeros(2, dtype=np.int64)).row(1, named=True)
+    errors = np.abs(drifted + made["offset_ns"] - ends)
+    assert np.mean(errors <= made["uncertainty_ns"]) >= 0.9
+    assert made["uncertainty_ns"] <= errors.max()
+
+
+def test_the_surest_way_counts_and_parts_without_one_are_null() -> None:
+    # 0 and 2 meet in calls that end 40 µs apart at times; both meet 1 in calls that end together. 3 and 4 meet each other alone.
+    pairs = [
+        (0, 2, [100_000, 140_000, 120_000]),
+        (0, 1, [0, 10, 5]),
+        (1, 2, [90_000, 90_010, 90_005]),
+        (3, 4, [7_000, 7_000, 7_000]),
+    ]
+    rows = [(at, 1_000_000 * (10 * place + number) + late * (at == second), 10 * place + number)
+            for place, (first, second, lates) in enumerate(pairs) for number, late in enumerate(lates) for at in (first, second)]  # fmt: skip
+    calls = pl.DataFrame(rows, schema=("at", "end", "match"), orient="row").with_columns(
+        name=pl.lit("barrier")
+    )
+    made = clocks_of(calls, calls["match"], np.zeros(6, dtype=np.int64))
+    assert made["offset_ns"].to_list() == [0, 0, -90_005, 0, -7_000, None]
+    assert made["uncertainty_ns"].to_list() == [0, 10, 20, 0, 0, None]
+
+
+def one_by_one(calls: pl.DataFrame, shift: np.ndarray) -> list[int | None]:
+    """`by_time` as it is defined, call by call."""
+    kinds = calls.select(pl.struct("key", "name", "size").rank("dense")).to_series().to_list()
+    rows = [
+        (kind, start + int(shift[at]), row, at, duration)
+        for row, (kind, (at, start, duration)) in enumerate(zip(kinds, calls.select("at", "start", "duration_ns").rows(), strict=True))
+    ]  # fmt: skip
+    number, current, kind_now, first_end, members = [0] * len(rows), -1, None, 0, set[int]()
+    for kind, start, row, at, duration in sorted(rows, key=lambda one: one[:3]):
+        if kind != kind_now or at in members or start > first_end:
+            current, kind_now, first_end, members = current + 1, kind, start + duration, set()
+        members.add(at)
+        first_end = min(first_end, start + duration)
+        number[row] = current
+    return [one if number.count(one) > 1 else None for one in number]
+
+
+@pytest.mark.parametrize("apart", [1, 10**16])
+def test_matching_by_time_is_that_of_call_by_call(apart: int) -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        ranks, count = rng.randrange(1, 6), rng.randrange(1, 50)
+        columns = {
+            "at": [rng.randrange(ranks) for _ in range(count)],
+            "start": [rng.randrange(60) * apart for _ in range(count)],
+            "duration_ns": [rng.randrange(12) * apart for _ in range(count)],
+            "key": [rng.choice("ab") for _ in range(count)],
+            "name": [rng.choice("xy") for _ in range(count)],
+            "size": [rng.choice([None, 5, 6]) for _ in range(count)],
+        }
+        calls = pl.DataFrame(columns, schema_overrides={"size": INTS}).sort(
+            "at", "start", maintain_order=True
+        )
+        shift = np.array([rng.randrange(-5, 5) for _ in range(ranks)])
+        groups: dict[int, int] = {}
+        made = [
+            None if one is None else groups.setdefault(one, len(groups))
+            for one in by_time(calls, shift).to_list()
+        ]
+        groups = {}
+        assert made == [
+            None if one is None else groups.setdefault(one, len(groups)) for one in one_by_one(calls, shift)
+        ]
+
+
+def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
+    # Rank 2 is 30 late before the first collective; 1 waits for it there, and so comes 30 late to a collective with 0. Then 1 adds 7 itself.
+    rows = [
+        (1, 1, 100, 135), (1, 2, 130, 135), (1, 3, 100, 135),
+        (2, 1, 145, 150), (2, 0, 115, 150), (2, 4, 114, 150),
+        (3, 1, 167, 170), (3, 0, 160, 170), (3, 4, 160, 170),
+    ]  # fmt: skip
+    before = [(0, rank, 0, 90) for rank in range(5)]
+    calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row")
+    collectives = pl.DataFrame(
+        [(0, 0, 0), (1, 2, 30), (2, 1, 30), (3, 1, 7)], schema=("match", "last", "alone_ns"), orient="row"
+    )
+    assert blame_of(calls, collectives).rows() == [(1, 1, 2, 30), (2, 1, 2, 30), (3, 3, 1, 7)]
+
+
+def test_a_call_that_one_rank_of_two_lost_is_missing_and_a_send_is_not() -> None:
+    rows = [
+        (at, "all_reduce", start, start + 5, match)
+        for match, start in ((1, 0), (2, 20), (4, 60))
+        for at in (0, 1)
+    ]
+    rows += [(0, "all_reduce", 40, 45, None), (0, "send", 50, 55, None)]
+    calls = pl.DataFrame(rows, schema=("at", "name", "start", "end", "match"), orient="row").with_columns(
+        key=pl.lit("g"), size=pl.lit(None, dtype=INTS)
+    )
+    assert missing_calls(calls).rows() == [("g", "all_reduce", None, 1)]
+    other = pl.DataFrame(
+        [(1, "all_reduce", 47, 49, None)], schema=calls.drop("key", "size").schema, orient="row"
+    )
+    both = pl.concat([calls, other.with_columns(key=pl.lit("g"), size=pl.lit(None, dtype=INTS))])
+    # Two calls that do not overlap may be one collective on clocks that are wrong.
+    assert missing_calls(both).height == 0
+
+
+def test_the_simulated_latency_is_what_the_oracles_take_for_granted() -> None:
+    job = simulate(seed=1, ranks=4, columns=2, steps=1)
+    assert all(call.end == call.ready + LATENCY[call.name] for call in job.calls)

@@ -1,0 +1,158 @@
+"""`tracekit merge`: the traces of a job's ranks as one file for Perfetto."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options as flags
+from tracekit.cli.options import Reading, with_flags
+from tracekit.cli.output import emit, say
+from tracekit.cli.sources import expanded
+from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.facts.terminal_text import printable
+from tracekit.facts.units import NS_PER_US, count_of, format_ns
+from tracekit.files import keep_inputs, refuse_input
+
+if TYPE_CHECKING:
+    from tracekit.job import Job, RankSet
+
+__all__ = ["merge"]
+
+
+class MergeKind(str, Enum):
+    """What is written."""
+
+    perfetto = "perfetto"
+    chrome = "chrome"
+
+
+_SUFFIXES = {MergeKind.perfetto: (".tar",), MergeKind.chrome: (".json", ".json.gz")}
+
+
+@with_flags
+def merge(
+    traces: flags.TraceFiles,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write: .tar, or with --to chrome .json or .json.gz.",
+        ),
+    ],
+    to: Annotated[
+        MergeKind,
+        flags.flag(
+            "Write Perfetto's archive of the traces, or one Chrome trace with the waits between ranks.",
+            "--to",
+            of=MergeKind,
+        ),
+    ] = MergeKind.perfetto,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Merge only these ranks, such as 0-3,7.")
+    ] = None,
+    *,
+    no_cache: flags.NoCache = False,
+    no_size_limit: flags.NoSizeLimit = False,
+) -> None:
+    """Merge the traces of a job's ranks into one file for Perfetto, on one clock."""
+    if not output.name.endswith(_SUFFIXES[to]):
+        other = (
+            "give --to chrome" if output.name.endswith(_SUFFIXES[MergeKind.chrome]) else "choose such a name"
+        )
+        raise UsageError(
+            f"--to {to.value} writes a {' or '.join(_SUFFIXES[to])} file", path=output, remedy=other
+        )
+    wanted = None if ranks is None else _numbers(ranks)
+    paths = expanded(traces)
+    keep_inputs(paths)
+    refuse_input(output)  # said before the traces are read
+    reading = Reading(max_events=0, no_cache=no_cache, no_size_limit=no_size_limit)
+    job = _job(paths, reading, wanted)
+    from tracekit.merge import parts_of, write_archive, write_chrome
+    from tracekit.report.job_set import oddities_of
+
+    if wanted is None and (odd := oddities_of(job)):
+        say(f"tracekit: {odd}")
+    parts = parts_of(job)
+    if to is MergeKind.perfetto:
+        write_archive(parts, output, limits=reading.limits)
+        more = ""
+    else:
+        arrows = write_chrome(job, parts, output, limits=reading.limits)
+        more = f", {count_of(arrows, 'arrow')} to ranks that waited"
+    emit(printable(f"{output}: {count_of(len(parts), 'trace')}{more}{_clocks(job)}"), None)
+
+
+def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Job:
+    """The one job of these files; what cannot be read is said."""
+    from tracekit.job import Options, job_of, rank_sets, summarise
+    from tracekit.job.rank_set import Member
+
+    options = Options(reading.limits, not reading.no_cache, "trace")
+    outcomes = summarise([str(path) for path in paths], options)
+    failed = [one for one in outcomes if one.error is not None]
+    if len(failed) == len(outcomes):
+        raise UnreadableTraceError(
+            failed[0].error or "", path=failed[0].path, remedy="check the other files too"
+        )
+    for one in failed:
+        say(f"tracekit: left out: {one.path}: {one.error}")
+    found = rank_sets([Member(one.path, summary) for one in outcomes for summary in one.summaries])
+    if not found:
+        raise UsageError(
+            "there are not two traces to merge",
+            path=paths[0],
+            remedy="give the traces of a job's ranks, or their folder",
+        )
+    if len(found) > 1:
+        from tracekit.report.job_set import files_of
+
+        raise UsageError(f"the traces are of {len(found)} jobs", remedy=f"give only {files_of(found, 0)}")
+    return job_of(found[0] if wanted is None else _only(found[0], wanted))
+
+
+def _only(ranks: RankSet, wanted: set[int]) -> RankSet:
+    """These ranks of the job. Raises UsageError for one that is not there."""
+    there = {member.rank for member in ranks.members}
+    if absent := sorted(wanted - there):
+        listed = ", ".join(str(rank) for rank in sorted(rank for rank in there if rank is not None))
+        raise UsageError(
+            f"there is no trace of rank {absent[0]}",
+            remedy=f"choose from {listed or 'none: the ranks are unknown'}",
+        )
+    return replace(ranks, members=tuple(member for member in ranks.members if member.rank in wanted))
+
+
+def _numbers(text: str) -> set[int]:
+    """`0-3,7` as numbers. Raises UsageError for anything else."""
+    made: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if match is None:
+            raise UsageError(f"--ranks {text} is no list of ranks", remedy="write it like 0-3,7")
+        made |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return made
+
+
+def _clocks(job: Job) -> str:
+    """How well the clocks agree; empty for one trace."""
+    unsure = job.aligned.clocks["uncertainty_ns"]
+    known, without = unsure.drop_nulls().to_list(), unsure.null_count()
+    if unsure.len() == 1:
+        return ""
+    if not known:
+        utc = all(member.summary.facts.origin_utc_ns is not None for member in job.ranks.members)
+        return f"; no collective relates their clocks, so {'they are as the files say' if utc else 'their places are a guess'}"
+    agree = f"; clocks agree to {format_ns(max(known)) if max(known) >= NS_PER_US else 'less than 1 µs'}"
+    return agree + (
+        f", but no collective relates the clocks of {count_of(without, 'trace')}" if without else ""
+    )
