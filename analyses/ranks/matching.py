@@ -69,7 +69,7 @@ def _numbered(rows: pl.DataFrame, collective: list[str], known: pl.Expr) -> pl.S
 
 def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     """The same by the time on the clock of the job (`shift` for each rank): calls of a group, a name and a size that overlap, one of each
-    rank. Each call joins the others that ended last before or with it.
+    rank. Each call joins those that end next to it, since ranks leave together but come when they like.
     """
     if calls.is_empty():
         return pl.Series("match", [], dtype=pl.Int64)
@@ -84,7 +84,7 @@ def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
 
 
 def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-    """The number of the collective of each call. By kind and start, a collective ends before the first call of another kind, the second call
+    """The number of the collective of each call. By kind and end, a collective ends before the first call of another kind, the second call
     of a rank, and the first call that starts after one of its calls ended.
     """
     start, end = start - start.min(), end - start.min()
@@ -93,7 +93,7 @@ def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int
         times = pl.Series(np.concatenate([start, end])).rank("dense").to_numpy().astype(np.int64)
         start, end, span = times[: len(start)], times[len(start) :], len(times) + 1
     begun, ended = kind * span + start, kind * span + end
-    order = np.argsort(begun, kind="stable")
+    order = np.argsort(ended, kind="stable")
     begun, ended, kind, at = begun[order], ended[order], kind[order], at[order]
     place = np.arange(len(kind))
     other_kind = np.searchsorted(kind, kind, side="right")
@@ -102,7 +102,7 @@ def _collective_of(kind: Int64Array, at: Int64Array, start: Int64Array, end: Int
     before = np.full(len(kind), -1)
     before[by_rank[1:][same]] = by_rank[:-1][same]
     again = np.searchsorted(np.maximum.accumulate(before), place, side="left")
-    too_late = np.minimum.accumulate(np.searchsorted(begun, ended, side="right")[::-1])[::-1]
+    too_late = np.searchsorted(np.maximum.accumulate(begun), ended, side="right")
     following = np.minimum(np.minimum(other_kind, again), too_late).tolist()
     first = np.zeros(len(kind), dtype=np.int64)
     here = 0

@@ -77,15 +77,14 @@ def one_by_one(calls: pl.DataFrame, shift: np.ndarray) -> list[int | None]:
     """`by_time` as it is defined, call by call."""
     kinds = calls.select(pl.struct("key", "name", "size").rank("dense")).to_series().to_list()
     rows = [
-        (kind, start + int(shift[at]), row, at, duration)
+        (kind, start + int(shift[at]) + duration, row, at, duration)
         for row, (kind, (at, start, duration)) in enumerate(zip(kinds, calls.select("at", "start", "duration_ns").rows(), strict=True))
     ]  # fmt: skip
     number, current, kind_now, first_end, members = [0] * len(rows), -1, None, 0, set[int]()
-    for kind, start, row, at, duration in sorted(rows, key=lambda one: one[:3]):
-        if kind != kind_now or at in members or start > first_end:
-            current, kind_now, first_end, members = current + 1, kind, start + duration, set()
+    for kind, end, row, at, duration in sorted(rows, key=lambda one: one[:3]):
+        if kind != kind_now or at in members or end - duration > first_end:
+            current, kind_now, first_end, members = current + 1, kind, end, set()
         members.add(at)
-        first_end = min(first_end, start + duration)
         number[row] = current
     return [one if number.count(one) > 1 else None for one in number]
 
@@ -116,6 +115,23 @@ def test_matching_by_time_is_that_of_call_by_call(apart: int) -> None:
         assert made == [
             None if one is None else groups.setdefault(one, len(groups)) for one in one_by_one(calls, shift)
         ]
+
+
+def test_equal_calls_in_flight_at_once_were_mixed_up() -> None:
+    """The first rank is early with both of its equal buckets; both ranks leave each of them together."""
+    calls = pl.DataFrame(
+        {
+            "at": [0, 0, 1, 1],
+            "start": [0, 5, 50, 55],
+            "duration_ns": [100, 105, 51, 56],
+            "key": ["g"] * 4,
+            "name": ["all_reduce"] * 4,
+            "size": [8] * 4,
+        }
+    )
+    first, second, third, fourth = by_time(calls, np.zeros(2, dtype=np.int64))
+    assert (first, second) == (third, fourth)
+    assert first != second
 
 
 def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
