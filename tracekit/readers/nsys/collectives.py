@@ -1,4 +1,4 @@
-"""Communication that NCCL marks with ranges in an Nsight Systems export."""
+"""Communication in an Nsight Systems export: that of NCCL, which marks it with ranges, and that of MPI, in tables of its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import polars as pl
 
 from tracekit.readers.nsys import vocabulary as words
 
-__all__ = ["collectives_in", "with_group_sizes"]
+__all__ = ["OF_MPI", "collectives_in", "mpi_calls", "with_group_sizes"]
 
 _NUMBER: Final = r"\d{1,3}(?:,\d{3})+|\d{1,18}"
 _COMMUNICATOR: Final = r"[\w,]*\w"
+OF_MPI: Final = {"size": "elements_in", "recvSize": "elements_out", "remoteRank": "peer"}
+"""The columns of MPI's tables that are read, and what they mean; sizes are bytes."""
 
 
 def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
@@ -24,9 +26,24 @@ def collectives_in(host: pl.DataFrame) -> pl.DataFrame:
         name.str.strip_prefix("nccl").str.to_lowercase().cast(pl.Categorical()).alias("name"),
         _field(words.COMMUNICATOR, _COMMUNICATOR).alias("group"),
         _number(words.RANKS).alias("group_size"),
-        _number(words.MESSAGE_SIZE).alias("elements_in"),
+        pl.coalesce(*map(_number, words.MESSAGE_SIZES)).alias("elements_in"),
+        _number(words.PEER).alias("peer"),
         pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
         *("process_id", "thread_id", "start", "duration"),
+    )
+
+
+def mpi_calls(calls: pl.DataFrame, page: pl.DataFrame) -> pl.DataFrame:
+    """The calls of MPI (host spans) with the sizes and peers that the rows of their table, `page`, hold.
+
+    They get no group: the handle of a communicator is a number of its own in each process.
+    """
+    there = [(column, name) for column, name in OF_MPI.items() if column in page.columns]
+    return calls.select("name", "process_id", "thread_id", "start", "duration").with_columns(
+        pl.lit(None, dtype=pl.String).alias("group"),
+        pl.lit(None, dtype=pl.Int64).alias("group_size"),
+        pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
+        *(page[column].alias(name).cast(pl.Int64) for column, name in there),
     )
 
 

@@ -75,7 +75,7 @@ LEAST_LAYER: Final = 0.05
 
 DRAWN: Final = frozenset({"breakdown", "steps"})
 """Sections that open with their figure, not with a table."""
-CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
+CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "collectives", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
 
 
