@@ -31,7 +31,7 @@ def with_sizes(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     """The calls (columns of `calls.CALLS`, and their splits) of this rank with `bytes` and `bus_bytes`."""
     item = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     gathered = pl.coalesce("elements_out", pl.col("elements_in") * pl.col("group_size"))
-    elements = pl.when(pl.col("name") == "all_gather").then(gathered).otherwise("elements_in")
+    elements = pl.when(pl.col("name").is_in(["all_gather", "gather"])).then(gathered).otherwise("elements_in")
     moves = pl.col("name") != "barrier"
     rows = rows.with_columns(
         pl.when(moves & (elements > 0)).then(elements * item).alias("bytes"), item.alias("item")

@@ -57,7 +57,7 @@ CALLS: Final[Schema] = {
 """Columns of a call: what it is and among whom, what it moves, where it belongs, when it ran.
 
 `name` is that of `facts.collectives`. `elements_in`, `elements_out` and `dtype` are this rank's; `bytes` is the size of the
-call as nccl-tests count it: of an all-gather what a rank has afterwards, of a reduce-scatter what it had, else what it
+call as nccl-tests count it: of an all-gather and a gather what a rank has afterwards, of a reduce-scatter what it had, else what it
 puts in. `bus_bytes` is what the links carry for each rank: `bytes` times the factor of nccl-tests, of an uneven all-to-all
 what this rank sends to or receives from the others, whichever is more. `source` and `destination` are ranks: of the job, or of
 the group where its ranks were not recorded. `launched` is the start of the launch on the host, `exposed_ns` the time in which

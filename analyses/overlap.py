@@ -8,12 +8,15 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution.attribute import attribution
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.carried import carried_layers
 from tracekit.analyses.exposure import POSITIONS, exposed_by, positions
-from tracekit.analyses.result import Result, TableView
+from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_ns, format_share
+from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
 __all__ = ["TABLES", "Overlap", "overlap"]
@@ -109,6 +112,7 @@ def _overlap(scope: Scope) -> Overlap:
         layers=layers,
         phases=_phases(within),
         positions=within if within.height else None,
+        not_captured=_lacks(scope, layers),
     )
 
 
@@ -138,6 +142,17 @@ def _groups(scope: Scope) -> pl.DataFrame | None:
 def _layers(scope: Scope) -> pl.DataFrame | None:
     rows = _timed(scope, carried_layers(scope).filter(pl.col("layer").is_not_null()), _LAYER)
     return rows if rows.height else None
+
+
+def _lacks(scope: Scope, layers: pl.DataFrame | None) -> NotCaptured | None:
+    """Why a reduction of gradients does not show whose they are."""
+    reduces = (calls_of(scope).table["layer"] == GRADIENT_REDUCTION_LAYER).any()
+    if not reduces or (layers is not None and (layers["carries"] == "gradients").any()):
+        return None
+    meta = scope.trace.meta
+    shown = {"shapes": "shapes" in meta.captured, "layers": bool(attribution(scope).model.layers.methods)}
+    lacking = next((how_to_record(what, meta.format) for what, there in shown.items() if not there), "")
+    return NotCaptured("whose gradients are reduced", lacking)
 
 
 def _timed(scope: Scope, keyed: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

@@ -98,7 +98,7 @@ BUILT_IN: Final = (
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
     Analysis(
         "collectives",
-        "What do collectives move, and how fast?",
+        "What does communication move, and how fast?",
         "tracekit.analyses.collectives:collectives",
         optional=True,
     ),

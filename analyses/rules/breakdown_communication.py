@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.calls import calls_of
+from tracekit.analyses.carried import carried_layers
+from tracekit.analyses.collectives import collectives
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.collectives import ELEMENT_BYTES
+from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import (
     NS_PER_S,
     NS_PER_US,
+    count_of,
     format_bytes,
     format_count,
     format_ns,
@@ -22,6 +27,7 @@ from tracekit.facts.units import (
     times,
 )
 from tracekit.intervals import IntervalSet
+from tracekit.names import clean, shorten_name
 
 __all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
 
@@ -44,8 +50,8 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"all_?reduce|reduce",
-        "[training ddp] DistributedDataParallel reduces during the backward pass: tune bucket_cap_mb, accumulate gradients under "
-        "no_sync(), or reduce in bf16 with a communication hook.\n"
+        "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(), or reduce them in bf16 with a "
+        "communication hook.\n"
         "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
         "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
@@ -56,6 +62,11 @@ SLOWEST_BYTES_PER_S: Final = 25_000_000
 _SHAPE: Final = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 _ITEM: Final = 4
 """Bytes of an element whose type is not recorded."""
+
+SPLIT_BYTES: Final = 2_000_000
+"""A smaller bucket takes about as long as its latency, so that two halves take longer; DistributedDataParallel's first has 1 MiB."""
+LAST_BUCKET_SHARE: Final = 0.5
+_LONGEST: Final = 60
 
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
@@ -75,23 +86,11 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     device, exposed, communication, window = worst
     if not window or exposed / window < EXPOSED_SHARE:
         return None
-    collectives = (
-        scope.activities.filter(pl.col("class") == "communication")
-        .with_columns(pl.col("name").cast(pl.String))
-        .group_by("name")
-        .agg(
-            pl.col("duration").sum().alias("total"),
-            pl.len(),
-            *(getattr(pl.col("duration"), which)().alias(which) for which in ("min", "max")),
-        )
-        .sort("total", "name", descending=[True, False])
-    )
-    name, _, count, least, most = collectives.row(0) if collectives.height else ("", 0, 0, 0, 0)
-    each = f", {times(count)}" + (f" for {format_ns(least)} to {format_ns(most)} each" if count > 1 else "")
+    largest = _largest(scope)
     sent = _bytes_sent(scope, device)
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
     slow = f" They send only {format_bytes(sent)}, so they mostly wait for other ranks." if waiting else ""
-    remedy = _WAITS_FOR_RANKS if waiting else _remedy(name)
+    remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
@@ -99,8 +98,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
         + (", mostly waits for other ranks" if waiting else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
-        "communication ran while no computation ran. The collective with the most time is "
-        f"{name.partition('(')[0]}{each}.{slow}",
+        f"communication ran while no computation ran.{_of_largest(scope, largest)}{slow}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,
@@ -116,10 +114,78 @@ _WAITS_FOR_RANKS: Final = Advice(
 )
 
 
-def _remedy(name: str) -> Advice | None:
-    """The advice about the collective of this name; None if there is none of its own."""
+def _largest(scope: Scope) -> dict[str, Any] | None:
+    """The kind of collective with the most exposed time, as `collectives` has it in `by_size`; None if there is none."""
+    rows = collectives(scope).by_size.filter(pl.col("exposed_ns") > 0)
+    return (
+        rows.sort("exposed_ns", descending=True, maintain_order=True).row(0, named=True)
+        if rows.height
+        else None
+    )
+
+
+def _of_largest(scope: Scope, row: dict[str, Any] | None) -> str:
+    """What the evidence says of it: its size, its group if there are others, and the layers that it carries if the trace shows them."""
+    if row is None:
+        return ""
+    calls = calls_of(scope).table
+    size = "" if row["bytes"] is None else f" of {format_bytes(row['bytes'])}"
+    several = calls["group"].drop_nulls().n_unique() > 1 and row["group"] is not None
+    group = f" in group {clean(row['group'])}" if several else ""
+    each = times(row["count"])
+    if row["count"] > 1:
+        each += f" for {format_ns(row['min_ns'])} to {format_ns(row['max_ns'])} each"
+    return f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}.{_layers_of(scope, row)}"
+
+
+def _layers_of(scope: Scope, row: dict[str, Any]) -> str:
+    """The layers that these calls carry, as a sentence; empty if the trace does not show them."""
+    same = pl.all_horizontal(
+        pl.col(key).eq_missing(row[key]) for key in ("name", "group", "group_size", "bytes", "dtype")
+    )
+    numbered = calls_of(scope).table.with_row_index("call").filter(same)
+    carried = (
+        carried_layers(scope).filter(pl.col("call").is_in(numbered["call"].implode())).drop_nulls("layer")
+    )
+    if carried["call"].n_unique() < numbered.height or carried["carries"].n_unique() != 1:
+        return ""
+    layers = carried["layer"].unique(maintain_order=True).to_list()
+    more = f" and {count_of(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
+    what = carried["carries"][0]
+    named = f"{shorten_name(layers[0], _LONGEST)}{more}"
+    return f" {'They run in' if what == 'own' else f'They carry {what} of'} {named}."
+
+
+def _remedy(scope: Scope, row: dict[str, Any] | None) -> Advice | None:
+    """The advice about the collective of this row of `by_size`; None if there is none of its own."""
+    name = "" if row is None else row["name"]
     text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
-    return None if text is None else Advice(f"{_RANKS}\n{text.removesuffix('.')}.")
+    if text is None:
+        return None
+    return Advice(f"{_RANKS}\n{text.format(buckets=_buckets(scope)).removesuffix('.')}.")
+
+
+def _buckets(scope: Scope) -> str:
+    """What the sizes and times of the buckets of gradients say about `bucket_cap_mb`; empty if they do not say it.
+
+    The last bucket of a step ends after the backward pass, so nothing hides it. If it has `LAST_BUCKET_SHARE` of the exposed time
+    and `SPLIT_BYTES` or more, it should be smaller.
+    """
+    rows = calls_of(scope).table.filter(pl.col("layer") == GRADIENT_REDUCTION_LAYER)
+    steps = rows.group_by("step", maintain_order=True).agg(
+        pl.len(),
+        pl.col("bytes").last(),
+        pl.col("exposed_ns").last().alias("last"),
+        pl.col("exposed_ns").sum(),
+    )
+    if not steps.height or steps["bytes"].null_count() or int(steps["bytes"].min() or 0) < SPLIT_BYTES:  # type: ignore[arg-type]
+        return ""
+    if int(steps["last"].sum()) < LAST_BUCKET_SHARE * int(steps["exposed_ns"].sum()):
+        return ""
+    size = format_bytes(int(steps["bytes"].max() or 0))  # type: ignore[arg-type]
+    one = f"All gradients are in one bucket ({size}), which is only reduced when the last gradient is there"
+    last = f"Most of the exposed time is the last bucket ({size}), beside which nothing is left to compute"
+    return f"{one if int(steps['len'].max() or 0) == 1 else last}: lower bucket_cap_mb. "  # type: ignore[arg-type]
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:

@@ -48,7 +48,11 @@ def mpi_calls(calls: pl.DataFrame, page: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Collectives with the number of ranks from the creation of their communicator; null if two creations differ."""
+    """Collectives with the number of ranks from the creation of their communicator; null if two creations differ.
+
+    NCCL gives some the size of the part for one rank (its `collectives.cc`): `elements_in` becomes that of all parts, and null if
+    their number is not known.
+    """
     if collectives is None or host is None:
         return collectives
     payloads = host.select("payload").unique().drop_nulls()
@@ -57,7 +61,17 @@ def with_group_sizes(collectives: pl.DataFrame | None, host: pl.DataFrame | None
     )
     sizes = sizes.drop_nulls().unique().filter(pl.col("group").is_unique())
     joined = collectives.join(sizes, on="group", how="left", maintain_order="left")
-    return joined.with_columns(pl.coalesce("group_size", "ranks").alias("group_size")).drop("ranks")
+    joined = joined.with_columns(pl.coalesce("group_size", "ranks").alias("group_size")).drop("ranks")
+    of_part = pl.col("name").cast(pl.String).is_in(_SIZED_BY_PART)
+    return joined.with_columns(
+        pl.when(of_part)
+        .then(pl.col("elements_in") * pl.col("group_size"))
+        .otherwise("elements_in")
+        .alias("elements_in")
+    )
+
+
+_SIZED_BY_PART: Final = ("reducescatter", "scatter", "alltoall")
 
 
 def _field(title: str, value: str) -> pl.Expr:
