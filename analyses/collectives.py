@@ -162,8 +162,12 @@ def _answer(calls: pl.DataFrame, by_size: pl.DataFrame) -> str:
     kinds = ", ".join(f"{format_count(n)} {name}" for name, n in counts[:_MOST_KINDS])
     kinds += ", …" if len(counts) > _MOST_KINDS else ""
     sizes = calls["bytes"].drop_nulls()
-    moved = f" move {format_bytes(int(sizes.sum()))}" if sizes.len() == calls.height else ""
-    says = f"{count_of(calls.height, 'call')} ({kinds}){moved}."
+    moved = (
+        f" {'moves' if calls.height == 1 else 'move'} {format_bytes(int(sizes.sum()))}"
+        if sizes.len() == calls.height
+        else ""
+    )
+    says = f"{count_of(calls.height, 'call')} {f'of {counts[0][0]}' if len(counts) == 1 else f'({kinds})'}{moved}."
     best = by_size.filter(pl.col("bus_gbps").is_not_null()).sort("bus_gbps", descending=True).head(1)
     for row in best.iter_rows(named=True):
         says += f" The highest bus bandwidth is {row['bus_gbps']:.3g} GB/s ({row['name']} of {format_bytes(row['bytes'])})."

@@ -39,7 +39,7 @@ _GROUP: Final = ("group", "group_size", "group_ranks")
 _LAYER: Final = ("layer", "carries")
 
 TABLES: Final = {
-    "devices": TableView("Communication per device", " ".join(_DEVICE_COLUMNS), main=True),
+    "devices": TableView("Communication per device", " ".join(_DEVICE_COLUMNS)),
     "groups": TableView(
         "Communication by process group",
         f"{' '.join(_GROUP)} count {' '.join(_TIMES)}",
@@ -49,6 +49,7 @@ TABLES: Final = {
         "Communication by layer that it carries",
         f"{' '.join(_LAYER)} count bytes {' '.join(_TIMES)}",
         short="layer carries count communication_ns exposed_ns overlap",
+        main=True,
     ),
     "phases": TableView(
         "Mean step, by the phase that computes meanwhile",
@@ -75,7 +76,7 @@ class Overlap(Result):
     layers: pl.DataFrame | None
     """Per `layer` and what the calls carry of it (`carries`: its `gradients`, its `parameters`, or `own`: it launches them): the number of
     the calls, the bytes of the layer in them, and the times of the whole calls. A bucket counts for each of its layers. None if
-    the trace does not show it (see `analyses.carried`).
+    the trace does not show it (see `analyses.carried`), empty without communication.
     """
     phases: pl.DataFrame | None
     """The sums of `positions` by phase; None if fewer than two are known."""
@@ -99,8 +100,9 @@ def _overlap(scope: Scope) -> Overlap:
     # A call of MPI on the host may have run, but it occupies no device.
     none = f"no communication ran {'' if scope.on_cpu else 'on a device '}in this window"
     if not total:
+        empty = pl.DataFrame(schema=dict.fromkeys(TABLES["layers"].columns.split(), pl.Int64))
         return Overlap(
-            answer=f"{none.capitalize()}.", devices=devices, groups=None, layers=None, phases=None, positions=None,
+            answer=f"{none.capitalize()}.", devices=devices, groups=None, layers=empty, phases=None, positions=None,
             not_captured=none,
         )  # fmt: skip
     layers, within = _layers(scope), positions(scope)
