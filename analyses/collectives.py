@@ -24,12 +24,12 @@ TABLES: Final = {
     "by_size": TableView(
         "By group and size",
         f"{' '.join(_SAME)} count total_ns exposed_ns min_ns median_ns max_ns algorithm_gbps bus_gbps link_share",
-        short="name group_size bytes count total_ns exposed_ns min_ns bus_gbps",
+        short="name group_size bytes count exposed_ns bus_gbps total_ns min_ns link_share",
         titles={
             "min_ns": "shortest",
             "algorithm_gbps": "algorithm bandwidth",
             "bus_gbps": "bus bandwidth",
-            "link_share": "of the link's peak, if on one machine",
+            "link_share": "of link, if one machine",
         },
         main=True,
     ),
@@ -170,5 +170,5 @@ def _answer(calls: pl.DataFrame, by_size: pl.DataFrame) -> str:
     says = f"{count_of(calls.height, 'call')} {f'of {counts[0][0]}' if len(counts) == 1 else f'({kinds})'}{moved}."
     best = by_size.filter(pl.col("bus_gbps").is_not_null()).sort("bus_gbps", descending=True).head(1)
     for row in best.iter_rows(named=True):
-        says += f" The highest bus bandwidth is {row['bus_gbps']:.3g} GB/s ({row['name']} of {format_bytes(row['bytes'])})."
+        says += f" The highest bus bandwidth is {format_bytes(row['bus_gbps'] * 1e9)}/s ({row['name']} of {format_bytes(row['bytes'])})."
     return says

@@ -89,7 +89,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     largest = _largest(scope)
     sent = _bytes_sent(scope, device)
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
-    slow = f" All collectives send only {format_bytes(sent)}, so they mostly wait for other ranks." if waiting else ""
+    slow = f" All collectives send only {format_bytes(sent)}." if waiting else ""
     remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())

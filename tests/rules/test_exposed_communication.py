@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 from planted import MS, Planted, finding
 
 from tracekit.facts.collectives import collective_name
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA
 
 DDP = ("annotation", "DistributedDataParallel.forward")
 FSDP = ("annotation", "FSDP::pre_forward (layer.0)")
@@ -54,5 +59,40 @@ def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits:
     planted.span("annotation", "gloo:all_reduce", 10 * MS, 15 * MS, 2, shapes=f"[[{elements}]]")
     found = finding(planted.trace(devices=()), "breakdown", "exposed_communication")
     assert found is not None
-    assert ("All collectives send only 4.00 kB, so they mostly wait for other ranks." in found.evidence) == waits
+    assert ("All collectives send only 4.00 kB." in found.evidence) == waits
     assert ("cores of their own" in found.advice) == waits
+
+
+@pytest.mark.parametrize(
+    ("buckets", "says"),
+    [
+        ([30_000_000], "All gradients are in one bucket (30.0 MB)"),
+        ([10_000_000, 30_000_000], "Most of the exposed time is the last bucket (30.0 MB)"),
+        ([10_000_000, 1_000_000], ""),  # too small to divide
+        ([10_000_000, None], ""),
+    ],
+)
+def test_bucket_sizes_are_only_advised_on_where_the_data_show_it(
+    buckets: list[int | None], says: str
+) -> None:
+    planted = Planted()
+    planted.step(1, 0, 40 * MS)
+    planted.span("annotation", "DistributedDataParallel.forward", 0, MS)
+    planted.span("op", "AddmmBackward0", 2 * MS, 3 * MS)
+    planted.activity("gemm", 2 * MS, 12 * MS, launch=2 * MS)
+    for number in range(len(buckets)):
+        at = (4 + number) * MS
+        planted.span("annotation", "torch.distributed.ddp.reducer::copy_bucket_to_view", at, at + 90_000)
+        planted.span("op", "record_param_comms", at + 10_000, at + 80_000)
+        planted.activity(
+            "ncclDevKernel_AllReduce_Sum_f32", (10 + 9 * number) * MS, 9 * MS, stream=20, launch=at + 20_000
+        )
+    trace = planted.trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame({"span_id": spans, "name": "allreduce", "elements_in": buckets, "dtype": "Byte"})
+    trace = replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+    found = finding(trace, "breakdown", "exposed_communication")
+    assert found is not None
+    assert says in found.advice
+    assert ("bucket_cap_mb" in found.advice) == bool(says)
+    assert "no_sync()" in found.advice
