@@ -42,8 +42,8 @@ TABLES: Final = {
         "Every call",
         " ".join(CALLS),
         short="name start duration_ns exposed_ns bytes group_size",
-        hidden="group_ranks bus_bytes",
-        titles={"duration_ns": "duration", "launched": "launched at"},
+        hidden="group_ranks bus_bytes launched",
+        titles={"duration_ns": "duration"},
     ),
 }
 """How each table is presented."""

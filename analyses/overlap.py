@@ -44,6 +44,7 @@ TABLES: Final = {
         "Communication by process group",
         f"{' '.join(_GROUP)} count {' '.join(_TIMES)}",
         short="group group_size count communication_ns exposed_ns overlap",
+        hidden="group_ranks",
     ),
     "layers": TableView(
         "Communication by layer that it carries",
