@@ -62,6 +62,7 @@ class Collectives(Result):
     by_size: pl.DataFrame
     """One row per `name`, `group`, `group_size`, `bytes` and `dtype`.
 
+    All-to-alls of sizes that hardly ever come again, as of uneven ones, are one row with their median size.
     `total_ns` is the sum of durations; `exposed_ns` the time in which one of them runs and nothing computes on its device. The
     bandwidths are those of the shortest call, which waited least: `algorithm_gbps` = bytes / time, `bus_gbps` = bus bytes / time,
     in 10⁹ bytes a second; null without sizes. `link_share` is `bus_gbps` over the peak of the link between boards, and holds if the
@@ -103,22 +104,26 @@ def _collectives(scope: Scope) -> Collectives:
 def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
     time = pl.col("duration_ns")
     shortest = pl.when(time.min() > 0).then(time.min())
-    kinds = (
-        calls.table.with_row_index("call")
-        .with_columns(pl.struct(_SAME).rank("dense").cast(pl.Int64).alias("kind"), pl.col("call").cast(pl.Int64))
-    )  # fmt: skip
+    alike = [name for name in _SAME if name != "bytes"]
+    once_only = (pl.col("name") == "all_to_all") & (
+        2 * pl.col("bytes").n_unique().over(alike) > pl.len().over(alike)
+    )
+    kinds = calls.table.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"), pl.when(~once_only).then("bytes").alias("size")
+    ).with_columns(pl.struct(*alike, "size").rank("dense").cast(pl.Int64).alias("kind"))
     exposed = exposed_by(scope, calls.parts.join(kinds.select("call", "kind"), on="call"), ["kind"])
     return (
         kinds.group_by("kind")
         .agg(
-            *(pl.col(name).first() for name in _SAME),
+            *(pl.col(name).first() for name in alike),
+            pl.col("bytes").median().round().cast(pl.Int64),
             pl.len().cast(pl.Int64).alias("count"),
             time.sum().alias("total_ns"),
             time.min().alias("min_ns"),
             time.median().alias("median_ns"),
             time.max().alias("max_ns"),
-            (pl.col("bytes").first() / shortest).alias("algorithm_gbps"),
-            (pl.col("bus_bytes").filter(time == time.min()).first() / shortest).alias("bus_gbps"),
+            (pl.col("bytes").get(time.arg_min()) / shortest).alias("algorithm_gbps"),
+            (pl.col("bus_bytes").get(time.arg_min()) / shortest).alias("bus_gbps"),
             pl.col("algorithm").str.contains(_ADDED_IN_SWITCH).any().alias("in_switch"),
         )
         .join(exposed, on="kind", how="left")

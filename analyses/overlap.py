@@ -108,8 +108,7 @@ def _overlap(scope: Scope) -> Overlap:
         )  # fmt: skip
     layers, within = _layers(scope), positions(scope)
     return Overlap(
-        answer=f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation."
-        + _worst_layer(layers),
+        answer=f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation.",
         devices=devices,
         groups=_groups(scope),
         layers=layers,
@@ -182,22 +181,3 @@ def _phases(within: pl.DataFrame) -> pl.DataFrame | None:
         .agg(pl.col("communication_ns").sum(), pl.col("exposed_ns").sum())
     )
     return rows if rows.height > 1 else None
-
-
-_SAYS: Final = {
-    "gradients": "Most exposed are gradients of layer {}",
-    "parameters": "Most exposed are parameters of layer {}",
-    "own": "Most exposed are calls in layer {}",
-}
-
-
-def _worst_layer(layers: pl.DataFrame | None) -> str:
-    """The layer with the most exposed communication, as a sentence; of several in one bucket the first and the number."""
-    if layers is None or not layers["exposed_ns"][0]:
-        return ""
-    row = layers.row(0, named=True)
-    same = layers.filter(
-        (pl.col("exposed_ns") == row["exposed_ns"]) & (pl.col("carries") == row["carries"])
-    ).height
-    others = f" and {same - 1} more" if same > 1 else ""
-    return f" {_SAYS[row['carries']].format(row['layer'])}{others}: {format_ns(row['exposed_ns'])}."

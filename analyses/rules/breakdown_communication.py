@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of
-from tracekit.analyses.carried import carried_layers
-from tracekit.analyses.collectives import collectives
+from tracekit.analyses.exposure import exposed_by
+from tracekit.analyses.overlap import overlap
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.collectives import ELEMENT_BYTES
@@ -115,49 +116,62 @@ _WAITS_FOR_RANKS: Final = Advice(
 
 
 def _largest(scope: Scope) -> dict[str, Any] | None:
-    """The kind of collective with the most exposed time, as `collectives` has it in `by_size`; None if there is none."""
-    rows = collectives(scope).by_size.filter(pl.col("exposed_ns") > 0)
-    return (
-        rows.sort("exposed_ns", descending=True, maintain_order=True).row(0, named=True)
-        if rows.height
-        else None
+    """The kind of collective in a group with the most exposed time; None if there is none."""
+    calls = calls_of(scope)
+    keyed = calls.table.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        pl.struct("name", "group").rank("dense").alias("key"),
     )
+    rows = exposed_by(scope, calls.parts.join(keyed.select("call", "key"), on="call"), ["key"])
+    rows = rows.filter(pl.col("exposed_ns") > 0).sort("exposed_ns", "key", descending=[True, False])
+    if not rows.height:
+        return None
+    mine = keyed.filter(pl.col("key") == rows["key"][0])
+    return {**mine.select(
+        pl.col("name", "group").first(),
+        pl.len().alias("count"),
+        pl.lit(rows["exposed_ns"][0]).alias("exposed_ns"),
+        pl.col("bytes").null_count().alias("unsized"),
+        *(getattr(pl.col(name), which)().alias(f"{which}_{name}") for name in ("bytes", "duration_ns") for which in ("min", "max")),
+    ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1}  # fmt: skip
 
 
 def _of_largest(scope: Scope, row: dict[str, Any] | None) -> str:
-    """What the evidence says of it: its size, its group if there are others, and the layers that it carries if the trace shows them."""
+    """What the evidence says of it: its sizes, its group if there are others, and the layer that it carries if the trace shows it."""
     if row is None:
         return ""
-    calls = calls_of(scope).table
-    size = "" if row["bytes"] is None else f" of {format_bytes(row['bytes'])}"
-    several = calls["group"].drop_nulls().n_unique() > 1 and row["group"] is not None
-    group = f" in group {clean(row['group'])}" if several else ""
+    size = "" if row["unsized"] else f" of {_between(row, 'bytes', format_bytes)}"
+    group = f" in group {clean(row['group'])}" if row["several"] and row["group"] is not None else ""
     each = times(row["count"])
     if row["count"] > 1:
-        each += f" for {format_ns(row['min_ns'])} to {format_ns(row['max_ns'])} each"
-    return f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}.{_layers_of(scope, row)}"
+        each += f" for {_between(row, 'duration_ns', format_ns)} each"
+    return (
+        f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}.{_worst_layer(scope)}"
+    )
 
 
-def _layers_of(scope: Scope, row: dict[str, Any]) -> str:
-    """The layers that these calls carry, as a sentence; empty if the trace does not show them."""
-    same = pl.all_horizontal(
-        pl.col(key).eq_missing(row[key]) for key in ("name", "group", "group_size", "bytes", "dtype")
-    )
-    numbered = calls_of(scope).table.with_row_index("call").filter(same)
-    carried = (
-        carried_layers(scope).filter(pl.col("call").is_in(numbered["call"].implode())).drop_nulls("layer")
-    )
-    if carried["call"].n_unique() < numbered.height or carried["carries"].n_unique() != 1:
+def _between(row: dict[str, Any], what: str, shown: Callable[[float | None], str]) -> str:
+    low, high = shown(row[f"min_{what}"]), shown(row[f"max_{what}"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _worst_layer(scope: Scope) -> str:
+    """The layer with the most exposed communication, as a sentence; of several in one bucket the first and the number."""
+    layers = overlap(scope).layers
+    if layers is None or not layers.height or not layers["exposed_ns"][0]:
         return ""
-    layers = carried["layer"].unique(maintain_order=True).to_list()
-    more = f" and {count_of(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
-    what = carried["carries"][0]
-    named = f"{shorten_name(layers[0], _LONGEST)}{more}"
-    return f" {'They run in' if what == 'own' else f'They carry {what} of'} {named}."
+    row = layers.row(0, named=True)
+    alike = pl.all_horizontal(
+        pl.col(name) == row[name] for name in ("exposed_ns", "communication_ns", "carries")
+    )
+    others = layers.filter(alike).height - 1
+    more = f" and {count_of(others, 'other layer')}" if others else ""
+    what = "calls in" if row["carries"] == "own" else f"{row['carries']} of"
+    return f" {format_ns(row['exposed_ns'])} is for {what} {shorten_name(row['layer'], _LONGEST)}{more}."
 
 
 def _remedy(scope: Scope, row: dict[str, Any] | None) -> Advice | None:
-    """The advice about the collective of this row of `by_size`; None if there is none of its own."""
+    """The advice about the collective of this row of `_largest`; None if there is none of its own."""
     name = "" if row is None else row["name"]
     text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
     if text is None:

@@ -75,6 +75,23 @@ def test_an_uneven_all_to_all_counts_what_leaves_or_reaches_the_rank() -> None:
     assert (row["algorithm_gbps"], row["bus_gbps"]) == (4.0, 2.4)
 
 
+def test_uneven_sizes_that_never_come_again_are_one_row() -> None:
+    calls = [
+        {"name": "all_to_allv", "elements_in": ELEMENTS * size, "elements_out": ELEMENTS}
+        for size in (1, 2, 6)
+    ]
+    (row,) = (
+        of(*calls, {"name": "allreduce", "elements_in": 1}).by_size.filter(pl.col("count") == 3).to_dicts()
+    )
+    assert (row["name"], row["bytes"], row["total_ns"], row["algorithm_gbps"]) == (
+        "all_to_all",
+        8_000_000,
+        3 * MS,
+        4.0,
+    )
+    assert of(*calls, *calls).by_size["count"].to_list() == [2, 2, 2]
+
+
 def test_a_barrier_moves_nothing_and_a_call_without_a_group_has_no_bus_bandwidth() -> None:
     found = of(
         {"name": "barrier", "elements_in": 1, "elements_out": 1},

@@ -63,6 +63,20 @@ def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits:
     assert ("cores of their own" in found.advice) == waits
 
 
+def test_names_the_layer_whose_calls_are_exposed() -> None:
+    planted = Planted()
+    for layer in range(2):
+        at = layer * 4 * MS
+        planted.span("annotation", f"tracekit.layer/block.{layer}", at, at + 3 * MS, layer=f"block.{layer}")
+        planted.activity("gemm", at + MS, MS, launch=at + 10_000)
+        planted.activity("cross_device_reduce_1stage", at + 2 * MS, (layer + 1) * MS, launch=at + 20_000)
+    found = finding(planted.trace(), "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.evidence.endswith(
+        " 3.00 ms of it is all_reduce, 2 times for 1.00 ms to 2.00 ms each. 2.00 ms is for calls in block.1."
+    )
+
+
 @pytest.mark.parametrize(
     ("buckets", "says"),
     [
