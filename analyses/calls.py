@@ -253,8 +253,9 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 def _queueing(scope: Scope) -> Int64Array:
     """For each host span itself, but for a range of a backend for processors the operator that queued the call.
 
-    It is −1 where it is not sure which one did; so is the last entry, that for no span. A queue keeps its order: the n-th range is that of the n-th operator. This is only taken for true if no range begins before
-    its operator, and if each has as many elements as a tensor of its operator.
+    It is −1 where it is not sure which one did; so is the last entry, that for no span. A queue keeps its order: the n-th range
+    is that of the n-th operator. This is only taken for true if no range begins before its operator, and if each has the kind of its
+    operator and as many elements as one of its tensors. Beside a device, most operators queue their calls there.
     """
     stack = attribution(scope).model.stack
     itself = np.append(np.arange(stack.size, dtype=np.int64), -1)
@@ -264,12 +265,14 @@ def _queueing(scope: Scope) -> Int64Array:
     ranges, ops = (rows[np.argsort(stack.start[rows], kind="stable")] for rows in (ranges, ops))
     if ops.size:  # the operators of the first ranges may lie before the recording
         ranges = ranges[stack.start[ranges] >= stack.start[ops[0]]]
-    if not 0 < ranges.size <= ops.size:
+    if not scope.on_cpu or not 0 < ranges.size <= ops.size:
         return itself
     ops = ops[: ranges.size]
-    shapes = scope.trace.host["shapes"]
-    pairs = zip(shapes[ranges].cast(pl.String), shapes[ops].cast(pl.String), strict=True)
-    if (stack.start[ops] <= stack.start[ranges]).all() and all(_same_size(*pair) for pair in pairs):
+    texts = scope.trace.host.select(pl.col("name", "shapes").cast(pl.String))
+    pairs = zip(texts[ranges].rows(), texts[ops].rows(), strict=True)
+    if (stack.start[ops] <= stack.start[ranges]).all() and all(
+        _alike(*ran, *queued) for ran, queued in pairs
+    ):
         itself[ranges] = ops
     return itself
 
@@ -277,9 +280,12 @@ def _queueing(scope: Scope) -> Int64Array:
 _QUEUES: Final = r"^c10d::\w+$"
 
 
-def _same_size(of_range: str | None, of_operator: str | None) -> bool:
-    elements = elements_of(of_range)
-    return elements is None or any(elements == elements_in(each) for each in json_list(of_operator))
+def _alike(name: str, shapes: str | None, op: str, op_shapes: str | None) -> bool:
+    """Whether a range may be the call that an operator queued; gloo reduces and then keeps a part of it."""
+    kinds = (collective_name(name), collective_name(op))
+    elements = elements_of(shapes)
+    sized = elements is None or any(elements == elements_in(each) for each in json_list(op_shapes))
+    return sized and (kinds[0] == kinds[1] or kinds == ("all_reduce", "reduce_scatter"))
 
 
 def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:
