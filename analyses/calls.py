@@ -253,39 +253,49 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 def _queueing(scope: Scope) -> Int64Array:
     """For each host span itself, but for a range of a backend for processors the operator that queued the call.
 
-    It is −1 where it is not sure which one did; so is the last entry, that for no span. A queue keeps its order: the n-th range
-    is that of the n-th operator. This is only taken for true if no range begins before its operator, and if each has the kind of its
-    operator and as many elements as one of its tensors. Beside a device, most operators queue their calls there.
+    It is −1 where it is not sure which one did; so is the last entry, that for no span. A queue keeps its order: of the calls of
+    one kind and size, the n-th range is that of the n-th operator. This is only taken for true if each begins after its operator.
+    Beside a device, most operators queue their calls there.
     """
     stack = attribution(scope).model.stack
     itself = np.append(np.arange(stack.size, dtype=np.int64), -1)
     ranges = np.flatnonzero(stack.named(_ON_PROCESSORS, "annotation", "op"))
-    ops = np.flatnonzero(stack.named(_QUEUES, "op"))
     itself[ranges] = -1
-    ranges, ops = (rows[np.argsort(stack.start[rows], kind="stable")] for rows in (ranges, ops))
-    if ops.size:  # the operators of the first ranges may lie before the recording
-        ranges = ranges[stack.start[ranges] >= stack.start[ops[0]]]
-    if not scope.on_cpu or not 0 < ranges.size <= ops.size:
+    if not scope.on_cpu:
         return itself
-    ops = ops[: ranges.size]
-    texts = scope.trace.host.select(pl.col("name", "shapes").cast(pl.String))
-    pairs = zip(texts[ranges].rows(), texts[ops].rows(), strict=True)
-    if (stack.start[ops] <= stack.start[ranges]).all() and all(
-        _alike(*ran, *queued) for ran, queued in pairs
-    ):
-        itself[ranges] = ops
+    ran, queued = (
+        _by_kind(scope.trace.host[rows]) for rows in (ranges, np.flatnonzero(stack.named(_QUEUES, "op")))
+    )
+    for key, calls in ran.items():
+        ops = queued.get(key, [])
+        # The operators of the first ranges may lie before the recording.
+        later = [call for call in calls if ops and call[0] >= ops[0][0]]
+        pairs = list(zip(later, ops, strict=False))
+        if len(later) <= len(ops) and all(call[0] >= op[0] for call, op in pairs):
+            itself[[span for _, span in later]] = [op for _, (_, op) in pairs]
     return itself
 
 
 _QUEUES: Final = r"^c10d::\w+$"
 
 
-def _alike(name: str, shapes: str | None, op: str, op_shapes: str | None) -> bool:
-    """Whether a range may be the call that an operator queued; gloo reduces and then keeps a part of it."""
-    kinds = (collective_name(name), collective_name(op))
-    elements = elements_of(shapes)
-    sized = elements is None or any(elements == elements_in(each) for each in json_list(op_shapes))
-    return sized and (kinds[0] == kinds[1] or kinds == ("all_reduce", "reduce_scatter"))
+def _by_kind(spans: pl.DataFrame) -> dict[tuple[str | None, int | None], list[tuple[int, int]]]:
+    """Start and id of spans in order of time, by the collective and the elements of each of its tensors.
+
+    What an operator scatters after a reduction, gloo reduces and then keeps a part of.
+    """
+    found: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
+    rows = spans.sort("start", maintain_order=True).select(
+        pl.col("name").cast(pl.String), pl.col("shapes").cast(pl.String), "start", "span_id"
+    )
+    for name, shapes, start, span in rows.rows():
+        kind = collective_name(name)
+        sizes = {size for each in json_list(shapes) if (size := elements_in(each)) is not None}
+        for size in sizes or (None,):
+            found.setdefault(("all_reduce" if kind == "reduce_scatter" else kind, size), []).append(
+                (start, span)
+            )
+    return found
 
 
 def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 * A range of FSDP around the call names the module.
 * DistributedDataParallel reduces a bucket in the hook of the last gradient that goes into it. The bucket holds the gradients since the
   reduction before, or since the backward pass began, if their sizes sum to that of the call; else the trace does not show what it holds.
-* Any other call in a layer's range is that layer's own.
+* Any other call in a layer's range is that layer's own, but for those in other ranges of FSDP, which may fetch another layer.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _SURE: Final = ("capture", "module", "range", "compiled", "sequence", "accumulat
 """Methods by which the layer of a span is known, not only likely."""
 
 
+_SHARDING: Final = r"^(FSDP::|FullyShardedDataParallel\._)"
+
+
 def carried_layers(scope: Scope) -> pl.DataFrame:
     """One row per call and layer, with the columns of `CARRIED`: `call` is a row of `calls_of(scope).table`.
 
@@ -53,10 +56,11 @@ def _carried_layers(scope: Scope) -> pl.DataFrame:
     model = attribution(scope).model
     sharded = take(model.stack.nesting.nearest_ancestor(model.stack.named(SHARDED_RANGE.pattern)), spans)
     hook = take(model.stack.nesting.nearest_ancestor(model.stack.named(ACCUMULATE_NODE)), spans)
+    sharding = take(model.stack.nesting.nearest_ancestor(model.stack.named(_SHARDING)), spans)
     rows = [
         _of_modules(scope, table, sharded),
         _of_buckets(model, table, spans, (hook >= 0) & (sharded < 0), scope.trace.host["shapes"]),
-        _of_own(model, table, spans, (hook < 0) & (sharded < 0)),
+        _of_own(model, table, spans, (hook < 0) & (sharding < 0)),
     ]
     return pl.concat(rows).sort("call", maintain_order=True)
 

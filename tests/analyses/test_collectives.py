@@ -141,6 +141,26 @@ def test_peers_by_the_range_are_those_of_the_group() -> None:
     assert found.select("name", "source", "destination").rows() == [("recv", 0, 1)]
 
 
+@pytest.mark.parametrize(("second", "peers"), [(2, [2, 3]), (30, [None, None])])
+def test_peers_of_gloo_are_those_of_the_operator_that_queued_the_call(
+    second: int, peers: list[int | None]
+) -> None:
+    """The ranges begin after 10 and 20 µs; if the second operator comes later, it is not sure which one queued which."""
+    made = Planted()
+    for at, peer, begin in ((0, 2, 10), (second, 3, 20)):
+        inputs = {"shapes": "[[[1000]], [], [], []]", "concrete_inputs": f'["", "", "{peer}", "0"]'}
+        made.span("op", "c10d::send", at * US, (at + 1) * US, **inputs)
+        made.span(
+            "annotation", "gloo:send", begin * US, (begin + 5) * US, 2, shapes="[[1000]]", dtypes='["float"]'
+        )
+    trace = made.trace(devices=())
+    found = collectives(replace(trace, meta=replace(trace.meta, rank=1))).calls
+    sources = [None if peer is None else 1 for peer in peers]
+    assert found.select("bytes", "source", "destination").rows() == list(
+        zip([4_000] * 2, sources, peers, strict=True)
+    )
+
+
 def test_kineto_records_name_the_other_rank(tmp_path: Path) -> None:
     def record(at: int, **args: Any) -> dict[str, Any]:
         known = {

@@ -213,6 +213,11 @@ def test_fsdp_and_the_layers_own_calls() -> None:
     made.span("annotation", "tracekit.layer/mlp", 100 * US, 130 * US, layer="mlp")
     made.activity("cross_device_reduce_1stage", 120 * US, 10 * US, launch=105 * US)
     made.activity("ncclDevKernel_Broadcast_RING_LL(args)", 150 * US, 10 * US, launch=140 * US)
+    made.span("annotation", "tracekit.layer/head", 200 * US, 230 * US, layer="head")
+    made.span(
+        "annotation", "FullyShardedDataParallel._pre_forward", 201 * US, 220 * US
+    )  # maybe another layer's
+    made.activity("ncclDevKernel_AllGather_RING_LL(args)", 220 * US, 10 * US, launch=205 * US)
     found = carried_layers(select(made.trace()))
     assert found.select("call", "layer", "carries").rows() == [
         (0, "model.0", "parameters"),
