@@ -22,10 +22,10 @@ BINS: Final = 50
 
 POSITIONS: Final[Schema] = {
     "position_ratio": pl.Float64,
-    "time_ns": pl.Float64,
+    "mean_start_ns": pl.Float64,
     "phase": pl.String,
-    "communication_ns": pl.Float64,
-    "exposed_ns": pl.Float64,
+    "mean_communication_ns": pl.Float64,
+    "mean_exposed_ns": pl.Float64,
 }
 """Columns of `positions`."""
 
@@ -64,7 +64,7 @@ def positions(scope: Scope) -> pl.DataFrame:
     """How long the devices communicate in each fiftieth of a step, with the columns of `POSITIONS`; empty without steps.
 
     The steps of a device run from the first activity of each to that of the next, the last one to the end of the window. The times are
-    means over steps and devices. `position_ratio` and `time_ns` are where the part begins, `phase` is the phase that computes
+    means over steps and devices. `position_ratio` and `mean_start_ns` are where the part begins, `phase` is the phase that computes
     most in it, apart from the reduction of gradients; where none computes, that of the part before.
     """
     if scope.window != "steps":
@@ -93,10 +93,10 @@ def positions(scope: Scope) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "position_ratio": np.arange(BINS) / BINS,
-            "time_ns": (np.cumsum(length) - length) / steps,
+            "mean_start_ns": (np.cumsum(length) - length) / steps,
             "phase": most.forward_fill(),
-            "communication_ns": communicates / steps,
-            "exposed_ns": exposed / steps,
+            "mean_communication_ns": communicates / steps,
+            "mean_exposed_ns": exposed / steps,
         },
         schema=POSITIONS,
     )

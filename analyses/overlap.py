@@ -54,7 +54,8 @@ TABLES: Final = {
     ),
     "phases": TableView(
         "Mean step, by the phase that computes meanwhile",
-        "phase communication_ns exposed_ns",
+        "phase mean_communication_ns mean_exposed_ns",
+        titles={"mean_communication_ns": "communication", "mean_exposed_ns": "exposed"},
     ),
     "positions": TableView("Communication within a step", " ".join(POSITIONS), series=True),
 }
@@ -178,6 +179,6 @@ def _phases(within: pl.DataFrame) -> pl.DataFrame | None:
     rows = (
         within.drop_nulls("phase")
         .group_by("phase", maintain_order=True)
-        .agg(pl.col("communication_ns").sum(), pl.col("exposed_ns").sum())
+        .agg(pl.col("mean_communication_ns", "mean_exposed_ns").sum())
     )
     return rows if rows.height > 1 else None

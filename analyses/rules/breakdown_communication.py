@@ -90,7 +90,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     largest = _largest(scope)
     sent = _bytes_sent(scope, device)
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
-    slow = f" All collectives send only {format_bytes(sent)}." if waiting else ""
+    more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
     remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
@@ -99,7 +99,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
         + (", mostly waits for other ranks" if waiting else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
-        f"communication ran while no computation ran.{_of_largest(scope, largest)}{slow}",
+        f"communication ran while no computation ran.{_of_largest(largest)}{more}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,
@@ -136,8 +136,8 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
     ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1}  # fmt: skip
 
 
-def _of_largest(scope: Scope, row: dict[str, Any] | None) -> str:
-    """What the evidence says of it: its sizes, its group if there are others, and the layer that it carries if the trace shows it."""
+def _of_largest(row: dict[str, Any] | None) -> str:
+    """What the evidence says of it: its sizes, and its group if there are others."""
     if row is None:
         return ""
     size = "" if row["unsized"] else f" of {_between(row, 'bytes', format_bytes)}"
@@ -145,9 +145,7 @@ def _of_largest(scope: Scope, row: dict[str, Any] | None) -> str:
     each = times(row["count"])
     if row["count"] > 1:
         each += f" for {_between(row, 'duration_ns', format_ns)} each"
-    return (
-        f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}.{_worst_layer(scope)}"
-    )
+    return f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}."
 
 
 def _between(row: dict[str, Any], what: str, shown: Callable[[float | None], str]) -> str:

@@ -113,8 +113,8 @@ def test_each_fiftieth_of_a_step_ns_by_ns(parts: list[Piece]) -> None:
                     alone = talks and not any(low <= now < high for low, high in computing)
                     totals[part][0] += talks
                     totals[part][1] += alone
-    assert found["communication_ns"].to_list() == pytest.approx([talks / steps for talks, _ in totals])
-    assert found["exposed_ns"].to_list() == pytest.approx([alone / steps for _, alone in totals])
+    assert found["mean_communication_ns"].to_list() == pytest.approx([talks / steps for talks, _ in totals])
+    assert found["mean_exposed_ns"].to_list() == pytest.approx([alone / steps for _, alone in totals])
 
 
 # -- layers -----------------------------------------------------------------------------------------

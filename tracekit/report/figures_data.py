@@ -151,13 +151,13 @@ def _queue(frame: pl.DataFrame) -> Iterator[Figure]:
 
 def _within_step(frame: pl.DataFrame) -> Iterator[Figure]:
     """What part of each fiftieth of a step the devices communicate; the last point is where the step ends."""
-    starts = frame["time_ns"].to_numpy()
+    starts = frame["mean_start_ns"].to_numpy()
     width = float(starts[1] - starts[0])
     if width <= 0:
         return
     x = [*starts.round().astype(int).tolist(), round(float(starts[-1]) + width)]
     series = []
-    for column, label in (("communication_ns", "communicating"), ("exposed_ns", "exposed")):
+    for column, label in (("mean_communication_ns", "communicating"), ("mean_exposed_ns", "exposed")):
         y = (frame[column].to_numpy() / width).clip(0, 1).tolist()
         series.append({"label": label, "x": x, "y": [*y, y[-1]]})
     yield Figure(
