@@ -96,6 +96,12 @@ BUILT_IN: Final = (
     ),
     Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
+    Analysis(
+        "collectives",
+        "What does communication move, and how fast?",
+        "tracekit.analyses.collectives:collectives",
+        optional=True,
+    ),
     Analysis("memory", "What is copied, and how full is the memory?", "tracekit.analyses.memory:memory"),
     Analysis("counters", "What did the hardware counters measure?", "tracekit.analyses.counters:counters"),
 )

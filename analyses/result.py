@@ -167,7 +167,7 @@ class TableView:
 
 _OF_UNIT: Final[dict[Unit, str]] = {
     "device": "device_id",
-    "id": "step",
+    "id": "step sequence source destination",
     "time": "start time span_start peak_time",
     "bytes": "allocated reserved bytes",
     "ratio": (
@@ -180,7 +180,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
     "text": (
         "phase method layer path parent type source pattern level name category kind operator frame range "
         "call os_call function cause dependency shapes dtypes measure part role direction host_memory series "
-        "dram_source"
+        "dram_source group group_ranks dtype algorithm protocol carries"
     ),
     "count": "ranks",
     "flag": "outlier relative",

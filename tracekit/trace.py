@@ -212,6 +212,7 @@ COLLECTIVE_SCHEMA: Final[Schema] = {
     "elements_out": pl.Int64,
     "dtype": pl.Categorical(),
     "sequence": pl.Int64,
+    "peer": pl.Int64,  # rank that a send goes to or a receive comes from
     "start": pl.Int64,
     "duration": pl.Int64,
 }

@@ -66,7 +66,7 @@ class Summary:
     steps: pl.DataFrame
     """One row per step of the window, as `analyses.steps` has it."""
     calls: pl.DataFrame
-    """The first `MOST_CALLS` calls, with the columns of `analyses.collectives.CALLS`."""
+    """The first `MOST_CALLS` calls, with the columns of `analyses.calls.CALLS`."""
     layers: pl.DataFrame
     """`pattern`, `type`, `layers`, `device_own_ns`, `host_self_ns`: the layers with the most own time."""
     causes: pl.DataFrame

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.calls import calls_of
+from tracekit.analyses.exposure import exposed_by
+from tracekit.analyses.overlap import overlap
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.collectives import ELEMENT_BYTES
+from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import (
     NS_PER_S,
     NS_PER_US,
+    count_of,
     format_bytes,
     format_count,
     format_ns,
@@ -22,6 +28,7 @@ from tracekit.facts.units import (
     times,
 )
 from tracekit.intervals import IntervalSet
+from tracekit.names import clean, shorten_name
 
 __all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
 
@@ -44,8 +51,8 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"all_?reduce|reduce",
-        "[training ddp] DistributedDataParallel reduces during the backward pass: tune bucket_cap_mb, accumulate gradients under "
-        "no_sync(), or reduce in bf16 with a communication hook.\n"
+        "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(), or reduce them in bf16 with a "
+        "communication hook.\n"
         "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
         "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
@@ -56,6 +63,11 @@ SLOWEST_BYTES_PER_S: Final = 25_000_000
 _SHAPE: Final = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 _ITEM: Final = 4
 """Bytes of an element whose type is not recorded."""
+
+SPLIT_BYTES: Final = 2_000_000
+"""A smaller bucket takes about as long as its latency, so that two halves take longer; DistributedDataParallel's first has 1 MiB."""
+LAST_BUCKET_SHARE: Final = 0.5
+_LONGEST: Final = 60
 
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
@@ -75,23 +87,11 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     device, exposed, communication, window = worst
     if not window or exposed / window < EXPOSED_SHARE:
         return None
-    collectives = (
-        scope.activities.filter(pl.col("class") == "communication")
-        .with_columns(pl.col("name").cast(pl.String))
-        .group_by("name")
-        .agg(
-            pl.col("duration").sum().alias("total"),
-            pl.len(),
-            *(getattr(pl.col("duration"), which)().alias(which) for which in ("min", "max")),
-        )
-        .sort("total", "name", descending=[True, False])
-    )
-    name, _, count, least, most = collectives.row(0) if collectives.height else ("", 0, 0, 0, 0)
-    each = f", {times(count)}" + (f" for {format_ns(least)} to {format_ns(most)} each" if count > 1 else "")
+    largest = _largest(scope)
     sent = _bytes_sent(scope, device)
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
-    slow = f" They send only {format_bytes(sent)}, so they mostly wait for other ranks." if waiting else ""
-    remedy = _WAITS_FOR_RANKS if waiting else _remedy(name)
+    more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
+    remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
     waits = None if scope.on_cpu else _waits(scope, device)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
@@ -99,8 +99,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
         + (", mostly waits for other ranks" if waiting else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
-        "communication ran while no computation ran. The collective with the most time is "
-        f"{name.partition('(')[0]}{each}.{slow}",
+        f"communication ran while no computation ran.{_of_largest(largest)}{more}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,
@@ -116,10 +115,89 @@ _WAITS_FOR_RANKS: Final = Advice(
 )
 
 
-def _remedy(name: str) -> Advice | None:
-    """The advice about the collective of this name; None if there is none of its own."""
+def _largest(scope: Scope) -> dict[str, Any] | None:
+    """The kind of collective in a group with the most exposed time; None if there is none."""
+    calls = calls_of(scope)
+    keyed = calls.table.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
+        pl.struct("name", "group").rank("dense").alias("key"),
+    )
+    rows = exposed_by(scope, calls.parts.join(keyed.select("call", "key"), on="call"), ["key"])
+    rows = rows.filter(pl.col("exposed_ns") > 0).sort("exposed_ns", "key", descending=[True, False])
+    if not rows.height:
+        return None
+    mine = keyed.filter(pl.col("key") == rows["key"][0])
+    return {**mine.select(
+        pl.col("name", "group").first(),
+        pl.len().alias("count"),
+        pl.lit(rows["exposed_ns"][0]).alias("exposed_ns"),
+        pl.col("bytes").null_count().alias("unsized"),
+        *(getattr(pl.col(name), which)().alias(f"{which}_{name}") for name in ("bytes", "duration_ns") for which in ("min", "max")),
+    ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1}  # fmt: skip
+
+
+def _of_largest(row: dict[str, Any] | None) -> str:
+    """What the evidence says of it: its sizes, and its group if there are others."""
+    if row is None:
+        return ""
+    size = "" if row["unsized"] else f" of {_between(row, 'bytes', format_bytes)}"
+    group = f" in group {clean(row['group'])}" if row["several"] and row["group"] is not None else ""
+    each = times(row["count"])
+    if row["count"] > 1:
+        each += f" for {_between(row, 'duration_ns', format_ns)} each"
+    return f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}."
+
+
+def _between(row: dict[str, Any], what: str, shown: Callable[[float | None], str]) -> str:
+    low, high = shown(row[f"min_{what}"]), shown(row[f"max_{what}"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _worst_layer(scope: Scope) -> str:
+    """The layer with the most exposed communication, as a sentence; of several in one bucket the first and the number."""
+    layers = overlap(scope).layers
+    if layers is None or not layers.height or not layers["exposed_ns"][0]:
+        return ""
+    row = layers.row(0, named=True)
+    alike = pl.all_horizontal(
+        pl.col(name) == row[name] for name in ("exposed_ns", "communication_ns", "carries")
+    )
+    others = layers.filter(alike).height - 1
+    more = f" and {count_of(others, 'other layer')}" if others else ""
+    what = "calls in" if row["carries"] == "own" else f"{row['carries']} of"
+    return f" {format_ns(row['exposed_ns'])} is for {what} {shorten_name(row['layer'], _LONGEST)}{more}."
+
+
+def _remedy(scope: Scope, row: dict[str, Any] | None) -> Advice | None:
+    """The advice about the collective of this row of `_largest`; None if there is none of its own."""
+    name = "" if row is None else row["name"]
     text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
-    return None if text is None else Advice(f"{_RANKS}\n{text.removesuffix('.')}.")
+    if text is None:
+        return None
+    return Advice(f"{_RANKS}\n{text.format(buckets=_buckets(scope)).removesuffix('.')}.")
+
+
+def _buckets(scope: Scope) -> str:
+    """What the sizes and times of the buckets of gradients say about `bucket_cap_mb`; empty if they do not say it.
+
+    The last bucket of a step ends after the backward pass, so nothing hides it. If it has `LAST_BUCKET_SHARE` of the exposed time
+    and `SPLIT_BYTES` or more, it should be smaller.
+    """
+    rows = calls_of(scope).table.filter(pl.col("layer") == GRADIENT_REDUCTION_LAYER)
+    steps = rows.group_by("step", maintain_order=True).agg(
+        pl.len(),
+        pl.col("bytes").last(),
+        pl.col("exposed_ns").last().alias("last"),
+        pl.col("exposed_ns").sum(),
+    )
+    if not steps.height or steps["bytes"].null_count() or int(steps["bytes"].min() or 0) < SPLIT_BYTES:  # type: ignore[arg-type]
+        return ""
+    if int(steps["last"].sum()) < LAST_BUCKET_SHARE * int(steps["exposed_ns"].sum()):
+        return ""
+    size = format_bytes(int(steps["bytes"].max() or 0))  # type: ignore[arg-type]
+    one = f"All gradients are in one bucket ({size}), which is only reduced when the last gradient is there"
+    last = f"Most of the exposed time is the last bucket ({size}), beside which nothing is left to compute"
+    return f"{one if int(steps['len'].max() or 0) == 1 else last}: lower bucket_cap_mb. "  # type: ignore[arg-type]
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:

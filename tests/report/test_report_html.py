@@ -317,7 +317,7 @@ def test_a_page_is_short_before_anything_is_opened(name: str, tmp_path: Path) ->
         r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render(report_of(path), trace_of(path))
     )
     height, width = json.loads(_title_after(page.replace("</body>", HEIGHT + "</body>"), tmp_path))
-    assert 1000 < height <= 4000
+    assert 1000 < height <= 4100
     assert width <= 1280
 
 
@@ -327,7 +327,7 @@ def test_a_page_of_several_ranks_is_short(tmp_path: Path) -> None:
     page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.render_reports(pairs, Page()))
     height, width = json.loads(_title_after(page.replace("</body>", HEIGHT + "</body>"), tmp_path))
     assert len(pairs) == 2
-    assert 1000 < height <= 4000
+    assert 1000 < height <= 4100
     assert width <= 1280
 
 

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 from planted import MS, Planted, finding
+
+from tracekit.facts.collectives import collective_name
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA
 
 DDP = ("annotation", "DistributedDataParallel.forward")
 FSDP = ("annotation", "FSDP::pre_forward (layer.0)")
@@ -11,7 +18,7 @@ BACKWARD = ("op", "AddmmBackward0")
 @pytest.mark.parametrize(
     ("name", "spans", "word"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [DDP, BACKWARD], "bucket_cap_mb"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [DDP, BACKWARD], "no_sync()"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [BACKWARD], "as DistributedDataParallel does"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [], "computation that does not need its result"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [FSDP], "forward_prefetch"),
@@ -32,7 +39,7 @@ def test_fires_and_fits_the_advice_to_the_collective_and_the_run(
     assert found is not None
     assert found.title == "Exposed communication takes 40.0 % of the time"
     assert "4.00 ms of 5.00 ms" in found.evidence
-    assert name.partition("(")[0] in found.evidence
+    assert f" 4.00 ms of it is {collective_name(name)}, once." in found.evidence
     assert word in found.advice
     assert (found.ns_at_stake, found.severity) == (4 * MS, "critical")
 
@@ -52,5 +59,54 @@ def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits:
     planted.span("annotation", "gloo:all_reduce", 10 * MS, 15 * MS, 2, shapes=f"[[{elements}]]")
     found = finding(planted.trace(devices=()), "breakdown", "exposed_communication")
     assert found is not None
-    assert ("They send only 4.00 kB, so they mostly wait for other ranks." in found.evidence) == waits
+    assert ("All collectives send only 4.00 kB." in found.evidence) == waits
     assert ("cores of their own" in found.advice) == waits
+
+
+def test_names_the_layer_whose_calls_are_exposed() -> None:
+    planted = Planted()
+    for layer in range(2):
+        at = layer * 4 * MS
+        planted.span("annotation", f"tracekit.layer/block.{layer}", at, at + 3 * MS, layer=f"block.{layer}")
+        planted.activity("gemm", at + MS, MS, launch=at + 10_000)
+        planted.activity("cross_device_reduce_1stage", at + 2 * MS, (layer + 1) * MS, launch=at + 20_000)
+    found = finding(planted.trace(), "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.evidence.endswith(
+        " 3.00 ms of it is all_reduce, 2 times for 1.00 ms to 2.00 ms each. 2.00 ms is for calls in block.1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("buckets", "says"),
+    [
+        ([30_000_000], "All gradients are in one bucket (30.0 MB)"),
+        ([10_000_000, 30_000_000], "Most of the exposed time is the last bucket (30.0 MB)"),
+        ([10_000_000, 1_000_000], ""),  # too small to divide
+        ([10_000_000, None], ""),
+    ],
+)
+def test_bucket_sizes_are_only_advised_on_where_the_data_show_it(
+    buckets: list[int | None], says: str
+) -> None:
+    planted = Planted()
+    planted.step(1, 0, 40 * MS)
+    planted.span("annotation", "DistributedDataParallel.forward", 0, MS)
+    planted.span("op", "AddmmBackward0", 2 * MS, 3 * MS)
+    planted.activity("gemm", 2 * MS, 12 * MS, launch=2 * MS)
+    for number in range(len(buckets)):
+        at = (4 + number) * MS
+        planted.span("annotation", "torch.distributed.ddp.reducer::copy_bucket_to_view", at, at + 90_000)
+        planted.span("op", "record_param_comms", at + 10_000, at + 80_000)
+        planted.activity(
+            "ncclDevKernel_AllReduce_Sum_f32", (10 + 9 * number) * MS, 9 * MS, stream=20, launch=at + 20_000
+        )
+    trace = planted.trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame({"span_id": spans, "name": "allreduce", "elements_in": buckets, "dtype": "Byte"})
+    trace = replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+    found = finding(trace, "breakdown", "exposed_communication")
+    assert found is not None
+    assert says in found.advice
+    assert ("bucket_cap_mb" in found.advice) == bool(says)
+    assert "no_sync()" in found.advice

@@ -64,6 +64,8 @@ _TABLES = {
     ),
     "GPU_METRICS": "timestamp@2 typeId!@2 metricId!@2 value!@2",
     "TARGET_INFO_GPU_METRICS": "typeId!@2 sourceId!@2 typeName!:T@2 metricId!@2 metricName!:T@2",
+    "MPI_P2P_EVENTS": "start! end! globalTid textId:S commHandle tag remoteRank size requestHandle",
+    "MPI_COLLECTIVES_EVENTS": "start! end! globalTid textId:S commHandle rootRank size recvSize requestHandle",
     "NVTX_PAYLOAD_SCHEMAS": (
         "domainId@3 schemaId@3 name:T@3 type@3 flags@3 numEntries@3 payloadSize@3 alignTo@3"
     ),

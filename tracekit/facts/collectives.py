@@ -10,7 +10,17 @@ import re
 from functools import cache
 from typing import Final
 
-__all__ = ["ELEMENT_BYTES", "SYNCHRONISING", "algorithm_of", "bus_factor", "collective_name", "protocol_of"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "MPI_CALL",
+    "PEER_RANGE",
+    "SHARDED_RANGE",
+    "SYNCHRONISING",
+    "algorithm_of",
+    "bus_factor",
+    "collective_name",
+    "protocol_of",
+]
 
 ELEMENT_BYTES: Final = {
     **dict.fromkeys(("Double", "Long", "float64", "int64", "double", "long", "long int", "ComplexFloat"), 8),
@@ -41,6 +51,15 @@ _NAMES: Final = tuple(
 
 SYNCHRONISING: Final = frozenset({"barrier", "all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
 """No rank leaves one of these before every rank has come; a sender, a root or a leaf of the others may."""
+
+MPI_CALL: Final = r"(?i)^P?MPI_I?((all)?reduce(_scatter(_block)?)?|(all)?gatherv?|scatterv?|alltoall[vw]?|bcast|barrier|[bsr]?send|recv|mrecv|sendrecv(_replace)?)$"
+"""Calls of MPI that move data, or wait for all; not those that only prepare one (`MPI_Send_init`)."""
+
+PEER_RANGE: Final = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
+"""Ranges of PyTorch around a send or a receive: the own number in the group, and that of the other rank."""
+
+SHARDED_RANGE: Final = re.compile(r"^FSDP::(all_gather|post_backward_reduce) \((.+)\)$")
+"""Ranges of FSDP around the collectives of one module, with its name."""
 
 _ALGORITHM: Final = re.compile(r"_(RING|TREE|COLLNET(?:_DIRECT|_CHAIN)?|NVLS(?:_TREE)?|PAT)(?=_|\()")
 _PROTOCOL: Final = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")

@@ -1,5 +1,5 @@
 """Peaks of accelerators: arithmetic, the vendors' dense figures in 10¹² floating-point operations a second, and the
-bandwidth of their memory and of their link to the host in 10⁹ bytes a second.
+bandwidth of their memory, of their link to the host and of those to other boards in 10⁹ bytes a second.
 
 Sources of the arithmetic: NVIDIA's data sheets of each product (figures without sparsity; SXM boards unless the name says PCIe), AMD's data
 sheets of MI250X (per card) and MI300X. A board that is not listed has no peak here; none is guessed.
@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["computes_fp8", "fp32_tflops_of_clock", "peak_bandwidth_gbps", "peak_tflops", "pinned_copy_gbps"]
+__all__ = [
+    "computes_fp8",
+    "fp32_tflops_of_clock",
+    "peak_bandwidth_gbps",
+    "peak_link_gbps",
+    "peak_tflops",
+    "pinned_copy_gbps",
+]
 
 _FP32, _TF32, _HALF = 0, 1, 2
 _COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
@@ -45,6 +52,21 @@ _PINNED: Final[tuple[tuple[str, float], ...]] = (
 )
 """The rate of large copies from and to pinned memory over 16 lanes of PCIe: about four fifths of the 16, 32 and 64 GB/s of its
 generations 3, 4 and 5."""
+
+_LINKS: Final[tuple[tuple[str, float], ...]] = (
+    (r"V100.*SXM", 150.0),
+    (r"A100.*SXM", 300.0),
+    (r"\bH[12]00\b(?!.*(PCIe|NVL))", 450.0),
+    (r"\bH20\b", 450.0),
+    (r"\bB[12]00\b", 900.0),
+    (r"MI300X", 448.0),
+    (r"V100.*PCIe|\bT4\b", 15.75),
+    (r"\b(A10G?|L4|L40S?)\b", 31.5),
+)
+"""In one direction, all links of a board together: NVLink of the SXM boards (NVIDIA's data sheets give both directions: V100 300, A100
+600, H100, H200 and H20 900, B100 and B200 1,800 GB/s), AMD's Infinity Fabric (MI300X: 7 links of 128 GB/s in both), and for boards without
+such links 16 lanes of PCIe 3 or 4. Boards whose bridges are optional (A100 and H100 for PCIe) and those whose links differ from board
+to board (MI250X) are not listed."""
 
 _WITH_FP8: Final = r"\b(H[12]00|H20|B[123]00|GB\d00|L4|L40S?|RTX (40|50)\d\d)\b|MI3\d\d"
 """Devices of compute capability 8.9 and more, and AMD's from CDNA 3 on."""
@@ -113,6 +135,16 @@ def pinned_copy_gbps(device_name: str) -> float | None:
     (25.0, None)
     """
     return next((rate for pattern, rate in _PINNED if re.search(pattern, device_name)), None)
+
+
+def peak_link_gbps(device_name: str) -> float | None:
+    """The peak of the links from a device, found by its name, to the others of its machine, in one direction, in 10⁹ bytes a second;
+    None when it is not listed.
+
+    >>> peak_link_gbps("NVIDIA A100-SXM4-80GB"), peak_link_gbps("NVIDIA A100-PCIE-40GB")
+    (300.0, None)
+    """
+    return next((rate for pattern, rate in _LINKS if re.search(pattern, device_name, re.I)), None)
 
 
 def fp32_tflops_of_clock(

@@ -49,6 +49,7 @@ def figures_of(section: str, tables: Frames, *, on_cpu: bool = False) -> tuple[F
         "layers": ("by_phase", lambda phases: _icicle(tables["tree"], phases)),
         "kernels": ("by_category", _categories),
         "launches": ("queue", _queue),
+        "overlap": ("positions", _within_step),
         "memory": ("timeline", _memory),
     }
     if section not in makers:
@@ -146,6 +147,22 @@ def _queue(frame: pl.DataFrame) -> Iterator[Figure]:
         series.append({"label": f"device {device}, stream {stream}", "x": x, "y": y})
     data = {"unit": "count", "series": series}
     yield Figure("queue", "Launched and not yet started", "line", data)
+
+
+def _within_step(frame: pl.DataFrame) -> Iterator[Figure]:
+    """What part of each fiftieth of a step the devices communicate; the last point is where the step ends."""
+    starts = frame["mean_start_ns"].to_numpy()
+    width = float(starts[1] - starts[0])
+    if width <= 0:
+        return
+    x = [*starts.round().astype(int).tolist(), round(float(starts[-1]) + width)]
+    series = []
+    for column, label in (("mean_communication_ns", "communicating"), ("mean_exposed_ns", "exposed")):
+        y = (frame[column].to_numpy() / width).clip(0, 1).tolist()
+        series.append({"label": label, "x": x, "y": [*y, y[-1]]})
+    yield Figure(
+        "within_step", "Communication within the mean step", "line", {"unit": "ratio", "series": series}
+    )
 
 
 def _memory(frame: pl.DataFrame) -> Iterator[Figure]:

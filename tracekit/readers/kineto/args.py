@@ -43,6 +43,8 @@ class OpArgs(
         "group_ranks": "Process Group Ranks",
         "split_in": "In split size",
         "split_out": "Out split size",
+        "source": "Src Rank",
+        "destination": "Dst Rank",
     },
 ):
     """Operators and annotations."""
@@ -66,6 +68,8 @@ class OpArgs(
     group_ranks: msgspec.Raw = msgspec.Raw()
     split_in: msgspec.Raw = msgspec.Raw()
     split_out: msgspec.Raw = msgspec.Raw()
+    source: Scalar = None
+    destination: Scalar = None
 
 
 class RuntimeArgs(

@@ -199,6 +199,7 @@ class RawFrames:
                     "elements_in": columns.integers(_get(ops, "elements_in")),
                     "elements_out": columns.integers(_get(ops, "elements_out")),
                     "sequence": columns.integers(_get(ops, "collective_sequence")),
+                    "peer": _either(ops, "source", "destination"),
                     **{key: _list_text(_get(ops, key)) for key in ("group_ranks", "split_in", "split_out")},
                 },
                 only=collective.is_not_null(),

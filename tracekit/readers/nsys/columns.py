@@ -47,6 +47,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, ColumnKind]]] = {
     ),
     facts.RUNTIME_TABLE: {**_CALL, **_integers("eventClass correlationId")},
     **{table: {**_CALL, "textId": "int"} for table in facts.LIBRARY_TABLES},
+    **{table: {**_CALL, **_integers("textId size recvSize remoteRank")} for table in facts.MPI_TRAFFIC},
     **{table: {**_CALL, "overheadType": "int"} for table in facts.OVERHEAD_TABLES},
     "OSRT_API": _CALL,
     **dict.fromkeys(facts.NVTX_TABLES, _NVTX),

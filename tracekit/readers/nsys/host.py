@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.health import HealthLog
 from tracekit.readers.nsys import vocabulary as words
+from tracekit.readers.nsys.collectives import OF_MPI, mpi_calls
 from tracekit.readers.nsys.ids import UNNAMED, Texts, labels_of, process_of, thread_of
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole
@@ -59,12 +60,27 @@ def api_calls(tables: Tables, health: HealthLog) -> Pages:
 
 
 def library_calls(tables: Tables) -> Pages:
-    """Calls of libraries that nsys traces itself, as operators."""
+    """Calls of libraries that nsys traces itself, as operators, and what those of MPI move (`collectives`)."""
     for table in words.LIBRARY_TABLES:
         for column in ("nameId", "textId"):
             if column in tables.columns(table):
-                yield from _named(tables, table, column, "op")
+                yield from (_traffic if table in words.MPI_TRAFFIC else _named)(tables, table, column, "op")
                 break
+
+
+def _traffic(tables: Tables, table: str, column: str, kind: str) -> Pages:
+    texts = Texts(tables, table, column)
+    wanted = (
+        "start",
+        "end",
+        "globalTid",
+        column,
+        *(name for name in OF_MPI if name in tables.columns(table)),
+    )
+    for page in tables.pages(table, dict.fromkeys(wanted, "int")):
+        calls = _spans(page, kind, texts, column)
+        yield "host", calls
+        yield "collectives", mpi_calls(calls, page)
 
 
 def overheads(tables: Tables) -> Pages:

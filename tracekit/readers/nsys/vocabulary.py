@@ -37,8 +37,9 @@ __all__ = [
     "MEMORY_KINDS",
     "MEMORY_KIND_LABELS",
     "MEMSET_TABLE",
-    "MESSAGE_SIZE",
+    "MESSAGE_SIZES",
     "METADATA_TABLES",
+    "MPI_TRAFFIC",
     "NAMED_THREAD",
     "NCCL_COLLECTIVE",
     "NESTED_RANGES",
@@ -54,6 +55,7 @@ __all__ = [
     "PAYLOAD_SCHEMAS",
     "PAYLOAD_TABLE",
     "PAYLOAD_TYPES",
+    "PEER",
     "RANKS",
     "RANK_NAME",
     "REPORT_SUFFIXES",
@@ -96,6 +98,9 @@ LIBRARY_TABLES: Final = (
     "UCP_EVENTS",
 )
 """Calls of libraries that nsys traces itself; each becomes an operator."""
+
+MPI_TRAFFIC: Final = frozenset({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"})
+"""Those of them that say what a call moves."""
 
 TRACED_CALL: Final = r"^(cublas(Lt|Xt)?[A-Z]|cudnn[A-Z]|MPI_)"
 """The names of library calls that need no NVTX (`--trace=cublas,cudnn,mpi`)."""
@@ -244,6 +249,7 @@ PAYLOAD_TYPES: Final[dict[int, tuple[str, int]]] = {
 """Types and sizes in bytes of numbers by code: types of the same size on every platform, and 64-bit `size_t`."""
 
 COMMUNICATOR: Final = "NCCL communicator ID"
-MESSAGE_SIZE: Final = "Message size [bytes]"
+MESSAGE_SIZES: Final = ("Message size [bytes]", "Bytes")
+PEER: Final = "Peer rank"
 RANKS: Final = "No. of ranks"
 """The entries of NCCL's payloads."""

@@ -81,7 +81,7 @@ DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
 """Sections that open with their figure, not with a table."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
-CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "memory", "counters"})
+CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "collectives", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
 
 

@@ -48,7 +48,8 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "layers": (("tree", 8),),
     "kernels": (("by_category", 4), ("by_name", 5), ("measured", 5)),
     "launches": (("calls", 3),),
-    "overlap": (("collectives", 3),),
+    "overlap": (("groups", 3),),
+    "collectives": (("by_size", 3), ("pairs", 3)),
     "memory": (("copies", 3), ("peaks", 3)),
     "counters": (("series", 5),),
 }

@@ -1,0 +1,80 @@
+"""What a call of communication moves, as nccl-tests count it (its document `PERFORMANCE`; DEFINITIONS §8)."""
+
+from __future__ import annotations
+
+from math import prod
+
+import polars as pl
+
+from tracekit.analyses.flops import json_list
+from tracekit.facts.collectives import ELEMENT_BYTES, bus_factor
+
+__all__ = ["elements_in", "elements_of", "with_sizes"]
+
+
+def elements_of(shapes: str | None) -> int | None:
+    """The number of elements of the first tensors in the shapes of a range; None if there are none."""
+    return elements_in(next((each for each in json_list(shapes) if each), None))
+
+
+def elements_in(first: object) -> int | None:
+    """The number of elements of a shape, or of several in a list; None if it is no shape."""
+    if not isinstance(first, list) or not first:
+        return None
+    tensors = first if isinstance(first[0], list) else [first]
+    if not all(isinstance(size, int) for tensor in tensors for size in tensor):
+        return None
+    return sum(prod(tensor) for tensor in tensors)
+
+
+def with_sizes(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    """The calls (columns of `calls.CALLS`, and their splits) of this rank with `bytes` and `bus_bytes`."""
+    item = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    gathered = pl.coalesce("elements_out", pl.col("elements_in") * pl.col("group_size"))
+    elements = pl.when(pl.col("name").is_in(["all_gather", "gather"])).then(gathered).otherwise("elements_in")
+    moves = pl.col("name") != "barrier"
+    rows = rows.with_columns(
+        pl.when(moves & (elements > 0)).then(elements * item).alias("bytes"), item.alias("item")
+    )
+    needed = (
+        "name",
+        "group_size",
+        "bytes",
+        "group_ranks",
+        "split_in",
+        "split_out",
+        "elements_in",
+        "elements_out",
+        "item",
+    )
+    carried = [_carried(row, rank) for row in rows.select(needed).iter_rows(named=True)]
+    return rows.with_columns(pl.Series("bus_bytes", carried, dtype=pl.Float64))
+
+
+def _carried(row: dict[str, object], rank: int | None) -> float | None:
+    """The bytes that the links carry for this rank in a call; None if its size or its group is unknown."""
+    size, ranks = row["bytes"], row["group_size"]
+    if not isinstance(size, int) or not isinstance(ranks, int):
+        return None
+    uneven = (
+        [
+            _to_others(row[f"split_{way}"], row[f"elements_{way}"], row["group_ranks"], rank)
+            for way in ("in", "out")
+        ]
+        if row["name"] == "all_to_all"
+        else []
+    )
+    known = [elements for elements in uneven if elements is not None]
+    if known:
+        return max(known) * row["item"]  # type: ignore[operator]
+    factor = bus_factor(str(row["name"]), ranks)
+    return None if factor is None else size * factor
+
+
+def _to_others(split: object, elements: object, group: object, rank: int | None) -> float | None:
+    """The elements that do not stay on this rank, by the parts into which it splits them (rows, each of the same size)."""
+    parts, members = json_list(split), json_list(group)  # type: ignore[arg-type]
+    if not parts or rank not in members or len(parts) != len(members) or not isinstance(elements, int):
+        return None
+    whole = sum(parts)
+    return elements * (whole - parts[members.index(rank)]) / whole if whole else 0.0

@@ -1,0 +1,352 @@
+"""The calls of communication: collectives and point-to-point, each with what was recorded of it (DEFINITIONS §8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.attribute import attributed, attribution
+from tracekit.analyses.call_sizes import elements_in, elements_of, with_sizes
+from tracekit.analyses.flops import json_list
+from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.scope import Scope, launch_times, once, step_at
+from tracekit.facts.collectives import (
+    ELEMENT_BYTES,
+    MPI_CALL,
+    PEER_RANGE,
+    algorithm_of,
+    collective_name,
+    protocol_of,
+)
+from tracekit.facts.stack_names import COLLECTIVE_RANGE
+from tracekit.spans import Int64Array, take
+from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
+
+__all__ = ["CALLS", "Calls", "calls_of"]
+
+CALLS: Final[Schema] = {
+    "name": pl.String,
+    "group": pl.String,
+    "group_size": pl.Int64,
+    "group_ranks": pl.String,
+    "sequence": pl.Int64,
+    "source": pl.Int64,
+    "destination": pl.Int64,
+    "dtype": pl.String,
+    "elements_in": pl.Int64,
+    "elements_out": pl.Int64,
+    "bytes": pl.Int64,
+    "bus_bytes": pl.Float64,
+    "algorithm": pl.String,
+    "protocol": pl.String,
+    "device_id": pl.Int64,
+    "stream_id": pl.Int64,
+    "step": pl.Int64,
+    "phase": pl.String,
+    "layer": pl.String,
+    "launched": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "duration_ns": pl.Int64,
+    "exposed_ns": pl.Int64,
+    "kernels": pl.Int64,
+}
+"""Columns of a call: what it is and among whom, what it moves, where it belongs, when it ran.
+
+`name` is that of `facts.collectives`. `elements_in`, `elements_out` and `dtype` are this rank's; `bytes` is the size of the
+call as nccl-tests count it: of an all-gather and a gather what a rank has afterwards, of a reduce-scatter what it had, else what it
+puts in. `bus_bytes` is what the links carry for each rank: `bytes` times the factor of nccl-tests, of an uneven all-to-all
+what this rank sends to or receives from the others, whichever is more. `source` and `destination` are ranks: of the job, or of
+the group where its ranks were not recorded. `launched` is the start of the launch on the host, `exposed_ns` the time in which
+nothing computed on the same device, `kernels` how many activities the call has. Times are ns from the trace's origin; what was
+not recorded is null. Without a device, a call is a range of the CPU backend (`gloo:…`). Calls of MPI, and of such a backend
+beside a device, occupy no device: their `device_id` is −1, and they have no `exposed_ns`.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """The calls of a scope, and the activities that they are made of."""
+
+    table: pl.DataFrame
+    """One row per call by start, with the columns of `CALLS`."""
+    parts: pl.DataFrame
+    """The activities: `call` (a row of `table`), `device_id`, `start`, `end`. Calls on the host have none."""
+    launch_span: Int64Array
+    """For each call the host span that launched it, or that queued it in the backend; −1 where none is known."""
+
+
+def calls_of(scope: Scope) -> Calls:
+    """The calls of the scope."""
+    return once(scope, _calls)
+
+
+def _calls(scope: Scope) -> Calls:
+    work = _work(scope)
+    first = (
+        work.group_by("call", maintain_order=True)
+        .agg(
+            pl.col("name").cast(pl.String).first().alias("kernel"),
+            *(pl.col(name).first() for name in _OF_FIRST),
+            pl.col("phase").cast(pl.String).first(),
+            pl.col("layer").cast(pl.String).first(),
+            pl.col("launched").min(),
+            pl.col("start").min(),
+            pl.col("end").max(),
+            pl.col("exposed").sum().alias("exposed_ns"),
+            pl.len().cast(pl.Int64).alias("kernels"),
+        )
+    )  # fmt: skip
+    rows = pl.concat([first, _on_host(scope, first.schema)]).sort("start", "end", maintain_order=True)
+    if not rows.height:
+        return Calls(empty(CALLS), empty(_PARTS), np.zeros(0, dtype=np.int64))
+    numbers = rows.select("call").with_row_index("number")
+    parts = work.join(numbers, on="call", how="inner", maintain_order="left").select(
+        pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
+    )
+    spans = _queueing(scope)[rows["anchor"].to_numpy()]
+    rows = _with_peers(scope, _recorded(scope, rows), spans)
+    names = [_name(*texts) for texts in rows.select("record_name", "span_name", "kernel").rows()]
+    rows = rows.with_columns(
+        pl.Series("name", names, dtype=pl.String),
+        _per_text(rows["kernel"], algorithm_of).alias("algorithm"),
+        _per_text(rows["kernel"], protocol_of).alias("protocol"),
+        (pl.col("end") - pl.col("start")).alias("duration_ns"),
+    )
+    table = with_sizes(rows, scope.trace.meta.rank).select(
+        pl.col(name).cast(kind) for name, kind in CALLS.items()
+    )
+    return Calls(table, parts, spans)
+
+
+_OF_FIRST: Final = ("record", "span", "anchor", "device_id", "stream_id", "step")
+_PARTS: Final[Schema] = {"call": pl.Int64, "device_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+
+
+def _work(scope: Scope) -> pl.DataFrame:
+    """The communication of the scope by start. `call` is equal for the activities of one call; `record` and `span` (−1 for none) are
+    the spans of the host that say more of it: the record of PyTorch, and the range of the backend; `anchor` is the span that
+    launched the activity.
+    """
+    rows = attributed(scope).with_columns(pl.Series("launched", launch_times(scope.trace, scope.activities)))
+    rows = rows.filter(pl.col("class") == "communication")
+    span = _backend_ranges(scope, rows)
+    if scope.on_cpu and (span >= 0).any():  # the operators of these collectives only queue them
+        rows, span = rows.filter(pl.Series(span >= 0)), span[span >= 0]
+    op = rows["op_id"].fill_null(-1)
+    record = np.where(op.is_in(_recording(scope).implode()).to_numpy(), op.to_numpy(), -1)
+    alone = -2 - rows["activity_id"].to_numpy()
+    call = np.where(record >= 0, record, np.where(span >= 0, span, alone))
+    layers = attribution(scope).layers.select(pl.col("layer_id"), pl.col("path").alias("layer"))
+    return (
+        rows.with_columns(
+            pl.Series("record", record, dtype=pl.Int64),
+            pl.Series("span", span, dtype=pl.Int64),
+            pl.Series("call", call, dtype=pl.Int64),
+            pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
+            _exposed(scope, rows),
+        )
+        .drop("layer", strict=False)
+        .join(layers, on="layer_id", how="left", maintain_order="left")
+        .sort("start", "end", maintain_order=True)
+    )
+
+
+def _recording(scope: Scope) -> pl.Series:
+    """The host spans with a record of communication."""
+    known = scope.trace.collectives
+    return (empty(COLLECTIVE_SCHEMA) if known is None else known)["span_id"].drop_nulls().unique()
+
+
+def _on_host(scope: Scope, schema: pl.Schema) -> pl.DataFrame:
+    """Calls that only the host makes: of MPI, and of a backend for processors beside a device. No device is exposed to them."""
+    stack = attribution(scope).model.stack
+    wanted = stack.named(MPI_CALL, "op", "annotation")
+    if not scope.on_cpu:
+        wanted |= stack.named(_ON_PROCESSORS, "op", "annotation")
+    around = take(stack.nesting.nearest_ancestor(wanted), stack.nesting.parent)
+    low, high = scope.host_window()
+    inside = (stack.start >= low) & (stack.start < high)
+    span = np.flatnonzero(wanted & (around < 0) & inside)
+    start, end = stack.start[span], stack.end[span]
+    recorded = np.isin(span, _recording(scope).to_numpy())
+    frame = scope.trace.host[span].select(
+        *(pl.col("span_id").alias(name) for name in ("call", "span", "anchor")),
+        pl.col("name").cast(pl.String).alias("kernel"),
+        pl.Series("record", np.where(recorded, span, -1)),
+        pl.lit(CPU_DEVICE).alias("device_id"),
+        pl.col("thread_id").alias("stream_id"),
+        step_at(scope.steps, start).alias("step"),
+        pl.Series("start", start),
+        pl.Series("launched", start),
+        pl.Series("end", end),
+        pl.lit(0).alias("kernels"),
+    )
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in schema.items()
+    )
+
+
+_ON_PROCESSORS: Final = r"^(gloo|mpi|ucc):"
+
+
+def _backend_ranges(scope: Scope, rows: pl.DataFrame) -> Int64Array:
+    """The nearest range of PyTorch's backend around the launch of each activity, −1 for none."""
+    stack = attribution(scope).model.stack
+    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
+    return take(stack.nesting.nearest_ancestor(stack.named(COLLECTIVE_RANGE, "annotation", "op")), anchor)
+
+
+def _exposed(scope: Scope, rows: pl.DataFrame) -> pl.Series:
+    """The time of each activity in which nothing computes on its device, in ns."""
+    exposed = rows["duration"].to_numpy().copy()
+    device = rows["device_id"].to_numpy()
+    for one in scope.device_ids:
+        mine = device == one
+        starts, ends = rows["start"].to_numpy()[mine], rows["end"].to_numpy()[mine]
+        exposed[mine] -= scope.intervals(one, "compute").coverage(starts, ends)
+    return pl.Series("exposed", exposed)
+
+
+def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
+    """With what PyTorch or NCCL recorded of each call, else with the shapes of the backend's range."""
+    known = scope.trace.collectives if scope.trace.collectives is not None else empty(COLLECTIVE_SCHEMA)
+    columns = (
+        "group",
+        "group_size",
+        "group_ranks",
+        "sequence",
+        "dtype",
+        "elements_in",
+        "elements_out",
+        "peer",
+    )
+    records = known.unique("span_id", keep="last").select(
+        pl.col("span_id").alias("record"), pl.col("name").cast(pl.String).alias("record_name"), *columns, "split_in", "split_out"
+    )  # fmt: skip
+    spans = scope.trace.host.select(
+        pl.col("span_id").alias("span"),
+        pl.col("name").cast(pl.String).alias("span_name"),
+        pl.col("shapes").cast(pl.String),
+        pl.col("dtypes").cast(pl.String),
+    ).filter(pl.col("span").is_in(rows["span"].unique().implode()))
+    joined = rows.join(records, on="record", how="left", maintain_order="left")
+    joined = joined.join(spans, on="span", how="left", maintain_order="left")
+    elements, dtypes = [], []
+    for shapes, types in joined.select("shapes", "dtypes").rows():
+        elements.append(elements_of(shapes))
+        first = next(iter(json_list(types)), None)
+        dtypes.append(first if isinstance(first, str) and first in ELEMENT_BYTES else None)
+    return joined.with_columns(
+        pl.coalesce("elements_in", pl.Series(elements, dtype=pl.Int64)).alias("elements_in"),
+        pl.coalesce(pl.col("dtype").cast(pl.String), pl.Series(dtypes, dtype=pl.String)).alias("dtype"),
+    )
+
+
+# -- who queued a call, and who is its peer ---------------------------------------------------------
+
+
+def _queueing(scope: Scope) -> Int64Array:
+    """For each host span itself, but for a range of a backend for processors the operator that queued the call.
+
+    It is −1 where it is not sure which one did; so is the last entry, that for no span. A queue keeps its order: of the calls of
+    one kind and size, the n-th range is that of the n-th operator. This is only taken for true if each begins after its operator.
+    Beside a device, most operators queue their calls there.
+    """
+    stack = attribution(scope).model.stack
+    itself = np.append(np.arange(stack.size, dtype=np.int64), -1)
+    ranges = np.flatnonzero(stack.named(_ON_PROCESSORS, "annotation", "op"))
+    itself[ranges] = -1
+    if not scope.on_cpu:
+        return itself
+    ran, queued = (
+        _by_kind(scope.trace.host[rows]) for rows in (ranges, np.flatnonzero(stack.named(_QUEUES, "op")))
+    )
+    for key, calls in ran.items():
+        ops = queued.get(key, [])
+        # The operators of the first ranges may lie before the recording.
+        later = [call for call in calls if ops and call[0] >= ops[0][0]]
+        pairs = list(zip(later, ops, strict=False))
+        if len(later) <= len(ops) and all(call[0] >= op[0] for call, op in pairs):
+            itself[[span for _, span in later]] = [op for _, (_, op) in pairs]
+    return itself
+
+
+_QUEUES: Final = r"^c10d::\w+$"
+
+
+def _by_kind(spans: pl.DataFrame) -> dict[tuple[str | None, int | None], list[tuple[int, int]]]:
+    """Start and id of spans in order of time, by the collective and the elements of each of its tensors.
+
+    What an operator scatters after a reduction, gloo reduces and then keeps a part of.
+    """
+    found: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
+    rows = spans.sort("start", maintain_order=True).select(
+        pl.col("name").cast(pl.String), pl.col("shapes").cast(pl.String), "start", "span_id"
+    )
+    for name, shapes, start, span in rows.rows():
+        kind = collective_name(name)
+        sizes = {size for each in json_list(shapes) if (size := elements_in(each)) is not None}
+        for size in sizes or (None,):
+            found.setdefault(("all_reduce" if kind == "reduce_scatter" else kind, size), []).append(
+                (start, span)
+            )
+    return found
+
+
+def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:
+    """With `source` and `destination` of sends and receives, as far as the record, the range's name or the operator says them."""
+    known = pl.DataFrame({"queued": spans}).join(
+        scope.trace.host.select(
+            pl.col("span_id").alias("queued"), pl.col("name").cast(pl.String).alias("op"), pl.col("concrete_inputs").cast(pl.String)
+        ),
+        on="queued", how="left", maintain_order="left",
+    )  # fmt: skip
+    rank = scope.trace.meta.rank
+    table = pl.concat([rows, known], how="horizontal").select("record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs")  # fmt: skip
+    ends = [_peers(row, rank) for row in table.iter_rows(named=True)]
+    return rows.with_columns(
+        pl.Series("source", [source for source, _ in ends], dtype=pl.Int64),
+        pl.Series("destination", [destination for _, destination in ends], dtype=pl.Int64),
+    )
+
+
+def _peers(row: dict[str, object], rank: int | None) -> tuple[int | None, int | None]:
+    """Source and destination of a call of this `rank`; None for what is not known."""
+    texts = [str(row[key]) for key in ("record_name", "span_name", "kernel") if row[key]]
+    name = next((name for text in texts if (name := collective_name(text))), None)
+    if name not in ("send", "recv"):
+        return None, None
+    own, other = rank, row["peer"]
+    if other is None:
+        members = json_list(row["group_ranks"])  # type: ignore[arg-type]
+        in_name = next((match for text in texts if (match := PEER_RANGE.match(text))), None)
+        values = json_list(row["concrete_inputs"]) if row["op"] in _WITH_PEER else []  # type: ignore[arg-type]
+        if in_name:
+            own, other = int(in_name[2]), int(in_name[3])
+        elif len(values) > _PEER_INPUT and str(values[_PEER_INPUT]).isdecimal():
+            other = int(values[_PEER_INPUT])
+        if isinstance(other, int) and other < len(members):
+            own, other = rank, members[other]
+    if not isinstance(other, int) or other < 0:  # any rank
+        return None, None
+    return (own, other) if name == "send" else (other, own)
+
+
+_WITH_PEER: Final = frozenset({"c10d::send", "c10d::recv_"})
+_PEER_INPUT: Final = 2
+"""The place of the other rank among the inputs of these operators: tensors, group, rank, tag."""
+
+
+def _name(record: str | None, span: str | None, kernel: str) -> str:
+    return next(
+        (name for text in (record, span, kernel) if text and (name := collective_name(text))), "other"
+    )
+
+
+def _per_text(texts: pl.Series, function: object) -> pl.Series:
+    return texts.map_elements(function, return_dtype=pl.String)  # type: ignore[arg-type]

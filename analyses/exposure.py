@@ -1,0 +1,126 @@
+"""Exposed communication by what communicates and by the place in the step: exact sums over unions of intervals (DEFINITIONS §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.attribute import attributed
+from tracekit.analyses.scope import Scope
+from tracekit.facts.stack_names import PHASES
+from tracekit.intervals import IntervalSet
+from tracekit.spans import Int64Array
+from tracekit.trace import Schema, empty
+
+__all__ = ["BINS", "POSITIONS", "exposed_by", "positions"]
+
+BINS: Final = 50
+"""Parts of a step."""
+
+POSITIONS: Final[Schema] = {
+    "position_ratio": pl.Float64,
+    "mean_start_ns": pl.Float64,
+    "phase": pl.String,
+    "mean_communication_ns": pl.Float64,
+    "mean_exposed_ns": pl.Float64,
+}
+"""Columns of `positions`."""
+
+
+def exposed_by(scope: Scope, parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """For each value of the keys `communication_ns`, the time in which an activity of it runs, and `exposed_ns`, the part in which
+    nothing computes on the same device.
+
+    `parts` has the keys, `device_id`, `start` and `end`. Times are those of the window, summed over devices. Activities with other
+    keys are not subtracted, so values that communicate at once share their time, and the sum may exceed that of the device.
+    """
+    place = [*keys, "device_id"]
+    rows = parts.with_columns(pl.col("start", "end").clip(scope.start, scope.end)).sort(
+        *place, "start", nulls_last=True
+    )
+    reach = pl.col("end").cum_max().shift().over(place)
+    merged = (
+        rows.with_columns((pl.col("start") > reach).fill_null(value=True).cum_sum().alias("piece"))
+        .group_by(*place, "piece")
+        .agg(pl.col("start").min(), pl.col("end").max())
+    )
+    hidden = np.zeros(merged.height, dtype=np.int64)
+    for device in merged["device_id"].unique():
+        mine = (merged["device_id"] == device).to_numpy()
+        starts, ends = merged["start"].to_numpy()[mine], merged["end"].to_numpy()[mine]
+        hidden[mine] = scope.intervals(device, "compute").coverage(starts, ends)
+    length = pl.col("end") - pl.col("start")
+    return (
+        merged.with_columns(pl.Series("hidden", hidden))
+        .group_by(keys)
+        .agg(length.sum().alias("communication_ns"), (length - pl.col("hidden")).sum().alias("exposed_ns"))
+    )
+
+
+def positions(scope: Scope) -> pl.DataFrame:
+    """How long the devices communicate in each fiftieth of a step, with the columns of `POSITIONS`; empty without steps.
+
+    The steps of a device run from the first activity of each to that of the next, the last one to the end of the window. The times are
+    means over steps and devices. `position_ratio` and `mean_start_ns` are where the part begins, `phase` is the phase that computes
+    most in it, apart from the reduction of gradients; where none computes, that of the part before.
+    """
+    if scope.window != "steps":
+        return empty(POSITIONS)
+    computing = attributed(scope).filter(pl.col("class") == "compute")
+    length, communicates, exposed = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+    by_phase = np.zeros((len(_WITHIN), BINS))
+    steps = 0
+    for device in scope.device_ids:
+        low, high = _bins(scope, device)
+        steps += low.shape[0]
+        length += (high - low).sum(axis=0)
+        communication = scope.intervals(device, "communication")
+        communicates += _covered(communication, low, high)
+        exposed += _covered(communication - scope.intervals(device, "compute"), low, high)
+        mine = computing.filter(pl.col("device_id") == device)
+        for at, phase in enumerate(_WITHIN):
+            rows = mine.filter(pl.col("phase").cast(pl.String) == phase)
+            region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
+            by_phase[at] += _covered(region, low, high)
+    if not steps:
+        return empty(POSITIONS)
+    most = pl.Series([_WITHIN[at] for at in by_phase.argmax(axis=0)]).set(
+        pl.Series(by_phase.max(axis=0) == 0), None
+    )
+    return pl.DataFrame(
+        {
+            "position_ratio": np.arange(BINS) / BINS,
+            "mean_start_ns": (np.cumsum(length) - length) / steps,
+            "phase": most.forward_fill(),
+            "mean_communication_ns": communicates / steps,
+            "mean_exposed_ns": exposed / steps,
+        },
+        schema=POSITIONS,
+    )
+
+
+_WITHIN: Final = tuple(phase for phase in PHASES if phase != "communication")
+
+
+def _bins(scope: Scope, device: int) -> tuple[Int64Array, Int64Array]:
+    """Starts and ends of the parts of a device's steps: a row for each step, a column for each part."""
+    mine = scope.activities.filter((pl.col("device_id") == device) & pl.col("step").is_not_null())
+    begins = (
+        mine.group_by("step")
+        .agg(pl.col("start").min())["start"]
+        .sort()
+        .clip(scope.start, scope.end)
+        .to_numpy()
+    )
+    ends = np.append(begins[1:], scope.end)[: begins.size]
+    edges = begins[:, None] + (ends - begins)[:, None] * np.arange(BINS + 1) // BINS
+    return edges[:, :-1], edges[:, 1:]
+
+
+def _covered(region: IntervalSet, low: Int64Array, high: Int64Array) -> Int64Array:
+    """How much of each part the region covers, over all steps."""
+    covered: Int64Array = region.coverage(low.ravel(), high.ravel()).reshape(low.shape).sum(axis=0)
+    return covered

@@ -1,0 +1,219 @@
+"""What collectives move and how fast: against nccl-tests' formulas by hand, and calls that only the host makes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from paths import PUBLIC_NSYS
+from planted import A100 as PLANTED
+from planted import MS, US, Planted
+from synthetic.nsys_export import PID, global_id, write_sqlite
+from synthetic.nsys_odd import small
+
+import tracekit
+from tracekit.analyses.collectives import Collectives, collectives
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA, Trace
+
+A100 = replace(PLANTED, name="NVIDIA A100-SXM4-80GB")
+ELEMENTS = 1_000_000
+"""Of floats: 4 MB in a call of 1 ms are 4 GB/s."""
+
+
+def recorded(*calls: dict[str, Any], rank: int | None = 1, kernel: str = "ncclDevKernel(args)") -> Trace:
+    """Calls of 1 ms among 4 ranks, with these fields of their records."""
+    made = Planted()
+    for number in range(len(calls)):
+        at = number * 2 * MS
+        made.span("op", "record_param_comms", at, at + 9 * US)
+        made.activity(kernel, at + MS, MS, stream=20, launch=at + US)
+    trace = made.trace(devices=(A100,))
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"].to_list()
+    base = {"group": "0", "group_size": 4, "group_ranks": "[0, 1, 2, 3]", "dtype": "Float"}
+    rows = [{"span_id": span, **base, **call} for span, call in zip(spans, calls, strict=True)]
+    known = conform(pl.DataFrame(rows, infer_schema_length=None), COLLECTIVE_SCHEMA)
+    return replace(trace, collectives=known, meta=replace(trace.meta, rank=rank))
+
+
+def of(*calls: dict[str, Any], **how: Any) -> Collectives:
+    return collectives(recorded(*calls, **how))
+
+
+@pytest.mark.parametrize(
+    ("record", "into", "out", "algorithm", "bus"),
+    [
+        ("allreduce", ELEMENTS, ELEMENTS, 4.0, 6.0),  # 2 · 3 / 4
+        ("_allgather_base", ELEMENTS // 4, ELEMENTS, 4.0, 3.0),  # 3 / 4, of what a rank has afterwards
+        ("_reduce_scatter_base", ELEMENTS, ELEMENTS // 4, 4.0, 3.0),  # 3 / 4, of what it had
+        ("all_to_all", ELEMENTS, ELEMENTS, 4.0, 3.0),
+        ("broadcast", ELEMENTS, ELEMENTS, 4.0, 4.0),
+        ("reduce", ELEMENTS, ELEMENTS, 4.0, 4.0),
+        ("gather", ELEMENTS // 4, ELEMENTS, 4.0, 3.0),  # of what the root has afterwards
+        ("scatter", ELEMENTS, ELEMENTS // 4, 4.0, 3.0),
+        ("send", ELEMENTS, ELEMENTS, 4.0, 4.0),
+        ("recv", ELEMENTS, ELEMENTS, 4.0, 4.0),
+    ],
+)
+def test_bandwidths_are_those_of_nccl_tests(
+    record: str, into: int, out: int, algorithm: float, bus: float
+) -> None:
+    (row,) = of({"name": record, "elements_in": into, "elements_out": out}).by_size.to_dicts()
+    assert (row["algorithm_gbps"], row["bus_gbps"]) == (algorithm, bus)
+
+
+def test_an_uneven_all_to_all_counts_what_leaves_or_reaches_the_rank() -> None:
+    # Rank 1 keeps 400 k of 1 M and sends 600 k; it gets 700 k, of which 400 k are its own.
+    split = {"split_in": "[1, 4, 2, 3]", "split_out": "[1, 4, 1, 1]"}
+    (row,) = of(
+        {"name": "all_to_allv", "elements_in": ELEMENTS, "elements_out": 700_000, **split}
+    ).by_size.to_dicts()
+    assert (row["algorithm_gbps"], row["bus_gbps"]) == (4.0, 2.4)
+
+
+def test_uneven_sizes_that_never_come_again_are_one_row() -> None:
+    calls = [
+        {"name": "all_to_allv", "elements_in": ELEMENTS * size, "elements_out": ELEMENTS}
+        for size in (1, 2, 6)
+    ]
+    (row,) = (
+        of(*calls, {"name": "allreduce", "elements_in": 1}).by_size.filter(pl.col("count") == 3).to_dicts()
+    )
+    assert (row["name"], row["bytes"], row["total_ns"], row["algorithm_gbps"]) == (
+        "all_to_all",
+        8_000_000,
+        3 * MS,
+        4.0,
+    )
+    assert of(*calls, *calls).by_size["count"].to_list() == [2, 2, 2]
+
+
+def test_a_barrier_moves_nothing_and_a_call_without_a_group_has_no_bus_bandwidth() -> None:
+    found = of(
+        {"name": "barrier", "elements_in": 1, "elements_out": 1},
+        {"name": "allreduce", "elements_in": ELEMENTS, "group": None, "group_size": None},
+    ).by_size
+    assert found.sort("name").select("name", "bytes", "bus_gbps").rows() == [
+        ("all_reduce", 4 * ELEMENTS, None),
+        ("barrier", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kernel", "share"),
+    [
+        ({}, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 0.02),  # 6 of 300 GB/s
+        ({"group_size": 16}, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", None),  # more than one machine
+        ({"group_size": None}, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", None),
+        ({}, "ncclDevKernel_AllReduce_Sum_f32_NVLS_SIMPLE(args)", None),  # the switch sums
+        (
+            {"elements_in": 100 * ELEMENTS},
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)",
+            None,
+        ),  # above the peak
+        ({"name": "send"}, "ncclDevKernel_SendRecv(args)", None),
+    ],
+)
+def test_the_share_of_the_link(fields: dict[str, Any], kernel: str, share: float | None) -> None:
+    call = {"name": "allreduce", "elements_in": ELEMENTS, **fields}
+    assert of(call, kernel=kernel).by_size["link_share"].to_list() == [share]
+
+
+def test_pairs_of_sends_and_receives() -> None:
+    sent = {"name": "send", "elements_in": ELEMENTS, "peer": 3}
+    found = of(
+        sent, {**sent, "elements_in": ELEMENTS // 2}, {"name": "recv", "elements_in": ELEMENTS, "peer": 0}
+    )
+    assert found.pairs is not None
+    assert found.pairs.rows() == [(1, 3, 2, 6_000_000, 2 * MS, 4.0), (0, 1, 1, 4_000_000, MS, 4.0)]
+    assert of({"name": "send", "elements_in": ELEMENTS}).pairs is None
+
+
+def test_peers_by_the_range_are_those_of_the_group() -> None:
+    made = Planted()
+    made.span("annotation", "nccl:recv 1<-0", 0, 9 * US)
+    made.activity("ncclDevKernel_SendRecv(args)", MS, MS, launch=US)
+    found = collectives(made.trace()).calls
+    assert found.select("name", "source", "destination").rows() == [("recv", 0, 1)]
+
+
+@pytest.mark.parametrize(("second", "peers"), [(2, [2, 3]), (30, [None, None])])
+def test_peers_of_gloo_are_those_of_the_operator_that_queued_the_call(
+    second: int, peers: list[int | None]
+) -> None:
+    """The ranges begin after 10 and 20 µs; if the second operator comes later, it is not sure which one queued which."""
+    made = Planted()
+    for at, peer, begin in ((0, 2, 10), (second, 3, 20)):
+        inputs = {"shapes": "[[[1000]], [], [], []]", "concrete_inputs": f'["", "", "{peer}", "0"]'}
+        made.span("op", "c10d::send", at * US, (at + 1) * US, **inputs)
+        made.span(
+            "annotation", "gloo:send", begin * US, (begin + 5) * US, 2, shapes="[[1000]]", dtypes='["float"]'
+        )
+    trace = made.trace(devices=())
+    found = collectives(replace(trace, meta=replace(trace.meta, rank=1))).calls
+    sources = [None if peer is None else 1 for peer in peers]
+    assert found.select("bytes", "source", "destination").rows() == list(
+        zip([4_000] * 2, sources, peers, strict=True)
+    )
+
+
+def test_kineto_records_name_the_other_rank(tmp_path: Path) -> None:
+    def record(at: int, **args: Any) -> dict[str, Any]:
+        known = {
+            "In msg nelems": 8,
+            "Out msg nelems": 8,
+            "dtype": "Float",
+            "Process Group Name": "0",
+            "Group size": 4,
+            **args,
+        }
+        return {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "record_param_comms",
+            "pid": 1,
+            "tid": 1,
+            "ts": at,
+            "dur": 5,
+            "args": known,
+        }
+
+    events = [
+        record(1, **{"Collective name": "send", "Dst Rank": 3}),
+        record(11, **{"Collective name": "recv", "Src Rank": 2}),
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (trace,) = tracekit.read_all(path)
+    assert trace.collectives is not None
+    assert trace.collectives.select("name", "peer").rows() == [("send", 3), ("recv", 2)]
+
+
+def test_mpi_tables_of_nsight(tmp_path: Path) -> None:
+    program = small()
+    thread = {"globalTid": global_id(PID, 4242)}
+    program.add("MPI_P2P_EVENTS", start=300, end=400, textId="MPI_Send", size=1_000, remoteRank=2, **thread)
+    program.add(
+        "MPI_COLLECTIVES_EVENTS", start=500, end=900, textId="MPI_Allreduce", size=64, recvSize=64, **thread
+    )
+    program.add(
+        "MPI_P2P_EVENTS", start=920, end=930, textId="MPI_Send_init", size=1_000, remoteRank=2, **thread
+    )
+    found = collectives(tracekit.read(write_sqlite(program, tmp_path / "t.sqlite"))).calls
+    assert found.select(
+        "name", "bytes", "destination", "device_id", "duration_ns", "exposed_ns", "kernels"
+    ).rows() == [
+        ("send", 1_000, 2, -1, 100, None, 0),
+        ("all_reduce", 64, None, -1, 400, None, 0),
+    ]
+
+
+@pytest.mark.parametrize("path", [path for path in PUBLIC_NSYS if path.stem == "saxpy_mpi_a100"])
+def test_mpi_ranges_of_a_public_export(path: Path) -> None:
+    found = collectives(tracekit.read(path))
+    assert found.answer.startswith("12 calls (8 send, 4 recv).")
+    assert found.by_size["exposed_ns"].null_count() == 2
