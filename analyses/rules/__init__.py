@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.analyses.program import program
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import (
@@ -143,9 +142,10 @@ def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
     text = advice.text
     if scope.on_cpu and advice.processor is not None:
         text = advice.processor
-    if not program(scope.trace).pytorch:
+    shown = traits(scope)
+    if "pytorch" not in shown:
         text = advice.plain or plain or text
-    text = " ".join(_fitting(text, traits(scope)))
+    text = " ".join(_fitting(text, shown))
     for what in RECORDABLE:
         if f"{{{what}}}" in text:
             text = text.replace(f"{{{what}}}", flag_for(what, scope.trace.meta.format))

@@ -70,6 +70,8 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     causes_of_idle = idle_causes(scope)
     host = scope.trace.host
     pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
+    if not pieces.height:
+        return CausedIdle(0, None, None, None)
     spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
     pieces = pieces.with_columns(
         host["name"].gather(pieces["op_id"]).alias("operator"),
