@@ -326,6 +326,10 @@ def step_spans(scope: Scope) -> pl.DataFrame:
     is later, and ends with the last activity that the step launched, or with its own end: so spans never overlap
     (torch-tb-profiler's steps).
     """
+    return scope.once(step_spans, lambda: _step_spans(scope))
+
+
+def _step_spans(scope: Scope) -> pl.DataFrame:
     work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
     joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
     first = scope.start if scope.window == "steps" else None

@@ -5,6 +5,7 @@ Advice depends on it: it does not name what the run does already, what its devic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import polars as pl
@@ -59,11 +60,8 @@ def traits(of: Scope | Trace) -> frozenset[str]:
 def _traits(scope: Scope) -> frozenset[str]:
     trace = scope.trace
     host, device = _names(trace.host["name"]), _names(trace.device["name"])
-    shown = {
-        trait
-        for trait, (in_host, in_device) in TRAITS.items()
-        if host.str.contains(in_host).any() or device.str.contains(in_device).any()
-    }
+    shown = _shown(host, {trait: pattern for trait, (pattern, _) in TRAITS.items()})
+    shown |= _shown(device, {trait: pattern for trait, (_, pattern) in TRAITS.items() if trait not in shown})
     shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
     pytorch = program(trace).pytorch
     further = {
@@ -80,6 +78,15 @@ def _traits(scope: Scope) -> frozenset[str]:
         "recomputation": bool(attributed(scope)["recomputed"].any()),
     }
     return frozenset(shown | {trait for trait, there in further.items() if there})
+
+
+def _shown(names: pl.Series, patterns: Mapping[str, str | None]) -> set[str]:
+    """The traits whose pattern one of the names matches."""
+    if not names.len():
+        return set()
+    text = pl.col(names.name).str
+    columns = [text.contains(pattern).any().alias(trait) for trait, pattern in patterns.items() if pattern]
+    return {trait for trait, there in names.to_frame().select(columns).row(0, named=True).items() if there}
 
 
 def _names(names: pl.Series) -> pl.Series:

@@ -59,5 +59,5 @@ def scope_of(path: Path, window: Literal["steps", "trace"] = "steps") -> Scope:
 
 @lru_cache(maxsize=8)
 def report_of(path: Path) -> Report:
-    """Its report, made once."""
-    return build_report(trace_of(path))
+    """Its report, made once, of what was computed for the scope."""
+    return build_report(trace_of(path), scope=scope_of(path))

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 import polars as pl
+from polars import selectors
 
 from tracekit.facts.terminal_text import UNSAFE, printable
 
@@ -378,13 +379,9 @@ def unbroken(text: str) -> str:
 
 def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with every text column cleaned, and every ratio or mean that is no finite number null."""
-    columns = []
-    for name, dtype in frame.schema.items():
-        column = pl.col(name)
-        if dtype in (pl.Categorical, pl.Enum, pl.String):
-            columns.append(
-                column.cast(pl.String).str.replace_all(UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
-            )
-        elif dtype.is_float():
-            columns.append(pl.when(column.is_finite()).then(column).alias(name))
-    return frame.with_columns(columns)
+    return frame.with_columns(_CLEAN_TEXT, _FINITE)
+
+
+_TEXT: Final = selectors.string() | selectors.categorical() | selectors.enum()
+_CLEAN_TEXT: Final = _TEXT.cast(pl.String).str.replace_all(UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
+_FINITE: Final = pl.when(selectors.float().is_finite()).then(selectors.float())

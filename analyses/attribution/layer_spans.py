@@ -8,6 +8,7 @@ module; and regions that torch.compile compiled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -86,9 +87,10 @@ class SpanningSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """`table` has the columns of LAYER_SCHEMA; `sources` are in their order of precedence; `spanning` (start/end ranges) comes after them."""
+    """`table` has the columns of LAYER_SCHEMA, `numbers` its `layer_id` by path and source; `sources` are in their order of precedence; `spanning` (start/end ranges) comes after them."""
 
     table: pl.DataFrame
+    numbers: Mapping[tuple[str, str], int]
     sources: tuple[LayerSource, ...]
     spanning: SpanningSource | None = None
 
@@ -116,8 +118,7 @@ class Layers:
 
     def id_of(self, path: str, source: str) -> int:
         """The number of a layer of `table`; −1 if it has none."""
-        ids = self.table.filter((pl.col("path") == path) & (pl.col("source") == source))["layer_id"]
-        return int(ids[0]) if ids.len() else -1
+        return self.numbers.get((path, source), -1)
 
 
 def layers_of(
@@ -160,7 +161,7 @@ def layers_of(
             process_wide = SpanningSource(source, spanning, take(layer_ids, row))
         else:
             sources.append(LayerSource(source, nesting, take(layer_ids, row)))
-    return Layers(table, tuple(sources), process_wide)
+    return Layers(table, numbers, tuple(sources), process_wide)
 
 
 _Found = tuple[Nesting, Int64Array, pl.DataFrame, str]

@@ -135,6 +135,9 @@ def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
     )
 
 
+_CONDITION: Final = re.compile(r"^\[(.+?)\] ", re.MULTILINE)
+
+
 def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
     """The advice in the words for the program that the trace shows, with the flags of its profiler and of `tracekit capture`.
 
@@ -143,9 +146,12 @@ def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
     text = advice.text
     if scope.on_cpu and advice.processor is not None:
         text = advice.processor
-    if not program(scope.trace).pytorch:
+    if not scope.once(program, lambda: program(scope.trace)).pytorch:
         text = advice.plain or plain or text
-    text = " ".join(_fitting(text, traits(scope)))
+    conditional = (
+        _CONDITION.search(text) is not None
+    )  # only then the traits are needed, which takes other analyses
+    text = " ".join(_fitting(text, traits(scope)) if conditional else text.splitlines())
     for what in RECORDABLE:
         if f"{{{what}}}" in text:
             text = text.replace(f"{{{what}}}", flag_for(what, scope.trace.meta.format))
@@ -155,7 +161,7 @@ def words_for(advice: Advice, scope: Scope, *, plain: str | None = None) -> str:
 def _fitting(text: str, shown: frozenset[str]) -> Iterator[str]:
     """The lines of an advice that fit a run of these traits."""
     for line in text.splitlines():
-        conditions = re.match(r"\[(.+?)\] ", line)
+        conditions = _CONDITION.match(line)
         words = conditions[1].split() if conditions else []
         if all((word.removeprefix("!") in shown) != word.startswith("!") for word in words):
             yield line[conditions.end() :] if conditions else line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -40,25 +41,68 @@ _COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "comp
 `compilation_in_steps`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class CausedIdle:
     """The idle time in ns that some causes have on the device where they cause the most, and where it comes from: the
     frame of the user's code, the layer and the operator with at least half of it; None if there is none.
     """
 
     ns: int
-    frame: str | None
-    layer: str | None
-    operator: str | None
-    stretches: Stretches = ()
-    """The gaps with most of it, as `rule.longest` gives them."""
+    pieces: pl.DataFrame
+    """The pieces on that device, with the name of their `operator`."""
+    layers: pl.DataFrame
+
+    @cached_property
+    def frame(self) -> str | None:
+        """The frame of the user's code."""
+        return _text(self._most("frame"))
+
+    @cached_property
+    def layer(self) -> str | None:
+        """The path of the layer."""
+        layer = self._most("layer_id")
+        return None if layer is None else _layer(str(self.layers["path"][int(str(layer))]))
+
+    @cached_property
+    def operator(self) -> str | None:
+        """The name of the operator."""
+        return _text(self._most("operator"))
+
+    @cached_property
+    def stretches(self) -> Stretches:
+        """The gaps with most of it, as `rule.longest` gives them."""
+        gaps = self.pieces.group_by("gap_id").agg(
+            pl.col("start").min(),
+            (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
+            pl.col("duration_ns").sum().alias("ns"),
+        )
+        return longest(gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns")
 
     @property
     def where(self) -> str:
         """` (mostly in train.py(42): step, layer encoder.0, aten::item)`; empty if no place has half of the time."""
-        layer = None if self.layer is None else f"layer {self.layer}"
-        places = [part for part in (self.frame, layer, self.operator) if part]
-        return f" (mostly in {', '.join(places)})" if places else ""
+        return self._in(self.frame, self._layer_in_words, self.operator)
+
+    @property
+    def where_in_code(self) -> str:
+        """The same without the operator, for a sentence that names it already."""
+        return self._in(self.frame, self._layer_in_words)
+
+    @property
+    def _layer_in_words(self) -> str | None:
+        return None if self.layer is None else f"layer {self.layer}"
+
+    @staticmethod
+    def _in(*places: str | None) -> str:
+        there = [place for place in places if place]
+        return f" (mostly in {', '.join(there)})" if there else ""
+
+    def _most(self, by: str) -> object:
+        if not self.pieces.height:
+            return None
+        sums = self.pieces.group_by(by).agg(pl.col("duration_ns").sum())
+        name, ns = sums.sort("duration_ns", by, nulls_last=True).row(-1)
+        return name if ns >= MOSTLY * self.ns else None
 
 
 def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
@@ -70,35 +114,19 @@ def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> Ca
     causes_of_idle = idle_causes(scope)
     host = scope.trace.host
     pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
-    spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
-    pieces = pieces.with_columns(
-        host["name"].gather(pieces["op_id"]).alias("operator"),
-        *(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items()),
-    )
-    if wanted is not None:
-        pieces = pieces.filter(wanted)
+    if pieces.height:
+        spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
+        pieces = pieces.with_columns(
+            host["name"].gather(pieces["op_id"]).alias("operator"),
+            *(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items()),
+        )
+        if wanted is not None:
+            pieces = pieces.filter(wanted)
     if not pieces.height:
-        return CausedIdle(0, None, None, None)
+        return CausedIdle(0, pieces, causes_of_idle.layers)
     sums = pieces.group_by("device_id").agg(pl.col("duration_ns").sum()).sort("duration_ns", "device_id")
     device, ns = sums.row(-1)
-    mine = pieces.filter(pl.col("device_id") == device)
-    layer = _most(mine, "layer_id", ns)
-    return CausedIdle(
-        int(ns),
-        _text(_most(mine, "frame", ns)),
-        None if layer is None else _layer(str(causes_of_idle.layers["path"][int(str(layer))])),
-        _text(_most(mine, "operator", ns)),
-        longest(
-            mine.group_by("gap_id")
-            .agg(
-                pl.col("start").min(),
-                (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
-                pl.col("duration_ns").sum().alias("ns"),
-            )
-            .with_columns((pl.col("end") - pl.col("start")).alias("duration")),
-            by="ns",
-        ),
-    )
+    return CausedIdle(int(ns), pieces.filter(pl.col("device_id") == device), causes_of_idle.layers)
 
 
 def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) -> bool:
@@ -110,12 +138,6 @@ def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) ->
         for rows in (pieces, covered)
     )
     return covered_idle.measure > MOSTLY * all_idle.measure
-
-
-def _most(pieces: pl.DataFrame, by: str, total: int) -> object:
-    sums = pieces.group_by(by).agg(pl.col("duration_ns").sum()).sort("duration_ns", by, nulls_last=True)
-    name, ns = sums.row(-1)
-    return name if ns >= MOSTLY * total else None
 
 
 def _layer(path: str) -> str | None:

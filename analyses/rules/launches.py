@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,6 @@ from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.idle_time import (
     CONTEXT_CREATION_NS,
     LONG_CALL_NS,
-    CausedIdle,
     calls_with_roles,
     caused_idle,
     outermost_operators,
@@ -179,7 +177,9 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     )
     worst = by_operator.row(0, named=True)
     idle = caused_idle(scope, "synchronisation")
-    cause = f" Synchronisation caused {format_ns(idle.ns)} of idle time{_place(idle)}." if idle.ns else ""
+    cause = (
+        f" Synchronisation caused {format_ns(idle.ns)} of idle time{idle.where_in_code}." if idle.ns else ""
+    )
     where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
@@ -225,11 +225,6 @@ def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
     after = (idle.starts[index] <= end) & (end < idle.ends[index])
     last = np.minimum(idle.ends[index][after], end[after] + MOST_IDLE_AFTER_NS)
     return (inside | IntervalSet.of(end[after], last)).measure
-
-
-def _place(idle: CausedIdle) -> str:
-    """The line of code and the layer; the sentence names the operator already."""
-    return replace(idle, operator=None).where
 
 
 def _remedy(operator: str | None) -> Advice | None:

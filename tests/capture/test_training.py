@@ -171,7 +171,7 @@ def test_what_has_no_blocks_can_be_neither_checkpointed_nor_compiled() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_compiled_blocks_are_the_finest_layers(tmp_path: Path) -> None:
     settings = Settings(compile=True)
-    recipe = encoder_recipe()
+    recipe = smooth_recipe(4)
     training = Training(recipe, settings, CPU)
     batches = training.batches()
     training.step(next(batches), no_phase)
@@ -181,11 +181,11 @@ def test_compiled_blocks_are_the_finest_layers(tmp_path: Path) -> None:
             live.step()
     assert live.recorded is not None
     table = live.recorded.layers
-    blocks = [layer for layer in table.layers if layer.type == "EncoderBlock"]
-    assert len(blocks) == 3
+    blocks = [layer for layer in table.layers if layer.type == "Block"]
+    assert len(blocks) == 2
     assert not [layer for layer in table.layers if layer.parent in {block.id for block in blocks}]
-    assert [table.calls.layer.count(block.id) for block in blocks] == [1, 1, 1]
-    plain = encoder_recipe()
+    assert [table.calls.layer.count(block.id) for block in blocks] == [1, 1]
+    plain = smooth_recipe(4)
     inner = dict(plain.model.named_modules())
     for block in blocks:
         assert block.parameters == sum(p.numel() for p in inner[block.name].parameters())

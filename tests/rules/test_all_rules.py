@@ -110,21 +110,21 @@ def test_rules_run_on_real_traces(path: Path) -> None:
         assert found == expected
 
 
-@pytest.mark.slow
-def test_nothing_of_a_device_fires_on_a_cpu_trace() -> None:
-    for path in SAMPLES:
-        assert {f.id for f in fired(path)} <= {
-            "exposed_communication",
-            "optimizer_not_fused",
-            "step_variability",
-            "data_loading",
-            "unfused_attention",
-            "sdpa_fallback",
-            "many_embeddings",
-            "value_reads",
-            "stalled_calls",
-            "short_operators",
-        }
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", traces(*SAMPLES))
+def test_nothing_of_a_device_fires_on_a_cpu_trace(path: Path) -> None:
+    assert {f.id for f in fired(path)} <= {
+        "exposed_communication",
+        "optimizer_not_fused",
+        "step_variability",
+        "data_loading",
+        "unfused_attention",
+        "sdpa_fallback",
+        "many_embeddings",
+        "value_reads",
+        "stalled_calls",
+        "short_operators",
+    }
 
 
 def test_advice_names_only_traits_that_exist() -> None:

@@ -54,7 +54,8 @@ def reported(path: Path) -> tuple[dict[str, Any], Scope, Report]:
         for t in traces
         if page.get("process", t.meta.process_ids[:1]) in (*t.meta.process_ids, t.meta.process_ids[:1])
     ]
-    return page, select(trace), build_report(trace)
+    scope = select(trace)
+    return page, scope, build_report(trace, scope=scope)
 
 
 def first_screen(report: Report) -> str:

@@ -105,7 +105,7 @@ MODULE_LOADING: Final = (
 DRIVER_WORK: Final = r"^(Command Buffer Full|Resource Allocation|Launch Overhead)"
 """What CUPTI reports among the overhead although the driver does it; the call around it has the time."""
 
-RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\(\d+\): empty_cache"
+RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\([0-9]+\): empty_cache"
 """Python frames that give cached memory back to the driver."""
 
 PROFILER_FRAME: Final = r"(^|[/\\])torch[/\\](profiler|autograd[/\\]profiler)\b"
@@ -129,8 +129,8 @@ PYTHON_FILE: Final = r"^(.+\.py)\(\d+\): "
 """A frame of Python code, `file.py(line): function`; built-in functions have none."""
 
 FORWARDING_FRAME: Final = (
-    r"(^|[/\\])torch[/\\](utils[/\\]_\w+|_ops|overrides|_tensor|_dynamo[/\\]eval_frame|autograd[/\\]function)\.py"
-    r"|(^|[/\\])torch[/\\]nn[/\\]modules[/\\](module|container)\.py\(\d+\): (_\w*call\w*|forward|inner)$|^(contextlib|functools|threading|runpy)\.py|(^|[/\\])(contextlib|functools)\.py"
+    r"(^|[/\\])torch[/\\](utils[/\\]_[0-9A-Za-z_]+|_ops|overrides|_tensor|_dynamo[/\\]eval_frame|autograd[/\\]function)\.py"
+    r"|(^|[/\\])torch[/\\]nn[/\\]modules[/\\](module|container)\.py\([0-9]+\): (_[0-9A-Za-z_]*call[0-9A-Za-z_]*|forward|inner)$|^(contextlib|functools|threading|runpy)\.py|(^|[/\\])(contextlib|functools)\.py"
 )
 """Python frames that only lead to others."""
 

@@ -208,7 +208,7 @@ KERNEL_RULES: Final[tuple[tuple[str, str], ...]] = (
 """Kernel name → category, for kernels whose operator is unknown or says nothing."""
 
 TENSOR_CORE: Final = (
-    r"tensorop|s\d{3,6}gemm|h\d{3,6}gemm|s\d+(fprop|dgrad|wgrad)|xmma|wmma|wgmma|mma_|_hmma|_bf16_|f16_s\d|16816|1688|884|imma|nvjet"
-    r"|_MI\d+x\d+x\d+|mfma|flash_?(fwd|bwd)|fmha|_tc_|tensor_?core|cutlass_\d+_\w*op|gmma"
+    r"tensorop|s[0-9]{3,6}gemm|h[0-9]{3,6}gemm|s[0-9]+(fprop|dgrad|wgrad)|xmma|wmma|wgmma|mma_|_hmma|_bf16_|f16_s[0-9]|16816|1688|884|imma|nvjet"
+    r"|_MI[0-9]+x[0-9]+x[0-9]+|mfma|flash_?(fwd|bwd)|fmha|_tc_|tensor_?core|cutlass_[0-9]+_[0-9A-Za-z_]*op|gmma"
 )
 """Names of kernels that run on tensor or matrix cores."""

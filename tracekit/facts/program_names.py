@@ -39,16 +39,16 @@ TEXT_FUNCTION: Final = r"_dtoa$|printf|^_?PyUnicode|^PyOS_double_to_string|^_IO_
 UNNAMED_FUNCTION: Final = r"^(0x[0-9a-fA-F]+|\[.*\])$"
 """An address without a symbol, or what nsys writes in place of a function (`[Broken backtraces]`, `[vdso]`)."""
 
-TRAITS: Final[dict[str, tuple[str, str]]] = {
+TRAITS: Final[dict[str, tuple[str, str | None]]] = {
     "training": (
-        r"^autograd::engine::|^Optimizer\.step|^torch::autograd::|^\w+Backward\d*$|^tracekit\.phase/(backward|optimizer)$"
-        r"|^FSDP::\w*backward|^RegisterPostBackward|^torch\.distributed\.ddp\.reducer|(?i)^\W*(backward|bwd|optimi[sz]er([ _.]?step)?)([ _]?pass)?\W*$"
+        r"^autograd::engine::|^Optimizer\.step|^torch::autograd::|^\w+Backward[0-9]*$|^tracekit\.phase/(backward|optimizer)$"
+        r"|^FSDP::[a-z_]*backward|^RegisterPostBackward|^torch\.distributed\.ddp\.reducer|(?i)^[^0-9A-Za-z_]*(backward|bwd|optimi[sz]er([ _.]?step)?)([ _]?pass)?[^0-9A-Za-z_]*$"
         r"|^autograd_backward",
         r"(?i)backward|_bwd_|dgrad|wgrad|multi_tensor_apply|bwd_?(kernel|data|weight)|fused_?adam|adam_kernel",
     ),
     "sparse_gradients": (
         r"^aten::(_embedding_bag|embedding)_sparse_backward|^aten::_sparse_coo_tensor",
-        r"^\b$",
+        None,
     ),
     "serving": (
         r"(?i)\bvllm[/\\.]|\bsglang[/\\.]|tensorrt_llm|^execute_(model|context|new)_|LLMEngine",
@@ -56,7 +56,7 @@ TRAITS: Final[dict[str, tuple[str, str]]] = {
     ),
     "compiled": (
         r"^Torch-Compiled Region|CompiledFxGraph|^CompiledFunction",
-        r"^(graph_\d+_)?triton_([a-z]{2,4}|mix_order_red)_fused_|^nvfuser_",
+        r"^(graph_[0-9]+_)?triton_([a-z]{2,4}|mix_order_red)_fused_|^nvfuser_",
     ),
     "sdpa": (
         r"^aten::_?scaled_dot_product",
@@ -67,18 +67,18 @@ TRAITS: Final[dict[str, tuple[str, str]]] = {
         r"(?i)flash_?(fwd|bwd|attn|attention)|fmha|attn_fwd|efficient_attention|unified_attention|paged_attention|sage_fwd",
     ),
     "fused_optimizer": (r"^aten::_fused_(adam|adamw|sgd|adagrad)_?$", r"(?i)fused_?(adam|sgd|lamb)"),
-    "ddp": (r"^DistributedDataParallel\.|^torch::distributed::ddp|^torch\.distributed\.ddp", r"$^"),
-    "fsdp": (r"^FSDP::|_fsdp", r"$^"),
-    "loader": (r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$|torch[/\\]utils[/\\]data[/\\]", r"$^"),
-    "workers": (r"_MultiProcessingDataLoaderIter", r"$^"),
+    "ddp": (r"^DistributedDataParallel\.|^torch::distributed::ddp|^torch\.distributed\.ddp", None),
+    "fsdp": (r"^FSDP::|_fsdp", None),
+    "loader": (r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$|torch[/\\]utils[/\\]data[/\\]", None),
+    "workers": (r"_MultiProcessingDataLoaderIter", None),
     "amd": (r"^hip[A-Z]", r"(?i)^(hip|amd|rocblas|Cijk_|ck::|void ck::|miopen)"),
     "mtia": (r"(?i)\bmtia\b|^runFunction", r"(?i)\bmtia\b"),
 }
-"""What a run does, uses or runs on, by the names of host spans and of device activities."""
+"""What a run does, uses or runs on, by the names of host spans and of device activities (None: no such name shows it)."""
 
 LOW_PRECISION: Final = (
-    r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|hgemm|h\d+gemm"
-    r"|^Cijk_[a-z]{4}_[a-z]{4}_(?:B|H|F8|I8)|\bnvjet_(?:sm\d+_)?[htq]"
+    r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|hgemm|h[0-9]+gemm"
+    r"|^Cijk_[a-z]{4}_[a-z]{4}_(?:B|H|F8|I8)|\bnvjet_(?:sm[0-9]+_)?[htq]"
 )
 """Matrix kernels that compute with 16 bits or fewer. Tensile's names say so after the indices (`BBS` and `B_BS` are bf16),
 cuBLAS's nvjet kernels in their first letter (h: fp16, t: bf16, q: fp8)."""

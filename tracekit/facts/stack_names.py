@@ -48,14 +48,18 @@ PHASES: Final = ("forward", "backward", "optimizer", "communication", "data", "s
 _CAPTURED = f"^{PHASE_PREFIX}"
 
 _PEOPLE: Final[tuple[tuple[str, str, str], ...]] = (
-    (r"^(?i:\W*(forward|fwd)([ _]?(pass|step))?\W*)$", "forward", "<forward>"),
-    (r"^(?i:\W*(compute[ _])?loss\W*)$", "forward", "<loss>"),
-    (r"^(?i:\W*(backward|bwd)([ _]?(pass|step))?\W*)$", "backward", "<backward>"),
-    (r"^(?i:\W*(optimi[sz]er([ _.]?step)?|zero[ _]grad)\W*)$", "optimizer", "<optimizer>"),
+    (r"^(?i:[^0-9A-Za-z_]*(forward|fwd)([ _]?(pass|step))?[^0-9A-Za-z_]*)$", "forward", "<forward>"),
+    (r"^(?i:[^0-9A-Za-z_]*(compute[ _])?loss[^0-9A-Za-z_]*)$", "forward", "<loss>"),
+    (r"^(?i:[^0-9A-Za-z_]*(backward|bwd)([ _]?(pass|step))?[^0-9A-Za-z_]*)$", "backward", "<backward>"),
     (
-        r"^(?i:\W*(data[ _]?load(ing|er)?|load[ _](data|batch|inputs?)|(get|next|fetch)[ _]batch|h2d"
+        r"^(?i:[^0-9A-Za-z_]*(optimi[sz]er([ _.]?step)?|zero[ _]grad)[^0-9A-Za-z_]*)$",
+        "optimizer",
+        "<optimizer>",
+    ),
+    (
+        r"^(?i:[^0-9A-Za-z_]*(data[ _]?load(ing|er)?|load[ _](data|batch|inputs?)|(get|next|fetch)[ _]batch|h2d"
         r"|((batch|inputs?|data)[ _.])?to([ _](device|gpu|cuda))?"
-        r"|(copy|move|send)[ _](batch|inputs?|data)([ _]to[ _](device|gpu|cuda))?)\W*)$",
+        r"|(copy|move|send)[ _](batch|inputs?|data)([ _]to[ _](device|gpu|cuda))?)[^0-9A-Za-z_]*)$",
         "data",
         "<data>",
     ),
@@ -77,7 +81,7 @@ PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (r"^torch(\.|::)distributed(\.ddp\.|::)reducer::", "communication", "<gradient reduction>"),
     (r"^FSDP::post_backward_reduce", "communication", "<gradient reduction>"),
     (r"^FSDP::(pre|post)_forward", "forward", "<FSDP>"),
-    (r"^FSDP::\w*(backward|grad|reduce)", "backward", "<FSDP>"),
+    (r"^FSDP::[a-z_]*(backward|grad|reduce)", "backward", "<FSDP>"),
     *_PEOPLE,
 )
 """Ranges that tell the phase: the name, the phase, and the name under which work in no layer is listed.
@@ -131,7 +135,7 @@ BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w
 ACCUMULATE_NODE: Final = r"torch::autograd::AccumulateGrad$"
 """Nodes that add a gradient to that of a weight; what reduces gradients between ranks hooks into them."""
 
-ENGINE_THREAD: Final = r"(^|\()pt_autograd_\d+\)?$"
+ENGINE_THREAD: Final = r"(^|\()pt_autograd_[0-9]+\)?$"
 """How PyTorch names the threads of its autograd engine; its profiler writes `thread 42 (pt_autograd_0)`."""
 
 GRADIENT_HOOK: Final = r"^(torch\.distributed\.ddp\.reducer::|FSDP::(root_)?post_backward|FullyShardedDataParallel\._post_backward)"
@@ -175,7 +179,7 @@ LIBRARY_DOMAINS: Final = (
 NOT_A_LAYER: Final = (
     rf"{_CAPTURED}|^{LAYER_PREFIX}|^Optimizer\.|^enumerate\(DataLoader\)#|^ProfilerStep#|{COLLECTIVE_RANGE}"
     r"|^FSDP::|^## Call CompiledFxGraph|^TorchDynamo |^AOTDispatcher |^Pregraph |^PyTorch Profiler"
-    r"|^DistributedDataParallel\.forward$|^torch\.distributed\.ddp\.reducer::|^Iteration Start|^execute_(\d+_)?(context|model|new)_"
+    r"|^DistributedDataParallel\.forward$|^torch\.distributed\.ddp\.reducer::|^Iteration Start|^execute_([0-9]+_)?(context|model|new)_"
     r"|" + "|".join(pattern for pattern, _, _ in _PEOPLE)
 )
 """Annotations that tools write about themselves, and phases; every other one is taken for a range of the user's."""

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from tracekit.facts.units import NS_PER_US
@@ -44,11 +45,13 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
     if types <= _PLAIN_INT and all(abs(value) <= _LARGEST_US for value in _bounds(values)):
         return pl.Series(values, dtype=pl.Int64) * NS_PER_US
     if types <= _PLAIN_FLOAT and all(abs(value) < EXACT_FLOAT_US for value in _bounds(values)):
-        column = pl.Series(values, dtype=pl.Float64, strict=False)
-        whole = column.floor()
+        given = pl.Series(values, dtype=pl.Float64, strict=False).to_numpy()
+        us = np.nan_to_num(given)  # a null is no number here
+        whole = np.floor(us)
         # The fraction is exact as a double, and so is its product with 1000 to well below half a ns.
-        fraction = ((column - whole) * NS_PER_US).round().cast(pl.Int64, strict=False)
-        return whole.cast(pl.Int64, strict=False) * NS_PER_US + fraction
+        ns = whole.astype(np.int64) * NS_PER_US + np.rint((us - whole) * NS_PER_US).astype(np.int64)
+        missing = np.flatnonzero(np.isnan(given))
+        return pl.Series(ns).scatter(missing, None) if missing.size else pl.Series(ns)
     if types == {msgspec.Raw}:
         return _nanoseconds_of_text(values)
     return pl.Series([_exact(value) for value in values], dtype=pl.Int64)
@@ -57,7 +60,8 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
 def times(values: Sequence[Any]) -> pl.Series:
     """`nanoseconds`, with null for times that no clock shows, so that sums and differences cannot overflow."""
     ns = nanoseconds(values)
-    if ns.is_between(-_LATEST_NS, _LATEST_NS).all():
+    earliest, latest = cast("int | None", ns.min()), cast("int | None", ns.max())
+    if earliest is None or latest is None or (earliest >= -_LATEST_NS and latest <= _LATEST_NS):
         return ns
     return pl.select(pl.when(ns.is_between(-_LATEST_NS, _LATEST_NS)).then(ns)).to_series()
 
