@@ -12,8 +12,9 @@ import typer
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, expanded
+from tracekit.cli.options import Reading, Selection, choice, with_flags
+from tracekit.cli.sources import Sources, listed, local
+from tracekit.cli.workers import ENGINES, Engine, Workers
 from tracekit.errors import UnreadableTraceError
 from tracekit.report import formats
 from tracekit.report.formats import Can
@@ -62,11 +63,20 @@ def report(
             help="Read so many ranks at once, each in a process. [default: one a core]",
         ),
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        choice(
+            ENGINES,
+            "--engine",
+            text="Let processes of this machine read the ranks, or Dask's workers. [default: processes for more than 8]",
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks.",
+            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
+            "--engine dask starts here.",
         ),
     ] = None,
     *,
@@ -79,24 +89,32 @@ def report(
 
         for name in only:  # said before the traces are read
             get_analysis(name)
-    paths = expanded(traces)
+    workers = Workers(engine, scheduler, jobs)
+    paths = listed(traces)
     page = out.page_for(chosen)
-    sources = Sources(paths, selection, reading, ncu)
     as_text = figures is None and Can.FILES not in chosen.can
-    question = sources.question("report", only, top, every, chosen, page) if as_text else None
-    if question and (answer := question.answer()) is not None:
-        out.emit(answer, output)
-        return
     alone = every or bool(only) or not as_text or selection.chooses
-    joinable = not alone and Can.DATA not in chosen.can and len(paths) > 1
-    many = joinable and bool(len(paths) > MOST_IN_FULL or jobs or scheduler)
-    workers = (selection, reading, jobs, scheduler)
-    joint = _of_many(paths, *workers) if many else None
+    joinable = not alone and len(paths) > 1
+    joint = None
+    # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
+    many = joinable and (len(paths) > MOST_IN_FULL or workers.chosen)
+    if many:
+        joint = _of_many(paths, selection, reading, workers)
+    question = None
+    if joint is None:
+        paths = list(map(local, paths))
+        sources = Sources(paths, selection, reading, ncu)
+        question = sources.question("report", only, top, every, chosen, page) if as_text else None
+        if question and (answer := question.answer()) is not None:
+            out.emit(answer, output)
+            return
+    else:
+        sources = _of_first(joint, selection, reading, ncu)
     try:
-        read, fits = (sources if joint is None else _of_first(joint, selection, reading, ncu)).read()
+        read, fits = sources.read()
     except UnreadableTraceError:
         # Of a few traces, workers leave out what cannot be read.
-        joint = _of_many(paths, *workers) if joinable and not many else None
+        joint = _of_many(paths, selection, reading, workers) if joinable and not many else None
         if joint is None:
             raise
         read, fits = _of_first(joint, selection, reading, ncu).read()
@@ -127,20 +145,16 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
         write(one, own, form)
 
 
-def _of_many(
-    paths: Sequence[Path], selection: Selection, reading: Reading, jobs: int | None, scheduler: str | None
-) -> Joint | None:
+def _of_many(paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers) -> Joint | None:
     """The job of many files, which workers read."""
     from tracekit.cli.jobs import of_files
-    from tracekit.job import Options
 
-    options = Options(reading.limits, not reading.no_cache, selection.window.value, selection.step)
-    return of_files(paths, options, jobs, scheduler)
+    return of_files(paths, selection, reading, workers)
 
 
 def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Path] | None) -> Sources:
     """The trace of a job to look at first."""
-    return Sources([Path(joint.path)], replace(selection, rank=joint.rank), reading, ncu)
+    return Sources([local(Path(joint.path))], replace(selection, rank=joint.rank), reading, ncu)
 
 
 def _shown(
