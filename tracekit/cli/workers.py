@@ -87,20 +87,21 @@ def _cluster(distributed: Any, scheduler: str | None, count: int) -> Iterator[di
     """How to reach the scheduler: the one at this address or in this file, else that of a new cluster on this machine."""
     if scheduler is None:
         from tracekit.files import scratch_folder
+        from tracekit.job.engine import interrupts_later
         from tracekit.readers.common.store import roomy_place
 
-        with (
-            scratch_folder(roomy_place()) as scratch,
-            distributed.LocalCluster(
-                n_workers=count,
-                threads_per_worker=1,
-                dashboard_address=None,
-                local_directory=scratch,
-                silence_logs=logging.CRITICAL,
-                env={"POLARS_MAX_THREADS": "1", "TMPDIR": scratch},
-            ) as cluster,
-        ):
-            yield {"address": cluster}
+        dask: Any = importlib.import_module("dask")
+        with scratch_folder(roomy_place()) as scratch, dask.config.set(temporary_directory=scratch):
+            with interrupts_later():
+                cluster = distributed.LocalCluster(
+                    n_workers=count,
+                    threads_per_worker=1,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                    env={"POLARS_MAX_THREADS": "1", "TMPDIR": scratch},
+                )
+            with cluster:
+                yield {"address": cluster}
         return
     if "://" not in scheduler and not Path(scheduler).is_file():
         raise UsageError(

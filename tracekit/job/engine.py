@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -28,11 +30,12 @@ from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
 from tracekit.readers.common.store import roomy_place
 
-__all__ = ["Options", "Outcome", "cores", "summarise"]
+__all__ = ["Options", "Outcome", "cores", "interrupts_later", "summarise"]
 
 _TRIES: Final = 3
 _GRACE_S: Final = 5
 """So long a broken pool may take to give up what it has."""
+_LOOK_S: Final = 0.2
 _FEW: Final = 4
 """Fewer traces are read before other processes have started."""
 _DIED: Final = "the process that read it died"
@@ -167,32 +170,42 @@ class _Asking:
         came: SimpleQueue[Future[_Answer]] = SimpleQueue()
         left: dict[Future[_Answer], str] = {}
         # A pool that breaks meanwhile takes no more; what it did not take is asked again.
-        with suppress(BrokenExecutor, OSError), _interrupts_later():
+        with suppress(BrokenExecutor, OSError), interrupts_later():
             for path in paths:
                 future = executor.submit(_work, path, self._options)
                 left[future] = path
                 future.add_done_callback(came.put)
         broken = False
         try:
-            while left:
-                future = came.get(timeout=_GRACE_S if broken else None)
-                path = left.pop(future)
-                if future.cancelled():
+            while left and (done := _next(came, _GRACE_S if broken else None)) is not None:
+                path = left.pop(done)
+                if done.cancelled():
                     raise UsageError(
                         f"the workers' scheduler has ended, and {len(left) + 1:,} of {self._size:,} traces are not read",
                         remedy="start it and this command again",
                     )
-                fault = future.exception()
+                fault = done.exception()
                 if fault is None:
-                    self._came(path, future.result())
+                    self._came(path, done.result())
                 else:
                     broken = broken or isinstance(fault, BrokenExecutor)
                     self._lost[path] = _why(fault)
-        except Empty:
-            pass
         finally:
-            for future in left:
-                future.cancel()
+            if not isinstance(executor, _Pool):
+                for future in left:
+                    future.cancel()
+
+
+def _next(came: SimpleQueue[Future[_Answer]], most_s: float | None) -> Future[_Answer] | None:
+    """The next future that came; None if none does for so long.
+
+    The wait is one of short ones, because Ctrl-C may reach another thread and wake none.
+    """
+    until = None if most_s is None else time.monotonic() + most_s
+    while until is None or time.monotonic() < until:
+        with suppress(Empty):
+            return came.get(timeout=_LOOK_S)
+    return None
 
 
 def _why(fault: BaseException) -> _Fault:
@@ -205,12 +218,16 @@ def _why(fault: BaseException) -> _Fault:
 # -- processes of this machine ------------------------------------------------------------------------
 
 
+class _Pool(ProcessPoolExecutor):
+    """A pool of this module, which ends its processes; it cannot do so while futures are cancelled."""
+
+
 @contextmanager
 def _processes(count: int) -> Iterator[Executor]:
     """A pool of processes that end with the block, and their temporary files with them."""
     others = set(multiprocessing.active_children())
     with scratch_folder(roomy_place()) as scratch, _environment(POLARS_MAX_THREADS="1", TMPDIR=scratch):
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _watch_parent)
+        pool = _Pool(count, multiprocessing.get_context("spawn"), _watch_parent)
         try:
             yield pool
         finally:
@@ -249,11 +266,12 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
+def interrupts_later() -> Iterator[None]:
     """Ctrl-C counts behind the block; processes that are started in it never see one, since their pool ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # whose start would end the block's effect
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
