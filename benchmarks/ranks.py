@@ -29,6 +29,7 @@ from typing import Any, Final
 from make_trace import enlarge, source_trace
 from run import Cost, best, measure
 
+from tracekit.cli.workers import NO_PROFILE
 from tracekit.job import job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
 
@@ -139,13 +140,13 @@ def many_ranks(source: Path, work: Path, sizes: Sequence[int]) -> list[str]:
     distributed: Any = importlib.import_module("distributed")
     problems = []
     print("\nranks   wall  CPU a rank  a summary  worker's peak  joint part  collector's peak  stragglers")
-    environment = {"POLARS_MAX_THREADS": "1"}
     with (
+        importlib.import_module("dask").config.set(NO_PROFILE),
         distributed.LocalCluster(
             n_workers=2,
             threads_per_worker=1,
             dashboard_address=None,
-            env=environment,
+            env={"POLARS_MAX_THREADS": "1"},
             local_directory=str(work),
         ) as cluster,
         distributed.Client(cluster) as client,
