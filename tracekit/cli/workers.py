@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ class Workers:
             ) from error
         for name in [each for each in logging.root.manager.loggerDict if each.startswith("distributed")]:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is one line
+        warnings.filterwarnings("ignore", "Creating scratch directories")  # of a busy disk
         with _cluster(distributed, self.scheduler, min(self.jobs or _cores(), ranks)) as where:
             try:
                 client = distributed.Client(**where, timeout=_ANSWERS_IN_S)
