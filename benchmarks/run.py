@@ -150,6 +150,10 @@ def main() -> None:
             print(table(trace.stat().st_size / 1e6, costs), flush=True)
             figures[f"{megabytes:.0f}"] = {name: vars(cost) for name, cost in costs.items()}
             problems += missed(megabytes, costs, strict=not options.short)
+    if options.short:
+        command = [sys.executable, str(HERE / "ranks.py"), "--short"]
+        ranks = subprocess.run([*command, "--no-hta"] if options.no_hta else command, check=False)
+        problems += ["jobs of many ranks"] if ranks.returncode else []
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
     for problem in problems:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -15,10 +16,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from commands import run
 from synthetic.job import Fault, simulate, write_job
 
 from tracekit.analyses.ranks import Summary
 from tracekit.cli.main import main
+from tracekit.cli.workers import Workers
+from tracekit.errors import UsageError
 from tracekit.job import Options, job_of, rank_sets, summarise
 from tracekit.job.engine import Outcome
 from tracekit.job.rank_set import Member
@@ -80,8 +84,57 @@ def test_one_broken_file_of_a_few_is_left_out(
     assert "1 file could not be read" in " ".join(shown.out.split())
 
 
+def tables(text: str) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = json.loads(text)["job"]["tables"]
+    return found
+
+
 @pytest.mark.slow
-def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--window", "trace", "--max-events", "150"],
+        ["--step", "ProfilerStep#[67]", "--comm-pattern", "sgemm"],
+    ],
+)
+def test_flags_reach_the_workers(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """The figures are those without workers; and the flags change them."""
+    few = [*paths(folder)[:4], "--no-cache", "-f", "json"]
+    alone, plain, by_workers = (
+        tables(run(capsys, "report", *few, *more)[1]) for more in (words, [], [*words, "--jobs", "2"])
+    )
+    assert by_workers == alone
+    assert plain != alone
+
+
+@pytest.mark.slow
+def test_what_no_worker_can_use_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["report", *paths(folder)[:2], "--no-cache", "--jobs", "1", "--nvtx-include", "nothing"]
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "leaves no range" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--engine dusk", "did you mean dask?"),
+        ("--engine processes --scheduler x.json", "--scheduler is for --engine dask"),
+        ("--jobs 2 --scheduler x.json", "--jobs does not change the workers"),
+        ("--scheduler x.json", "is no file; give tcp://HOST:PORT"),
+    ],
+)
+def test_flags_of_workers_that_do_not_fit(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, fault: str
+) -> None:
+    code, _, err = run(capsys, "report", *paths(folder)[:2], *words.split())
+    assert (code, err.count("\n")) == (2, 1)
+    assert fault in err
+
+
+@pytest.mark.slow
+def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in folder.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "rank-3.json").write_bytes(b"nothing")
@@ -91,6 +144,13 @@ def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path) -> None:
     (ranks,) = rank_sets(members(outcomes))
     assert ranks.missing == [3]
     assert job_of(ranks).table.height == 7
+    _, out, err = run(
+        capsys, "report", tmp_path / "rank-3.json", *paths(folder)[:3], "--jobs", "1", "-f", "json"
+    )
+    (row,) = tables(out)["unread"]
+    assert (row["rank"], row["trace"]) == (3, "rank-3.json")
+    assert str(row["error"]) in err
+    assert "1 file could not be read: rank-3.json." in json.loads(out)["job"]["answer"]
 
 
 @pytest.mark.slow
@@ -125,12 +185,32 @@ class _Dying(ProcessPoolExecutor):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_changes_no_figure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracekit.job.engine.ProcessPoolExecutor", _Dying)
+    monkeypatch.setattr("tracekit.job.engine._Pool", _Dying)
     outcomes = summarise(paths(folder), jobs=2)
     assert _Dying.killed == 1
     assert [one.error for one in outcomes] == [None] * 8
     alone = summarise(paths(folder), jobs=1)
     assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(outcomes, alone, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="a group of processes is needed")
+def test_ctrl_c_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    """Every process of the group gets the signal, as from a terminal."""
+    words = [sys.executable, "-m", "tracekit", "report", *paths(folder), "--jobs", "2", "--no-cache"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
+        while not [*tmp_path.iterdir()]:  # which the pool makes first
+            time.sleep(0.02)
+            assert process.poll() is None
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b"tracekit: error: interrupted\n"
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
@@ -152,40 +232,40 @@ def test_two_jobs_in_two_folders(folder: Path, tmp_path: Path) -> None:
     assert found[0].missing == [3, 4, 5, 6, 7]
 
 
-@pytest.fixture(scope="module")
-def scheduler(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler and two workers, each a program of its own; the address is in a file."""
-    file = tmp_path_factory.mktemp("dask") / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+LACKING = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "tracekit":
+            raise ModuleNotFoundError("No module named 'tracekit'")
+
+sys.meta_path.insert(0, Finder())
+from distributed.cli.dask_worker import main
+main()
+"""
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[tuple[str, Callable[..., subprocess.Popen[bytes]]]]:
+    """The file of a scheduler, and how to start a worker; each is a program of its own."""
+    file = str(tmp_path / "scheduler.json")
     roots = [str(Path(__file__).parents[1]), *sys.path]
     here = {**os.environ, "POLARS_MAX_THREADS": "1", "PYTHONPATH": os.pathsep.join(roots)}
-    dask = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--scheduler-file",
-        str(file),
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
-    running = [subprocess.Popen([*dask, "--host", "127.0.0.1"], env=here, **quiet)]  # type: ignore[call-overload]
-    worker = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_worker",
-        "--scheduler-file",
-        str(file),
-        "--nthreads",
-        "1",
-        "--no-dashboard",
-        "--no-nanny",
-    ]
-    running += [subprocess.Popen(worker, env=here, **quiet) for _ in range(2)]  # type: ignore[call-overload]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, *words, "--scheduler-file", file, "--no-dashboard"]
+        quiet = subprocess.DEVNULL
+        running.append(subprocess.Popen(command, env=here, stdout=quiet, stderr=quiet))
+        return running[-1]
+
+    def worker(*words: str) -> subprocess.Popen[bytes]:
+        return start(*(words or ("-m", "distributed.cli.dask_worker")), "--nthreads", "1", "--no-nanny")
+
+    running.append(start("-m", "distributed.cli.dask_scheduler", "--port", "0", "--host", "127.0.0.1"))
     try:
-        yield str(file), running
+        yield file, worker
     finally:
         for process in running:
             process.kill()
@@ -194,16 +274,71 @@ def scheduler(
 
 @pytest.mark.slow
 def test_dask_workers_answer_as_this_process_does_and_one_may_die(
-    folder: Path, scheduler: tuple[str, list[subprocess.Popen[bytes]]]
+    folder: Path, dask: tuple[str, Callable[..., subprocess.Popen[bytes]]]
 ) -> None:
     distributed = pytest.importorskip("distributed")
-    file, running = scheduler
+    file, start = dask
+    workers = [start(), start()]
+    alone = summarise(paths(folder), jobs=1)
     with distributed.Client(scheduler_file=file, timeout=60) as client:
         client.wait_for_workers(2, timeout=60)
-        alone = summarise(paths(folder), jobs=1)
         for kills in (False, True):
-            if kills:
-                threading.Timer(0.3, running[-1].kill).start()
-            made = summarise(paths(folder), executor=client.get_executor(pure=False))
+            seen: list[int] = []
+
+            def kill(done: int, _size: int, kills: bool = kills, seen: list[int] = seen) -> None:
+                seen.append(done)
+                if kills and done == 2:  # while it reads another one
+                    workers[1].kill()
+
+            made = summarise(paths(folder), executor=client.get_executor(pure=False), progress=kill)
             assert [one.error for one in made] == [None] * 8
             assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(made, alone, strict=True))
+            assert seen == [*range(1, 9)]
+
+
+@pytest.mark.slow
+def test_a_dask_worker_without_tracekit_and_a_scheduler_that_ends(
+    folder: Path, dask: tuple[str, Callable[..., subprocess.Popen[bytes]]]
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    file, start = dask
+    with distributed.Client(scheduler_file=file, timeout=60) as client:
+        lacking = start("-c", LACKING)
+        client.wait_for_workers(1, timeout=60)
+        with (
+            pytest.raises(UsageError, match=r"cannot use tracekit \(No module named 'tracekit'\); install "),
+            Workers(scheduler=file).executor(8),
+        ):
+            pass
+        lacking.kill()
+        while client.scheduler_info()["workers"]:
+            time.sleep(0.1)
+        start()
+        client.wait_for_workers(1, timeout=60)
+        scheduler = client.run_on_scheduler(os.getpid)
+
+    def end(done: int, _size: int) -> None:
+        if done == 1:
+            os.kill(scheduler, signal.SIGKILL)
+
+    with (
+        pytest.raises(UsageError, match=r"scheduler has ended, and \d of 8 traces are not read"),
+        Workers(scheduler=file).executor(8) as executor,
+    ):
+        summarise(paths(folder), executor=executor, progress=end)
+
+
+@pytest.mark.slow
+def test_dask_is_started_here(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("distributed")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    words = ["report", *paths(folder)[:3], "--no-cache", "-f", "json"]
+    made = subprocess.run(
+        [sys.executable, "-m", "tracekit", *words, "--engine", "dask"],
+        capture_output=True,
+        check=True,
+        env=environment,
+    )
+    assert "Traceback" not in made.stderr.decode()
+    assert tables(made.stdout.decode()) == tables(run(capsys, *words)[1])
+    assert not [*tmp_path.iterdir()]

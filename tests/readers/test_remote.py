@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from commands import run
@@ -22,12 +23,23 @@ from tracekit.readers import remote
 
 CNN_CPU = ROOT / "sample_traces/cnn_cpu/trace.json.gz"
 BASIC = f"Basic {base64.b64encode(b'me:secret').decode()}"
+DDP = ROOT / "sample_traces/bert_cpu_ddp"
 REDIRECTS = {
     "/moved": "/run/rank3.json.gz",
     "/file": "file:///etc/passwd",
     "/ftp": "ftp://127.0.0.1/trace.json",
     "/loop": "/loop",
 }
+
+
+NAMES = ("job/manifest.json", "job/trace-rank1.json.gz", "job/trace-rank0.json.gz", "job/log.txt")
+
+
+def listing(prefix: str) -> bytes:
+    """What an S3 store answers for the objects below the prefix."""
+    entry = "<Contents><Key>{}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>1</Size></Contents>"
+    entries = "".join(entry.format(name) for name in NAMES if name.startswith(prefix))
+    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,7 +50,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.asked.append((self.path, self.headers["Authorization"]))
-        if path in REDIRECTS or path == "/elsewhere":
+        if "list-type=2" in self.path:
+            self._answer(200, listing(parse_qs(urlsplit(self.path).query).get("prefix", [""])[0]))
+        elif path.removeprefix("/bucket/") in NAMES:
+            self._answer(200, (DDP / Path(path).name).read_bytes())
+        elif path in REDIRECTS or path == "/elsewhere":
             port = self.server.server_address[1]
             self._answer(302, Location=REDIRECTS.get(path, f"http://localhost:{port}/run/rank3.json.gz"))
         elif path == "/private/trace.json.gz" and self.headers["Authorization"] != BASIC:
@@ -250,3 +266,51 @@ def test_an_object_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> No
         UnreadableTraceError, match=r"s3://bucket/a: it cannot be fetched \(.*\); set AWS_ACC"
     ):
         tracekit.read("s3://bucket/a")
+
+
+@pytest.mark.usefixtures("store")
+def test_a_folder_of_s3_is_its_traces() -> None:
+    both = [f"s3://bucket/job/trace-rank{rank}.json.gz" for rank in (0, 1)]
+    assert remote.traces_at("s3://bucket/job/") == both
+    assert remote.traces_at("s3://bucket/job/*1.json*") == both[1:]
+    assert remote.traces_at(both[0]) == both[:1]
+    assert remote.traces_at("s3://bucket/jo") == ["s3://bucket/jo"]
+    with pytest.raises(UnreadableTraceError, match="there is no such trace; check the address"):
+        remote.traces_at("s3://bucket/job/*5*")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("engine", [["--jobs", "2"], ["--engine", "dask"]])
+def test_workers_open_addresses(
+    server: str, temporary: Path, capsys: pytest.CaptureFixture[str], engine: list[str]
+) -> None:
+    words = ["s3://bucket/job/", f"http://me:secret@{server}/run/nothing?signature=abc", "--no-cache"]
+    command = [sys.executable, "-m", "tracekit", "report", *words, *engine]
+    made = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert made.stderr.startswith(
+        f"tracekit: left out: http://{server}/run/nothing: the server answers HTTP 404"
+    )
+    assert made.stderr.count("\n") == 1
+    assert "secret" not in made.stdout
+    assert "all 2 ranks" in " ".join(made.stdout.split())
+    assert not [*temporary.iterdir()]
+
+
+def test_a_thread_leaves_the_files_of_another_one(server: str) -> None:
+    entered, left = threading.Event(), threading.Event()
+    there: list[bool] = []
+
+    def hold() -> None:
+        with remote.fetched(f"http://{server}/run/rank4.json.gz") as file:
+            entered.set()
+            left.wait(20)
+            there.append(file.exists())
+
+    holding = threading.Thread(target=hold)
+    with remote.fetched(f"http://{server}/run/rank3.json.gz"):
+        holding.start()
+        entered.wait(20)
+    left.set()
+    holding.join()
+    assert there == [True]

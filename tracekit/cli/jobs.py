@@ -2,99 +2,121 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import Scope
+from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say
+from tracekit.cli.sources import shown
+from tracekit.cli.workers import Workers
 from tracekit.errors import UnreadableTraceError, UsageError
-from tracekit.facts.distribution import how_to_install
-from tracekit.job import Options, job_of, rank_sets, summarise
+from tracekit.job import Options, Outcome, job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
 from tracekit.report.job import job_section, latest
 from tracekit.report.job_set import other_jobs
+from tracekit.report.job_unread import unread_sentence, unread_table
 
 if TYPE_CHECKING:
     from tracekit.report.model import Section
 
 __all__ = ["Joint", "of_files", "of_scopes"]
 
+_MOST_SAID: Final = 8
+_PROGRESS_EVERY_S: Final = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """A job: its section, and the path and rank of the trace to look at first."""
+    """A job: its section, and the path, rank and name of the trace to look at first."""
 
     section: Section
     path: str
     rank: int | None
+    name: str
 
 
 def of_scopes(scopes: Sequence[Scope]) -> Joint | None:
     """The job of these parts of traces; None if they are none."""
     if len(scopes) == 1:
         return None
-    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], 0)
+    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], [])
 
 
 def of_files(
-    paths: Sequence[Path], options: Options, jobs: int | None, scheduler: str | None
-) -> Joint | None:
-    """The job of these files, which workers read; None if they are none. What cannot be read is said.
+    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers
+) -> tuple[Joint | None, list[Path]]:
+    """The job of these files, which workers read, None if they are none; and the files that can be read. What cannot is said.
 
-    Raises UnreadableTraceError if none of them can be read, and UsageError for a scheduler that does not answer.
+    Raises UnreadableTraceError if none of them can be read, and UsageError for flags that do not fit them and for a scheduler
+    that does not answer.
     """
-    with _executor(scheduler) as executor:
-        outcomes = summarise([str(path) for path in paths], options, executor=executor, jobs=jobs)
+    options = Options(
+        reading.limits,
+        not reading.no_cache,
+        selection.window.value,
+        selection.step,
+        tuple(selection.comm_pattern or ()),
+        selection.ranges.filter,
+    )
+    # The workers of a scheduler have another working directory.
+    wanted = [str(path.absolute() if workers.dask and path.exists() else path) for path in paths]
+    progress = _progress()
+    try:
+        with workers.executor(len(wanted)) as executor:
+            outcomes = summarise(wanted, options, executor=executor, jobs=workers.jobs, progress=progress)
+    finally:
+        progress(0, 0)
     failed = [one for one in outcomes if one.error is not None]
     if len(failed) == len(outcomes):
-        raise UnreadableTraceError(
-            failed[0].error or "", path=failed[0].path, remedy="check the other files too"
-        )
-    for one in failed:
-        say(f"tracekit: left out: {one.path}: {one.error}")
-    return _joint([Member(one.path, summary) for one in outcomes for summary in one.summaries], len(failed))
+        fault, path = failed[0].error or "", shown(Path(failed[0].path))
+        if failed[0].misused:
+            raise UsageError(fault)
+        raise UnreadableTraceError(fault, path=path, remedy="check the other files too")
+    for one in failed[:_MOST_SAID]:
+        say(f"tracekit: left out: {shown(Path(one.path))}: {one.error}")
+    if len(failed) > _MOST_SAID:
+        say(f"tracekit: left out: {len(failed) - _MOST_SAID:,} more; the report lists them")
+    readable = [path for path, one in zip(paths, outcomes, strict=True) if one.error is None]
+    return _joint(
+        [Member(one.path, summary) for one in outcomes for summary in one.summaries], failed
+    ), readable
 
 
-def _joint(members: Sequence[Member], errors: int) -> Joint | None:
+def _joint(members: Sequence[Member], failed: Sequence[Outcome]) -> Joint | None:
     found = rank_sets(members)
     if not found:
         return None
     job = job_of(found[0])
     if not job.waits.collectives.height and found[0].world_size is None:
         return None
-    section = job_section(job, errors=errors)
-    if more := other_jobs(found):
-        section = replace(section, answer=f"{section.answer} {more}")
+    section = job_section(job)
+    more = [other_jobs(found)]
+    if failed:
+        unread = unread_table([(one.path, one.error or "") for one in failed])
+        section = replace(section, tables=(*section.tables, unread))
+        more.append(unread_sentence(unread))
     first = found[0].members[latest(job)]
-    return Joint(section, first.path, first.rank)
+    answer = " ".join(filter(None, [section.answer, *more]))
+    return Joint(replace(section, answer=answer), first.path, first.rank, first.summary.facts.name)
 
 
-@contextmanager
-def _executor(scheduler: str | None) -> Iterator[Executor | None]:
-    """Dask's workers at this address or in this file; None without."""
-    if scheduler is None:
-        yield None
-        return
-    try:
-        distributed: Any = importlib.import_module("distributed")
-    except ImportError as error:
-        raise UsageError("--scheduler needs Dask", remedy=how_to_install("distributed")) from error
-    if "://" not in scheduler and not Path(scheduler).is_file():
-        raise UsageError(
-            f"--scheduler {scheduler} is no file", remedy="give tcp://HOST:PORT or the scheduler's file"
-        )
-    where = {"address": scheduler} if "://" in scheduler else {"scheduler_file": scheduler}
-    try:
-        client = distributed.Client(**where, timeout=10)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"no Dask scheduler answers at {scheduler}", remedy="start one with: dask scheduler"
-        ) from error
-    with client:
-        yield client.get_executor(pure=False)
+def _progress() -> Callable[[int, int], None]:
+    """A line with the number of ranks that were read, on a terminal only; called with (0, 0) it wipes itself."""
+    last = time.monotonic()
+    wanted = sys.stderr.isatty()
+
+    def report(done: int, size: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if wanted and (not size or now - last >= _PROGRESS_EVERY_S):
+            last = now
+            sys.stderr.write(f"\r\033[K{f'reading: {done:,} of {size:,} traces' if size else ''}")
+            sys.stderr.flush()
+
+    return report

@@ -237,13 +237,8 @@ class Selection:
 
     @property
     def chooses(self) -> bool:
-        """Whether it names one trace, or what is read of each."""
-        return (
-            self.rank is not None
-            or self.process is not None
-            or bool(self.comm_pattern)
-            or self.ranges != NamedRanges()
-        )
+        """Whether it names one trace."""
+        return self.rank is not None or self.process is not None
 
 
 @dataclass(frozen=True, slots=True)

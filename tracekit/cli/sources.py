@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
-__all__ = ["Sources", "attached", "expanded", "local", "one_file", "read_one", "read_reports"]
+__all__ = [
+    "Sources",
+    "attached",
+    "expanded",
+    "listed",
+    "local",
+    "one_file",
+    "read_one",
+    "read_reports",
+    "shown",
+]
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -141,24 +151,53 @@ def read_one(path: Path, process: int | None, reading: Reading, ranges: RangeFil
 
 
 def expanded(paths: Sequence[Path]) -> list[Path]:
-    """The same paths, with `-` as standard input, what is at an address fetched, and a folder replaced by the traces in it:
-    of a capture one a rank.
+    """The paths that `listed` gives, and what is at an address fetched; see there and `local` for what is raised."""
+    return list(map(local, listed(paths)))
 
-    Raises UnreadableTraceError for a folder with a damaged manifest or without traces, and the errors of `local`.
+
+def listed(paths: Sequence[Path]) -> list[Path]:
+    """The same paths, with `-` as standard input, and a folder, also one in a store, replaced by the traces in it: of a capture
+    one a rank.
+
+    Raises UnreadableTraceError for a folder with a damaged manifest or without traces.
     """
     files: list[Path] = []
-    for path in map(local, paths):
-        if str(path) == "-":
+    for path in paths:
+        if address := _address(path):
+            from tracekit.readers.remote import traces_at
+
+            files += map(Path, traces_at(address))
+        elif str(path) == "-":
             files.append(Path("/dev/stdin"))
-        elif _is_folder(path):
+        elif _is_folder(here := local(path)):
             from tracekit.readers.folder import broken_beside, traces_below
 
-            files += (found := traces_below(path))
+            files += (found := traces_below(here))
             for broken, fault in broken_beside(found):
                 say(f"tracekit: left out: {broken}: {fault}")
         else:
-            files.append(path)
+            files.append(here)
     return files
+
+
+def shown(path: Path) -> str:
+    """The path as it may be printed: an address without what is secret in it."""
+    address = _address(path)
+    if address is None:
+        return str(path)
+    from tracekit.readers.remote import masked
+
+    return masked(address)
+
+
+def _address(path: Path) -> str | None:
+    """The address that stands for the path, unless that of a file of this machine."""
+    if ":" not in str(path):
+        return None
+    from tracekit.readers.remote import address_of
+
+    address = address_of(path)
+    return None if address is None or address.startswith("file:") else address
 
 
 def local(path: Path) -> Path:

@@ -1,32 +1,44 @@
 """The summaries of many traces, each made where its trace is read: in this process, in others, or on other machines.
 
-Any `concurrent.futures.Executor` will do. A worker gets a path and plain options, and gives back a bounded summary. A
-trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
+Any `concurrent.futures.Executor` will do. A worker gets a path or an address and plain options, and gives back a bounded
+summary. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from queue import Empty, SimpleQueue
 from typing import Final
 
+from tracekit.analyses.attribution.layer_ranges import choose_ranges
 from tracekit.analyses.ranks import Summary, summary_of
 from tracekit.analyses.scope import Window, select
 from tracekit.api import read_all
-from tracekit.errors import TracekitError, UnreadableTraceError
+from tracekit.classify import recategorise
+from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
+from tracekit.files import scratch_folder
 from tracekit.limits import Limits
+from tracekit.range_filter import RangeFilter
+from tracekit.readers.common.store import roomy_place
 
-__all__ = ["Options", "Outcome", "summarise"]
+__all__ = ["Options", "Outcome", "cores", "interrupts_later", "summarise"]
 
 _TRIES: Final = 3
 _GRACE_S: Final = 5
 """So long a broken pool may take to give up what it has."""
+_LOOK_S: Final = 0.2
 _FEW: Final = 4
 """Fewer traces are read before other processes have started."""
+_DIED: Final = "the process that read it died"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,10 @@ class Options:
     cache: bool = False
     window: Window = "steps"
     step: str | None = None
+    comm_patterns: tuple[str, ...] = ()
+    """Kernels whose name matches one of these regular expressions count as communication."""
+    ranges: RangeFilter | None = None
+    """The named ranges that count as layers; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,12 @@ class Outcome:
     path: str
     summaries: tuple[Summary, ...] = ()
     error: str | None = None
+    misused: bool = False
+    """Whether the error is that the options do not fit the trace."""
+
+
+Progress = Callable[[int, int], None]
+"""Called with the numbers of answers so far, and of files."""
 
 
 def summarise(
@@ -54,125 +76,209 @@ def summarise(
     *,
     executor: Executor | None = None,
     jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> list[Outcome]:
-    """The outcome of each file, in their order.
+    """The outcome of each file, in their order; a path may be an address (https://, s3://, gs://).
 
     The workers of `executor` make them (of Dask: `client.get_executor()`); they need tracekit and the same paths. Without it
     `jobs` processes do, by default one for each core, or this one for a few files. What a file or a worker does raises
-    nothing.
+    nothing. Raises UsageError if the executor itself ends.
 
     >>> from pathlib import Path
     >>> files = sorted(str(path) for path in Path("sample_traces/bert_cpu_ddp").glob("*.gz"))
     >>> [one.summaries[0].facts.rank for one in summarise(files)]
     [0, 1]
     """
-    options, wanted = options or Options(), list(dict.fromkeys(paths))
-    count = min(jobs or _cores(), len(wanted))
+    wanted = list(dict.fromkeys(paths))
+    ask = _Asking(options or Options(), len(wanted), progress or (lambda _done, _all: None))
+    count = min(jobs or cores(), len(wanted))
     if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):
-        answers: dict[str, _Answer] = {path: _work(path, options) for path in wanted}
+        ask.here(wanted)
     else:
-        answers = _asked(wanted, options, executor, count)
-    made = {path: _outcome(path, answer) for path, answer in answers.items()}
-    return [made[path] for path in wanted]
+        ask.workers(wanted, executor, count)
+    return [ask.outcome(path) for path in wanted]
 
 
-_Answer = list[bytes] | str
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a file has no summary."""
+
+    line: str
+    misused: bool = False
+
+
+_Answer = list[bytes] | _Fault
+"""The packed summaries of a file, or why there are none."""
 
 
 def _work(path: str, options: Options) -> _Answer:
-    """The packed summaries of a file, or why there are none. Runs in a worker."""
+    """Runs in a worker."""
     try:
-        traces = read_all(path, limits=options.limits, cache=options.cache)
-        return [
-            summary_of(select(trace, window=options.window, step=options.step)).packed() for trace in traces
-        ]
+        return list(_packed(path, options))
     except UnreadableTraceError as error:
-        return error.fault
+        return _Fault(error.fault)
     except TracekitError as error:
-        return str(error)
+        return _Fault(str(error), isinstance(error, UsageError))
     except Exception as error:  # noqa: BLE001 - one rank must not take the others down; its row says what happened
-        return f"a fault in tracekit ({type(error).__name__}: {error})"
+        return _Fault(f"a fault in tracekit ({type(error).__name__}: {error})")
 
 
-def _outcome(path: str, answer: _Answer) -> Outcome:
-    if isinstance(answer, str):
-        return Outcome(path, error=" ".join(answer.split()))
-    return Outcome(path, tuple(Summary.unpacked(one) for one in answer))
+def _packed(path: str, options: Options) -> Iterator[bytes]:
+    for trace in read_all(path, limits=options.limits, cache=options.cache):
+        chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
+        yield summary_of(select(chosen, window=options.window, step=options.step)).packed()
 
 
-def _asked(
-    paths: Sequence[str], options: Options, executor: Executor | None, count: int
-) -> dict[str, _Answer]:
-    """The answers of workers. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
-    answers: dict[str, _Answer] = {}
-    lost: dict[str, _Answer] = {}
-    for attempt in range(_TRIES):
-        left = [path for path in paths if path not in answers]
-        alone = attempt == _TRIES - 1 and executor is None
-        for batch in [[path] for path in left] if alone else [left] if left else []:
-            if executor is not None:
-                came, failed = _collected(executor, batch, options)
-            else:
-                came, failed = _in_processes(min(count, len(batch)), batch, options)
-            answers |= came
-            lost |= failed
-    return lost | answers
+class _Asking:
+    """The answers so far. Of what workers leave without one the fault stands beside."""
 
+    def __init__(self, options: Options, size: int, progress: Progress) -> None:
+        self._options, self._size, self._progress = options, size, progress
+        self._answers: dict[str, _Answer] = {}
+        self._lost: dict[str, _Fault] = {}
 
-_Answers = tuple[dict[str, _Answer], dict[str, _Answer]]
+    def outcome(self, path: str) -> Outcome:
+        """The outcome of a file."""
+        answer = self._answers.get(path) or self._lost.get(path) or _Fault(_DIED)
+        if isinstance(answer, _Fault):
+            return Outcome(path, error=" ".join(answer.line.split()), misused=answer.misused)
+        return Outcome(path, tuple(map(Summary.unpacked, answer)))
 
-
-def _in_processes(count: int, paths: Sequence[str], options: Options) -> _Answers:
-    """The same as `_collected`, of processes of this one."""
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _one_thread)
-    try:
-        return _collected(pool, paths, options)
-    finally:
-        # A pool whose worker dies while it starts another one does not end that one, and would wait for it forever.
-        for child in set(multiprocessing.active_children()) - others:
-            child.kill()
-        pool.shutdown()
-
-
-def _collected(executor: Executor, paths: Sequence[str], options: Options) -> _Answers:
-    """The answers that came, and why others did not: their worker died, or could not begin."""
-    futures: dict[Future[_Answer], str] = {}
-    # A pool that breaks meanwhile takes no more; what it did not take is among the lost.
-    with suppress(BrokenExecutor, OSError):
+    def here(self, paths: Sequence[str]) -> None:
+        """Read the files in this process."""
         for path in paths:
-            futures[executor.submit(_work, path, options)] = path
-    left, broken = set(futures), False
-    while left:
-        done, left = wait(left, timeout=_GRACE_S if broken else None, return_when=FIRST_COMPLETED)
-        if broken and not done:
-            break
-        broken = broken or any(isinstance(_fault(one), BrokenExecutor) for one in done)
-    faults = {path: _fault(future) for future, path in futures.items()}
-    came: dict[str, _Answer] = {
-        path: future.result() for future, path in futures.items() if faults[path] is None
-    }
-    return came, {path: _why(faults.get(path)) for path in paths if path not in came}
+            self._came(path, _work(path, self._options))
+
+    def workers(self, paths: Sequence[str], executor: Executor | None, count: int) -> None:
+        """Let workers read them. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
+        for attempt in range(_TRIES):
+            left = [path for path in paths if path not in self._answers]
+            alone = attempt == _TRIES - 1 and executor is None
+            for batch in [[path] for path in left] if alone else [left] if left else []:
+                if executor is not None:
+                    self._collect(executor, batch)
+                    continue
+                with _processes(min(count, len(batch))) as pool:
+                    self._collect(pool, batch)
+
+    def _came(self, path: str, answer: _Answer) -> None:
+        self._answers[path] = answer
+        self._progress(len(self._answers), self._size)
+
+    def _collect(self, executor: Executor, paths: Sequence[str]) -> None:
+        """Ask for these files and take the answers as they come; of a broken pool those that still come."""
+        came: SimpleQueue[Future[_Answer]] = SimpleQueue()
+        left: dict[Future[_Answer], str] = {}
+        # A pool that breaks meanwhile takes no more; what it did not take is asked again.
+        with suppress(BrokenExecutor, OSError), interrupts_later():
+            for path in paths:
+                future = executor.submit(_work, path, self._options)
+                left[future] = path
+                future.add_done_callback(came.put)
+        broken = False
+        try:
+            while left and (done := _next(came, _GRACE_S if broken else None)) is not None:
+                path = left.pop(done)
+                if done.cancelled():
+                    raise UsageError(
+                        f"the workers' scheduler has ended, and {len(left) + 1:,} of {self._size:,} traces are not read",
+                        remedy="start it and this command again",
+                    )
+                fault = done.exception()
+                if fault is None:
+                    self._came(path, done.result())
+                else:
+                    broken = broken or isinstance(fault, BrokenExecutor)
+                    self._lost[path] = _why(fault)
+        finally:
+            if not isinstance(executor, _Pool):
+                for future in left:
+                    future.cancel()
 
 
-def _fault(future: Future[_Answer]) -> BaseException | None:
-    """Why a future has no answer; None if it has one."""
-    if not future.done() or future.cancelled():
-        return BrokenExecutor()
-    return future.exception()
+def _next(came: SimpleQueue[Future[_Answer]], most_s: float | None) -> Future[_Answer] | None:
+    """The next future that came; None if none does for so long.
+
+    The wait is one of short ones, because Ctrl-C may reach another thread and wake none.
+    """
+    until = None if most_s is None else time.monotonic() + most_s
+    while until is None or time.monotonic() < until:
+        with suppress(Empty):
+            return came.get(timeout=_LOOK_S)
+    return None
 
 
-def _why(fault: BaseException | None) -> str:
+def _why(fault: BaseException) -> _Fault:
     """Each kind of executor has its own error for a worker that died; another one says what a worker lacks."""
-    if fault is None or isinstance(fault, BrokenExecutor):
-        return "the process that read it died"
-    return f"no worker could read it ({type(fault).__name__}: {str(fault)[:200]})"
+    if isinstance(fault, BrokenExecutor) or type(fault).__name__ == "KilledWorker":
+        return _Fault(_DIED)
+    return _Fault(f"no worker could read it ({type(fault).__name__}: {str(fault)[:200]})")
 
 
-def _one_thread() -> None:
-    """Polars' threads of all workers would compete for the same cores; it reads this when it is first imported."""
-    os.environ["POLARS_MAX_THREADS"] = "1"
+# -- processes of this machine ------------------------------------------------------------------------
 
 
-def _cores() -> int:
+class _Pool(ProcessPoolExecutor):
+    """A pool of this module, which ends its processes; it cannot do so while futures are cancelled."""
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[Executor]:
+    """A pool of processes that end with the block, and their temporary files with them."""
+    others = set(multiprocessing.active_children())
+    with scratch_folder(roomy_place()) as scratch, _environment(POLARS_MAX_THREADS="1", TMPDIR=scratch):
+        pool = _Pool(count, multiprocessing.get_context("spawn"), _watch_parent)
+        try:
+            yield pool
+        finally:
+            # A pool whose worker dies while it starts another one does not end that one, and would wait for it forever.
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()
+            pool.shutdown()
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """These variables for the processes that are started in the block: Polars' threads of all would compete for the same cores,
+    and it reads their number when it is imported.
+    """
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _watch_parent() -> None:
+    """Runs first in each process of a pool, which would wait forever for a parent that was killed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Ctrl-C counts behind the block; processes that are started in it never see one, since their pool ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # whose start would end the block's effect
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,11 +25,21 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
 from tracekit.errors import MissingDependencyError, UnreadableTraceError, UsageError
+from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.facts.distribution import how_to_install
 from tracekit.readers.common.store import roomy_place
 from tracekit.readers.format import Progress
 
-__all__ = ["LARGEST_BYTES", "address_of", "fetch", "fetched", "forget", "masked", "with_addresses"]
+__all__ = [
+    "LARGEST_BYTES",
+    "address_of",
+    "fetch",
+    "fetched",
+    "forget",
+    "masked",
+    "traces_at",
+    "with_addresses",
+]
 
 LARGEST_BYTES: Final = 32 << 30
 """What is larger is not fetched: the largest traces have some GB, and the disk is the user's."""
@@ -45,14 +55,26 @@ _ADDRESS: Final = re.compile(
 _IN_ADDRESSES: Final = "/%:=&?~+!$,;'@()*[]"
 """Signs that stay in an address, besides letters and digits."""
 
+_SUFFIXES: Final = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".qdrep")
+"""Of objects that are traces by their names."""
+
 _CREDENTIALS: Final = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION (of a public bucket AWS_SKIP_SIGNATURE=true)",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS (of a public bucket GOOGLE_SKIP_SIGNATURE=true)",
 }
 _FETCHED: Final[dict[str, str]] = {}
 """The files that this process has fetched, each with its masked address."""
-_FOLDERS: Final[list[tempfile.TemporaryDirectory[str]]] = []
 _T = TypeVar("_T")
+
+
+class _Folders(threading.local):
+    """The temporary folders of a thread: those of another one may still be in use."""
+
+    def __init__(self) -> None:
+        self.made: list[tempfile.TemporaryDirectory[str]] = []
+
+
+_FOLDERS: Final = _Folders()
 
 
 def address_of(path: str | os.PathLike[str]) -> str | None:
@@ -115,7 +137,7 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
             remedy="give a file, or an address with https://, s3:// or gs://",
         )
     folder = tempfile.TemporaryDirectory(prefix="tracekit-", dir=roomy_place())
-    _FOLDERS.append(folder)
+    _FOLDERS.made.append(folder)
     file = _place_in(Path(folder.name), parts)
     _FETCHED[str(file)] = masked(address)
     done = 0
@@ -134,7 +156,7 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
 @contextmanager
 def fetched(address: str, progress: Progress | None = None) -> Iterator[Path]:
     """The file at the address for as long as the block lasts; see `fetch`."""
-    before = len(_FOLDERS)
+    before = len(_FOLDERS.made)
     try:
         yield fetch(address, progress)
     finally:
@@ -142,11 +164,40 @@ def fetched(address: str, progress: Progress | None = None) -> Iterator[Path]:
 
 
 def forget(kept: int = 0) -> None:
-    """Remove the temporary folders of this process, except the first `kept`."""
-    while len(_FOLDERS) > kept:
-        folder = _FOLDERS.pop()
+    """Remove the temporary folders of this thread, except the first `kept`."""
+    while len(_FOLDERS.made) > kept:
+        folder = _FOLDERS.made.pop()
         with suppress(OSError):
             folder.cleanup()
+
+
+def traces_at(address: str) -> list[str]:
+    """The addresses of the traces in a folder of a store (`s3://bucket/run/`), and of those that `*` in the address stands for; else
+    the address itself.
+
+    Raises UnreadableTraceError if the store has none where `*` stands, or does not answer there.
+    """
+    parts = urlsplit(address)
+    key = unquote(parts.path).lstrip("/")
+    some = "*" in key
+    if parts.scheme not in _CREDENTIALS or not (some or not key.lower().endswith(_SUFFIXES)):
+        return [address]
+    wanted = re.compile(".*".join(map(re.escape, key.split("*"))) if some else ".*")
+    prefix = key.partition("*")[0].rpartition("/")[0] if some else key.rstrip("/")
+    try:
+        there = [each for each in _objects_below(parts, prefix) if wanted.fullmatch(each)]
+    except (UnreadableTraceError, UsageError):
+        if some:
+            raise
+        there = []  # of a store that gives objects but no lists; what is wrong with it is said when the object is fetched
+    traces = [
+        f"{parts.scheme}://{parts.netloc}/{quote(each)}"
+        for each in sorted(there)
+        if each.lower().endswith(_SUFFIXES) and not each.endswith(f"/{MANIFEST_FILE}")
+    ]
+    if some and not traces:
+        raise UnreadableTraceError("there is no such trace", path=masked(address), remedy="check the address")
+    return traces or [address]
 
 
 def with_addresses(text: str) -> str:
@@ -254,15 +305,42 @@ def _from_store(parts: SplitResult) -> Iterator[tuple[bytes, int]]:
         form = f"write {parts.scheme}://BUCKET/OBJECT"
         raise UnreadableTraceError("it names no object", path=path, remedy=form)
     if find_spec("obstore") is None:
-        raise MissingDependencyError(
-            f"{parts.scheme}:// needs obstore", path=path, remedy=how_to_install("remote")
-        )
+        raise _lacks_obstore(parts)
     store = _store_of(parts.scheme, parts.netloc)
-    try:
+    with _said_errors(parts):
         answer = _beside(lambda: import_module("obstore").get(store, key))
         pieces = iter(answer.stream(min_chunk_size=_BLOCK_BYTES))
         while (piece := _beside(lambda: next(pieces, None))) is not None:
             yield bytes(piece), answer.meta["size"]
+
+
+def _objects_below(parts: SplitResult, prefix: str) -> list[str]:
+    """The names of all objects below the prefix, which ends where a folder does."""
+    if not parts.hostname:
+        return []
+    if find_spec("obstore") is None:
+        raise _lacks_obstore(parts)
+    with _said_errors(parts):
+        pages = iter(import_module("obstore").list(_store_of(parts.scheme, parts.netloc), prefix or None))
+        found: list[str] = []
+        while page := _beside(lambda: next(pages, None)):
+            found += [str(one["path"]) for one in page]
+    return found
+
+
+def _lacks_obstore(parts: SplitResult) -> MissingDependencyError:
+    path = masked(urlunsplit(parts))
+    return MissingDependencyError(
+        f"{parts.scheme}:// needs obstore", path=path, remedy=how_to_install("remote")
+    )
+
+
+@contextmanager
+def _said_errors(parts: SplitResult) -> Iterator[None]:
+    """Errors of obstore as those of tracekit."""
+    path = masked(urlunsplit(parts))
+    try:
+        yield
     except FileNotFoundError:
         raise UnreadableTraceError("there is no such object", path=path, remedy="check the address") from None
     except Exception as error:  # obstore's own errors have no base class outside of it

@@ -47,8 +47,8 @@ _TITLES: Final = {
 }
 
 
-def job_section(job: Job, *, errors: int = 0) -> Section:
-    """The section of a job; of so many of its files (`errors`) there is no summary.
+def job_section(job: Job) -> Section:
+    """The section of a job.
 
     Its tables are `ranks` (one row per rank), `extremes` (of many ranks the slowest and the fastest), `beside` (the late rank beside a fast one),
     `collectives` (by name and size; where ranks move different amounts, the middle one), and `heat`, its figure as numbers.
@@ -66,7 +66,7 @@ def job_section(job: Job, *, errors: int = 0) -> Section:
     return Section(
         "job",
         question_of(job),
-        answer_of(job, pair, errors),
+        answer_of(job, pair),
         tables=tuple(table for table in tables if table is not None),
         figures=() if figure is None else (figure,),
     )

@@ -40,9 +40,9 @@ def question_of(job: Job) -> str:
     return f"Which of the {format_count(size)} ranks {'does the other' if size == PAIR else 'do the others'} wait for?"
 
 
-def answer_of(job: Job, pair: Beside | None, errors: int) -> str:
-    """Who delays the others and why, on what this rests, and what is odd; of `errors` files there is no summary."""
-    return " ".join(filter(None, (_late(job, pair), _rests_on(job, errors), oddities_of(job))))
+def answer_of(job: Job, pair: Beside | None) -> str:
+    """Who delays the others and why, on what this rests, and what is odd."""
+    return " ".join(filter(None, (_late(job, pair), _rests_on(job), oddities_of(job))))
 
 
 def who(row: dict[str, Any]) -> str:
@@ -141,7 +141,7 @@ def _first(job: Job, pair: Beside | None) -> str:
     )
 
 
-def _rests_on(job: Job, errors: int) -> str:
+def _rests_on(job: Job) -> str:
     """How many ranks and collectives this is about, and how well the clocks agree."""
     size, world = job.table.height, job.ranks.world_size
     ranks = (
@@ -154,10 +154,7 @@ def _rests_on(job: Job, errors: int) -> str:
     how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
     unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
     clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
-    parts = [f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}" if count else "")]
-    if errors:
-        parts.append(f"{count_of(errors, 'file')} could not be read")
-    return "; ".join(parts) + "."
+    return f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}." if count else ".")
 
 
 def _within(ns: int) -> str:

@@ -12,9 +12,11 @@ import typer
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, expanded
+from tracekit.cli.options import Reading, Selection, choice, with_flags
+from tracekit.cli.sources import Sources, listed, local
+from tracekit.cli.workers import ENGINES, Engine, Workers
 from tracekit.errors import UnreadableTraceError
+from tracekit.names import clean
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -62,11 +64,20 @@ def report(
             help="Read so many ranks at once, each in a process. [default: one a core]",
         ),
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        choice(
+            ENGINES,
+            "--engine",
+            text="Let processes of this machine read the ranks, or Dask's workers. [default: processes for more than 8]",
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks.",
+            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
+            "--engine dask starts here.",
         ),
     ] = None,
     *,
@@ -79,27 +90,36 @@ def report(
 
         for name in only:  # said before the traces are read
             get_analysis(name)
-    paths = expanded(traces)
+    workers = Workers(engine, scheduler, jobs)
+    paths = listed(traces)
     page = out.page_for(chosen)
-    sources = Sources(paths, selection, reading, ncu)
     as_text = figures is None and Can.FILES not in chosen.can
-    question = sources.question("report", only, top, every, chosen, page) if as_text else None
-    if question and (answer := question.answer()) is not None:
-        out.emit(answer, output)
-        return
     alone = every or bool(only) or not as_text or selection.chooses
-    joinable = not alone and Can.DATA not in chosen.can and len(paths) > 1
-    many = joinable and bool(len(paths) > MOST_IN_FULL or jobs or scheduler)
-    workers = (selection, reading, jobs, scheduler)
-    joint = _of_many(paths, *workers) if many else None
+    joinable = not alone and len(paths) > 1
+    joint = None
+    # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
+    many = joinable and (len(paths) > MOST_IN_FULL or workers.chosen)
+    if many:
+        joint, paths = _of_many(paths, selection, reading, workers)
+    question = None
+    if joint is None:
+        paths = list(map(local, paths))
+        sources = Sources(paths, selection, reading, ncu)
+        question = sources.question("report", only, top, every, chosen, page) if as_text else None
+        if question and (answer := question.answer()) is not None:
+            out.emit(answer, output)
+            return
+    else:
+        sources = _of_first(joint, selection, reading, ncu)
     try:
-        read, fits = (sources if joint is None else _of_first(joint, selection, reading, ncu)).read()
+        read, fits = sources.read()
     except UnreadableTraceError:
         # Of a few traces, workers leave out what cannot be read.
-        joint = _of_many(paths, *workers) if joinable and not many else None
-        if joint is None:
+        if not joinable or many:
             raise
-        read, fits = _of_first(joint, selection, reading, ncu).read()
+        joint, paths = _of_many(paths, selection, reading, workers)
+        rest = Sources(paths, selection, reading, ncu)
+        read, fits = (rest if joint is None else _of_first(joint, selection, reading, ncu)).read()
     scopes, overview = _shown(read, joint, selection, chosen, alone=alone, every=every)
     from tracekit.report.build import build_report
 
@@ -128,19 +148,17 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
 
 
 def _of_many(
-    paths: Sequence[Path], selection: Selection, reading: Reading, jobs: int | None, scheduler: str | None
-) -> Joint | None:
-    """The job of many files, which workers read."""
+    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers
+) -> tuple[Joint | None, list[Path]]:
+    """The job of many files, which workers read, and those that can be read."""
     from tracekit.cli.jobs import of_files
-    from tracekit.job import Options
 
-    options = Options(reading.limits, not reading.no_cache, selection.window.value, selection.step)
-    return of_files(paths, options, jobs, scheduler)
+    return of_files(paths, selection, reading, workers)
 
 
 def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Path] | None) -> Sources:
     """The trace of a job to look at first."""
-    return Sources([Path(joint.path)], replace(selection, rank=joint.rank), reading, ncu)
+    return Sources([local(Path(joint.path))], replace(selection, rank=joint.rank), reading, ncu)
 
 
 def _shown(
@@ -159,10 +177,11 @@ def _shown(
         return _few(scopes, selection) if few else (scopes, None)
     if Can.PROSE not in chosen.can and len(scopes) > 1:
         return scopes, joint.section
-    place = (joint.path, joint.rank)
-    first = next((one for one in scopes if (one.trace.meta.path, one.trace.meta.rank) == place), scopes[0])
+    same = [one for one in scopes if clean(one.trace.meta.name) == joint.name] or scopes
+    first = next((one for one in same if one.trace.meta.path == joint.path), same[0])
+    single = "--process PID" if first.trace.meta.parts > 1 else "a single file as argument"
     who, other = (
-        (first.trace.meta.name, "a single file as argument shows another one")
+        (clean(first.trace.meta.name), f"{single} shows another one")
         if joint.rank is None
         else (f"rank {joint.rank}", "--rank N shows another one, and --all shows all")
     )
@@ -192,8 +211,6 @@ def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Sectio
 
 def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:
     """The reports; those of several files with one name begin with the name of the folder that holds each."""
-    from tracekit.names import clean
-
     files = {Path(trace.meta.path): trace.meta.name for _, trace in reports}
     names = list(files.values())
     apart = []

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+import polars as pl
 
 from tracekit.readers.kineto.events import decode_array
 from tracekit.readers.kineto.frames import RawFrames
@@ -69,12 +70,14 @@ class Pool:
 
 @contextmanager
 def decoder_pool() -> Iterator[Pool | None]:
-    """A pool for a large file; None on one core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if cores < 2 or not sys.executable:
+    """A pool for a large file, with as many helpers as Polars has threads; None with one, as in each of several processes that
+    read at once.
+    """
+    helpers = min(pl.thread_pool_size(), _MOST_HELPERS)
+    if helpers < 2 or not sys.executable:
         yield None
         return
-    pool = Pool(min(cores, _MOST_HELPERS))
+    pool = Pool(helpers)
     try:
         yield pool
     finally:
