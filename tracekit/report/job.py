@@ -15,7 +15,7 @@ from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.names import clean_frame
 from tracekit.report.job_heat import heat_figure, heat_table
-from tracekit.report.job_words import FELT, answer_of, place_name, question_of, who
+from tracekit.report.job_words import FELT, answer_of, place_name, question_of
 from tracekit.report.model import Column, Section, Table
 
 __all__ = ["job_section", "latest"]
@@ -113,7 +113,8 @@ def _extremes_table(ranks: Table) -> Table | None:
 
 def _beside_table(job: Job, pair: Beside) -> Table:
     """What differs most between the two ranks, in order of time."""
-    late, fast = (who(job.table.row(at, named=True)) for at in (pair.late, pair.fast))
+    rows = (job.table.row(at, named=True) for at in (pair.late, pair.fast))
+    late, fast = (row["trace"] if row["rank"] is None else f"rank {row['rank']}" for row in rows)
     most = pair.items.with_row_index().sort(pl.col("longer_ns").abs(), descending=True).head(_MOST_ITEMS)
     frame = most.sort("index").select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
     items = [
@@ -133,7 +134,7 @@ def _beside_table(job: Job, pair: Beside) -> Table:
     )
     call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
     step = "" if call["step"] is None else f" of step {call['step']}"
-    title = f"{late[0].upper()}{late[1:]} beside {fast}, before {call['name']}{step}: largest differences"
+    title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before {call['name']}{step}: largest differences"
     table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
     named = {"late_ns": late, "fast_ns": fast}
     columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)

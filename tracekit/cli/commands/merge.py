@@ -63,7 +63,7 @@ def merge(
     no_cache: flags.NoCache = False,
     no_size_limit: flags.NoSizeLimit = False,
 ) -> None:
-    """Merge the traces of a job's ranks into one file for Perfetto, on one clock."""
+    """Merge the traces of a job into one file, on one clock."""
     if not output.name.endswith(_SUFFIXES[to]):
         other = (
             "give --to chrome" if output.name.endswith(_SUFFIXES[MergeKind.chrome]) else "choose such a name"

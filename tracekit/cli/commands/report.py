@@ -16,7 +16,6 @@ from tracekit.cli.options import Reading, Selection, choice, with_flags
 from tracekit.cli.sources import Sources, listed, local
 from tracekit.cli.workers import ENGINES, Engine, Workers
 from tracekit.errors import UnreadableTraceError
-from tracekit.names import clean
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -166,6 +165,7 @@ def _shown(
 ) -> tuple[list[Scope], Section | None]:
     """The parts of traces to report in full, and what stands above them: the joint view of a job, or an overview of many traces."""
     from tracekit.analyses.scope import select
+    from tracekit.names import clean
 
     scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
     if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
@@ -211,6 +211,8 @@ def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Sectio
 
 def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:
     """The reports; those of several files with one name begin with the name of the folder that holds each."""
+    from tracekit.names import clean
+
     files = {Path(trace.meta.path): trace.meta.name for _, trace in reports}
     names = list(files.values())
     apart = []

@@ -38,12 +38,14 @@ def mpi_calls(calls: pl.DataFrame, page: pl.DataFrame) -> pl.DataFrame:
 
     They get no group: the handle of a communicator is a number of its own in each process.
     """
-    there = [(column, name) for column, name in OF_MPI.items() if column in page.columns]
     return calls.select("name", "process_id", "thread_id", "start", "duration").with_columns(
         pl.lit(None, dtype=pl.String).alias("group"),
         pl.lit(None, dtype=pl.Int64).alias("group_size"),
         pl.lit("byte").cast(pl.Categorical()).alias("dtype"),
-        *(page[column].alias(name).cast(pl.Int64) for column, name in there),
+        *(
+            (page[column] if column in page.columns else pl.lit(None)).cast(pl.Int64).alias(name)
+            for column, name in OF_MPI.items()
+        ),
     )
 
 
