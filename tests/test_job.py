@@ -134,6 +134,20 @@ def test_flags_of_workers_that_do_not_fit(
 
 
 @pytest.mark.slow
+def test_two_ranks_that_the_reader_chooses_are_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown, _ = run(capsys, "report", *paths(folder)[:4], "--compare", "1,0")
+    assert code == 0
+    answer = " ".join(shown.split())
+    assert "rank 1" in answer
+    assert "rank 0" in answer
+    assert "The report below is that of rank 1" in answer
+    for words in ("9", "1,2,3", "x"):
+        assert run(capsys, "report", *paths(folder)[:2], "--compare", words)[0] == 2
+
+
+@pytest.mark.slow
 def test_one_broken_rank_is_a_row(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in folder.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -24,6 +24,8 @@ __all__ = ["BINS", "MOST_CALLS", "MOST_STEPS", "MOST_WORK", "NO_STEP", "Facts", 
 
 MOST_CALLS: Final = 20_000
 """Of more calls a rank sends the first; a row takes some 40 bytes."""
+MOST_TIMES: Final = 20_000
+"""Of so many steps the times are sent."""
 NO_STEP: Final = -1
 """The step of what belongs to none; without steps, of all."""
 MOST_STEPS: Final = 50
@@ -56,6 +58,7 @@ class Facts(msgspec.Struct, frozen=True):
     exposed_memory_ns: int
     idle_ns: int
     all_calls: int
+    all_steps: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +67,7 @@ class Summary:
 
     facts: Facts
     steps: pl.DataFrame
-    """One row per step of the window, as `analyses.steps` has it."""
+    """`step`, `time_ns` of the first `MOST_TIMES` steps of the window, as `analyses.steps` has them."""
     calls: pl.DataFrame
     """The first `MOST_CALLS` calls, with the columns of `analyses.calls.CALLS`."""
     layers: pl.DataFrame
@@ -125,11 +128,12 @@ def summary_of(scope: Scope) -> Summary:
         window_ns=scope.duration,
         window_start_ns=scope.start,
         all_calls=calls.height,
+        all_steps=scope.steps.height,
         **{name: int(parts[name].sum()) for name in _SUMS},
     )
     return Summary(
         facts,
-        steps(scope).table,
+        steps(scope).table.select("step", "time_ns").head(MOST_TIMES),
         calls.head(MOST_CALLS),
         by_pattern.head(_MOST_ROWS),
         idle_causes(scope).by_cause.select("cause", "total_ns").head(_MOST_ROWS),

@@ -147,6 +147,8 @@ def _at_hand(word: str) -> str:
         return str(SAMPLE)
     if re.fullmatch(r"rank[01]\.json\.gz", word):
         return str(ROOT / "sample_traces" / "bert_cpu_ddp" / f"trace-{word}")
+    if word.startswith("runs/ddp"):
+        return str(ROOT / "sample_traces" / "bert_cpu_ddp")
     return str(SAMPLE.parent) if word.startswith("runs/") else word
 
 

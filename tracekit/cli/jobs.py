@@ -16,7 +16,7 @@ from tracekit.cli.output import say
 from tracekit.cli.sources import shown
 from tracekit.cli.workers import Workers
 from tracekit.errors import UnreadableTraceError, UsageError
-from tracekit.job import Options, Outcome, job_of, rank_sets, summarise
+from tracekit.job import Job, Options, Outcome, job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
 from tracekit.report.job import job_section, latest
 from tracekit.report.job_set import other_jobs
@@ -25,7 +25,10 @@ from tracekit.report.job_unread import unread_sentence, unread_table
 if TYPE_CHECKING:
     from tracekit.report.model import Section
 
-__all__ = ["Joint", "of_files", "of_scopes"]
+__all__ = ["Compare", "Joint", "of_files", "of_scopes"]
+
+Compare = tuple[int, int | None]
+"""A rank, and the one to set it beside: None is the fastest."""
 
 _MOST_SAID: Final = 8
 _PROGRESS_EVERY_S: Final = 0.2
@@ -41,15 +44,15 @@ class Joint:
     name: str
 
 
-def of_scopes(scopes: Sequence[Scope]) -> Joint | None:
+def of_scopes(scopes: Sequence[Scope], compare: Compare | None) -> Joint | None:
     """The job of these parts of traces; None if they are none."""
     if len(scopes) == 1:
         return None
-    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], [])
+    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], [], compare)
 
 
 def of_files(
-    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers
+    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers, compare: Compare | None
 ) -> tuple[Joint | None, list[Path]]:
     """The job of these files, which workers read, None if they are none; and the files that can be read. What cannot is said.
 
@@ -83,27 +86,39 @@ def of_files(
     if len(failed) > _MOST_SAID:
         say(f"tracekit: left out: {len(failed) - _MOST_SAID:,} more; the report lists them")
     readable = [path for path, one in zip(paths, outcomes, strict=True) if one.error is None]
-    return _joint(
-        [Member(one.path, summary) for one in outcomes for summary in one.summaries], failed
-    ), readable
+    members = [Member(one.path, summary) for one in outcomes for summary in one.summaries]
+    return _joint(members, failed, compare), readable
 
 
-def _joint(members: Sequence[Member], failed: Sequence[Outcome]) -> Joint | None:
+def _joint(members: Sequence[Member], failed: Sequence[Outcome], compare: Compare | None) -> Joint | None:
     found = rank_sets(members)
     if not found:
         return None
     job = job_of(found[0])
     if not job.waits.collectives.height and found[0].world_size is None:
         return None
-    section = job_section(job)
+    chosen = None if compare is None else _places(job, compare)
+    section = job_section(job, chosen)
     more = [other_jobs(found)]
     if failed:
         unread = unread_table([(one.path, one.error or "") for one in failed])
         section = replace(section, tables=(*section.tables, unread))
         more.append(unread_sentence(unread))
-    first = found[0].members[latest(job)]
+    first = found[0].members[latest(job) if chosen is None else chosen[0]]
     answer = " ".join(filter(None, [section.answer, *more]))
     return Joint(replace(section, answer=answer), first.path, first.rank, first.summary.facts.name)
+
+
+def _places(job: Job, compare: Compare) -> tuple[int, int | None]:
+    """Where these ranks stand in the table of the job. Raises UsageError if one has no trace."""
+    places = dict(job.table.select("rank", "at").drop_nulls().rows())
+    for rank in compare:
+        if rank is not None and rank not in places:
+            raise UsageError(
+                f"--compare: there is no trace of rank {rank}",
+                remedy="choose from the ranks of the joint view",
+            )
+    return places[compare[0]], None if compare[1] is None else places[compare[1]]
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -15,7 +15,7 @@ from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.names import clean_frame
 from tracekit.report.job_heat import heat_figure, heat_table
-from tracekit.report.job_words import FELT, answer_of, place_name, question_of
+from tracekit.report.job_words import FELT, answer_of, call_name, place_name, question_of
 from tracekit.report.model import Column, Section, Table
 
 __all__ = ["job_section", "latest"]
@@ -47,14 +47,14 @@ _TITLES: Final = {
 }
 
 
-def job_section(job: Job) -> Section:
-    """The section of a job.
+def job_section(job: Job, chosen: tuple[int, int | None] | None = None) -> Section:
+    """The section of a job; of two `chosen` ranks (places in `Job.table`, the second the fastest if None) it says how they compare.
 
     Its tables are `ranks` (one row per rank), `extremes` (of many ranks the slowest and the fastest), `beside` (the late rank beside a fast one),
     `collectives` (by name and size; where ranks move different amounts, the middle one), and `heat`, its figure as numbers.
     """
     late = latest(job)
-    pair = job.beside(late) if _is_felt(job, late) else None
+    pair = job.beside(*chosen) if chosen else job.beside(late) if _is_felt(job, late) else None
     ranks, figure = _ranks_table(job), heat_figure(job)
     tables = (
         ranks,
@@ -66,7 +66,7 @@ def job_section(job: Job) -> Section:
     return Section(
         "job",
         question_of(job),
-        answer_of(job, pair),
+        answer_of(job, pair, chosen),
         tables=tuple(table for table in tables if table is not None),
         figures=() if figure is None else (figure,),
     )
@@ -132,9 +132,7 @@ def _beside_table(job: Job, pair: Beside) -> Table:
         "what",
         "where",
     )
-    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
-    step = "" if call["step"] is None else f" of step {call['step']}"
-    title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before {call['name']}{step}: largest differences"
+    title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before {call_name(job, pair)}: largest differences"
     table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
     named = {"late_ns": late, "fast_ns": fast}
     columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)

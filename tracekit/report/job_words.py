@@ -14,7 +14,7 @@ from tracekit.job import Job
 from tracekit.names import shorten_name
 from tracekit.report.job_set import oddities_of
 
-__all__ = ["FELT", "PAIR", "answer_of", "item_name", "place_name", "question_of", "who"]
+__all__ = ["FELT", "PAIR", "answer_of", "call_name", "item_name", "place_name", "question_of", "who"]
 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
@@ -40,9 +40,10 @@ def question_of(job: Job) -> str:
     return f"Which of the {format_count(size)} ranks {'does the other' if size == PAIR else 'do the others'} wait for?"
 
 
-def answer_of(job: Job, pair: Beside | None) -> str:
-    """Who delays the others and why, on what this rests, and what is odd."""
-    return " ".join(filter(None, (_late(job, pair), _rests_on(job), oddities_of(job))))
+def answer_of(job: Job, pair: Beside | None, chosen: tuple[int, int | None] | None = None) -> str:
+    """Who delays the others and why, on what this rests, and what is odd; first how the `chosen` ranks (their places) compare, if any are."""
+    who_and_why = (_late(job, pair),) if chosen is None else (_compared(job, pair, *chosen), _late(job, None))
+    return " ".join(filter(None, (*who_and_why, _rests_on(job), oddities_of(job))))
 
 
 def who(row: dict[str, Any]) -> str:
@@ -131,14 +132,40 @@ def _first(job: Job, pair: Beside | None) -> str:
     """What first differs before the collective that is delayed longest; empty if nothing explains it."""
     if pair is None or pair.first is None:
         return ""
-    item = pair.items.row(pair.first, named=True)
-    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
-    step = "" if call["step"] is None else f" of step {call['step']}"
-    name = item_name(item["kind"], item["what"], item["where"])
+    fast = who(job.table.row(pair.fast, named=True))
     return (
-        f"Before the {call['name']}{step}, the first difference from {who(job.table.row(pair.fast, named=True))} is {name}: "
-        f"{format_ns(item['late_ns'])} against {format_ns(item['fast_ns'])}."
+        f"Before the {call_name(job, pair)}, the first difference from {fast} is {_item(pair, pair.first)}."
     )
+
+
+def _compared(job: Job, pair: Beside | None, late: int, fast: int | None) -> str:
+    """How two ranks compare that the reader chose."""
+    one = who(job.table.row(late, named=True))
+    if pair is None:
+        other = "" if fast is None else f" that {who(job.table.row(fast, named=True))} takes part in"
+        return f"The traces show no collective{other} that waits for {one}."
+    other = who(job.table.row(pair.fast, named=True))
+    before = f"Before the {call_name(job, pair)}, {one} takes"
+    if pair.longer_ns <= 0:
+        return f"{before} no longer than {other}."
+    differs = (
+        "and no single thing takes much of it"
+        if pair.first is None
+        else f"first for {_item(pair, pair.first)}"
+    )
+    return f"{before} {format_ns(pair.longer_ns)} longer than {other}, {differs}."
+
+
+def call_name(job: Job, pair: Beside) -> str:
+    """The collective before which two ranks are compared, inside a sentence."""
+    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
+    return str(call["name"]) + ("" if call["step"] is None else f" of step {call['step']}")
+
+
+def _item(pair: Beside, place: int) -> str:
+    item = pair.items.row(place, named=True)
+    name = item_name(item["kind"], item["what"], item["where"])
+    return f"{name}: {format_ns(item['late_ns'])} against {format_ns(item['fast_ns'])}"
 
 
 def _rests_on(job: Job) -> str:

@@ -205,11 +205,11 @@ def _shares(summaries: Sequence[Summary], job: Job | None) -> dict[tuple[str, st
     """Exact: sums of ns over ns."""
     waits = {} if job is None else _exposed_waits(job)
     sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
-    steps = [Fraction(one.facts.window_ns, one.steps.height) for one in summaries]
+    steps = [Fraction(one.facts.window_ns, one.facts.all_steps) for one in summaries]
     for at, (one, step) in enumerate(zip(summaries, steps, strict=True)):
         sums["shorter_steps", ""] += max(steps) - step
         for part, ns in _parts(one, waits.get(at)).items():
-            sums[part] += Fraction(ns, max(one.facts.active_devices, 1) * one.steps.height)
+            sums[part] += Fraction(ns, max(one.facts.active_devices, 1) * one.facts.all_steps)
     whole = max(steps) * len(summaries)
     return {part: ns / whole for part, ns in sums.items() if ns and whole}
 

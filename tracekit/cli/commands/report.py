@@ -15,13 +15,13 @@ from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, choice, with_flags
 from tracekit.cli.sources import Sources, listed, local
 from tracekit.cli.workers import ENGINES, Engine, Workers
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
-    from tracekit.cli.jobs import Joint
+    from tracekit.cli.jobs import Compare, Joint
     from tracekit.report.formats import FigureFormat, Format
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
@@ -30,6 +30,7 @@ __all__ = ["report"]
 
 MOST_IN_FULL: Final = 8
 """Of so many traces each has a report of its own: the devices of one machine."""
+PAIR: Final = 2
 
 
 @with_flags
@@ -55,6 +56,13 @@ def report(
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
     ncu: flags.Ncu = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANK[,RANK]",
+            help="In the joint view of a job, set this rank beside another one, or beside the fastest, and say what first differs.",
+        ),
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -84,12 +92,9 @@ def report(
 ) -> None:
     """Report what bounds a run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
-    if only:
-        from tracekit.analyses.registry import get_analysis
-
-        for name in only:  # said before the traces are read
-            get_analysis(name)
+    _check(only)
     workers = Workers(engine, scheduler, jobs)
+    pair = _ranks_of(compare)
     paths = listed(traces)
     page = out.page_for(chosen)
     as_text = figures is None and Can.FILES not in chosen.can
@@ -99,12 +104,12 @@ def report(
     # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
     many = joinable and (len(paths) > MOST_IN_FULL or workers.chosen)
     if many:
-        joint, paths = _of_many(paths, selection, reading, workers)
+        joint, paths = _of_many(paths, selection, reading, workers, pair)
     question = None
     if joint is None:
         paths = list(map(local, paths))
         sources = Sources(paths, selection, reading, ncu)
-        question = sources.question("report", only, top, every, chosen, page) if as_text else None
+        question = sources.question("report", only, top, every, chosen, page, pair) if as_text else None
         if question and (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
@@ -116,10 +121,10 @@ def report(
         # Of a few traces, workers leave out what cannot be read.
         if not joinable or many:
             raise
-        joint, paths = _of_many(paths, selection, reading, workers)
+        joint, paths = _of_many(paths, selection, reading, workers, pair)
         rest = Sources(paths, selection, reading, ncu)
         read, fits = (rest if joint is None else _of_first(joint, selection, reading, ncu)).read()
-    scopes, overview = _shown(read, joint, selection, chosen, alone=alone, every=every)
+    scopes, overview = _shown(read, joint, selection, chosen, pair, alone=alone, every=every)
     from tracekit.report.build import build_report
 
     reports = [(build_report(one.trace, only=only, top=top, scope=one), one.trace) for one in scopes]
@@ -137,6 +142,25 @@ def report(
     out.emit(text, output)
 
 
+def _check(only: list[str] | None) -> None:
+    """Raises UsageError for a name of no analysis, before the traces are read."""
+    from tracekit.analyses.registry import get_analysis
+
+    for name in only or ():
+        get_analysis(name)
+
+
+def _ranks_of(compare: str | None) -> Compare | None:
+    """The ranks of `--compare`. Raises UsageError if they are no ranks."""
+    if compare is None:
+        return None
+    parts = compare.split(",")
+    if len(parts) > PAIR or not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"--compare {compare} names no ranks", remedy="give one or two, such as 3 or 3,0")
+    ranks = [int(part) for part in parts]
+    return ranks[0], ranks[1] if len(ranks) == PAIR else None
+
+
 def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFormat) -> None:
     """Write the figures of each report."""
     out.without_notes_of_matplotlib()
@@ -147,12 +171,12 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
 
 
 def _of_many(
-    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers
+    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers, pair: Compare | None
 ) -> tuple[Joint | None, list[Path]]:
     """The job of many files, which workers read, and those that can be read."""
     from tracekit.cli.jobs import of_files
 
-    return of_files(paths, selection, reading, workers)
+    return of_files(paths, selection, reading, workers, pair)
 
 
 def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Path] | None) -> Sources:
@@ -161,7 +185,14 @@ def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Pa
 
 
 def _shown(
-    read: list[Trace], joint: Joint | None, selection: Selection, chosen: Format, *, alone: bool, every: bool
+    read: list[Trace],
+    joint: Joint | None,
+    selection: Selection,
+    chosen: Format,
+    pair: Compare | None,
+    *,
+    alone: bool,
+    every: bool,
 ) -> tuple[list[Scope], Section | None]:
     """The parts of traces to report in full, and what stands above them: the joint view of a job, or an overview of many traces."""
     from tracekit.analyses.scope import select
@@ -171,7 +202,12 @@ def _shown(
     if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
         from tracekit.cli.jobs import of_scopes
 
-        joint = of_scopes(scopes)
+        joint = of_scopes(scopes, pair)
+    if joint is None and pair is not None:
+        raise UsageError(
+            "--compare needs the joint view of a job",
+            remedy="give the traces of its ranks, without --all, --only and --rank",
+        )
     if joint is None:
         few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
         return _few(scopes, selection) if few else (scopes, None)
