@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -203,3 +204,13 @@ def test_a_verdict_reads_results_only() -> None:
         and ast.unparse(node.value) in ("scope", "trace", "scope.trace")
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_wheel_holds_every_package() -> None:
+    packages = (ROOT / "pyproject.toml").read_text("utf-8").partition("\npackages = [")[2].partition("]")[0]
+    there = {
+        ".".join(("tracekit", *folder.relative_to(ROOT).parts)).replace("tracekit.tracekit", "tracekit")
+        for home in ("tracekit", "analyses", "capture")
+        for folder in (path.parent for path in (ROOT / home).rglob("__init__.py"))
+    }
+    assert set(re.findall(r'"([\w.]+)"', packages)) == there
