@@ -84,6 +84,17 @@ def test_one_broken_file_of_a_few_is_left_out(
     assert "1 file could not be read" in " ".join(shown.out.split())
 
 
+def test_a_damaged_file_beside_one_trace_stopped_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.json").write_bytes(b"nothing")
+    sample = Path(__file__).parents[1] / "sample_traces" / "cnn_cpu" / "trace.json.gz"
+    code, shown, err = run(capsys, "report", sample, tmp_path / "b.json")
+    assert (code, err.count("\n"), "left out: " in err) == (0, 1, True)
+    assert "Which of the" not in shown
+    assert "trace.json.gz" in shown
+
+
 def tables(text: str) -> dict[str, list[dict[str, object]]]:
     found: dict[str, list[dict[str, object]]] = json.loads(text)["job"]["tables"]
     return found
