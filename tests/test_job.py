@@ -89,10 +89,11 @@ def test_a_damaged_file_beside_one_trace_stopped_the_report(
 ) -> None:
     (tmp_path / "b.json").write_bytes(b"nothing")
     sample = Path(__file__).parents[1] / "sample_traces" / "cnn_cpu" / "trace.json.gz"
-    code, shown, err = run(capsys, "report", sample, tmp_path / "b.json")
-    assert (code, err.count("\n"), "left out: " in err) == (0, 1, True)
-    assert "Which of the" not in shown
-    assert "trace.json.gz" in shown
+    for _ in range(2):  # the second time its answer is at hand, and the damaged file is still said
+        code, shown, err = run(capsys, "report", sample, tmp_path / "b.json")
+        assert (code, err.count("\n"), "left out: " in err) == (0, 1, True)
+        assert "Which of the" not in shown
+        assert "trace.json.gz" in shown
 
 
 def tables(text: str) -> dict[str, list[dict[str, object]]]:

@@ -175,6 +175,12 @@ MaxEvents = Annotated[
         min=0,
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Read so many traces at once, each in a process. [default: one a core]"
+    ),
+]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Neither read nor write the cache of parsed traces.")
 ]

@@ -63,14 +63,7 @@ def report(
             help="In the joint view of a job, set this rank beside another one, or beside the fastest, and say what first differs.",
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Read so many ranks at once, each in a process. [default: one a core]",
-        ),
-    ] = None,
+    jobs: flags.Jobs = None,
     engine: Annotated[
         Engine | None,
         choice(
@@ -100,30 +93,28 @@ def report(
     as_text = figures is None and Can.FILES not in chosen.can
     alone = every or bool(only) or not as_text or selection.chooses
     joinable = not alone and len(paths) > 1
-    joint = None
     # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
     many = joinable and (len(paths) > MOST_IN_FULL or workers.chosen)
-    if many:
-        joint, paths = _of_many(paths, selection, reading, workers, pair)
+
+    def joined() -> tuple[Joint | None, Sources]:
+        return _joined(paths, selection, reading, ncu, workers, pair)
+
+    joint, sources = joined() if many else (None, Sources(list(map(local, paths)), selection, reading, ncu))
     question = None
-    if joint is None:
-        paths = list(map(local, paths))
-        sources = Sources(paths, selection, reading, ncu)
-        question = sources.question("report", only, top, every, chosen, page, pair) if as_text else None
-        if question and (answer := question.answer()) is not None:
+    if joint is None and as_text:
+        question = sources.question("report", only, top, every, chosen, page, pair)
+        if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
-    else:
-        sources = _of_first(joint, selection, reading, ncu)
     try:
         read, fits = sources.read()
     except UnreadableTraceError:
-        # Of a few traces, workers leave out what cannot be read.
         if not joinable or many:
             raise
-        joint, paths = _of_many(paths, selection, reading, workers, pair)
-        rest = Sources(paths, selection, reading, ncu)
-        read, fits = (rest if joint is None else _of_first(joint, selection, reading, ncu)).read()
+        # Of a few traces, workers leave out what cannot be read, which is to be said every time.
+        question = None
+        joint, sources = joined()
+        read, fits = sources.read()
     scopes, overview = _shown(read, joint, selection, chosen, pair, alone=alone, every=every)
     from tracekit.report.build import build_report
 
@@ -170,18 +161,21 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
         write(one, own, form)
 
 
-def _of_many(
-    paths: Sequence[Path], selection: Selection, reading: Reading, workers: Workers, pair: Compare | None
-) -> tuple[Joint | None, list[Path]]:
-    """The job of many files, which workers read, and those that can be read."""
+def _joined(
+    paths: Sequence[Path],
+    selection: Selection,
+    reading: Reading,
+    ncu: list[Path] | None,
+    workers: Workers,
+    pair: Compare | None,
+) -> tuple[Joint | None, Sources]:
+    """The job of files that workers read, and its trace to look at first; without a job, the files that can be read."""
     from tracekit.cli.jobs import of_files
 
-    return of_files(paths, selection, reading, workers, pair)
-
-
-def _of_first(joint: Joint, selection: Selection, reading: Reading, ncu: list[Path] | None) -> Sources:
-    """The trace of a job to look at first."""
-    return Sources([local(Path(joint.path))], replace(selection, rank=joint.rank), reading, ncu)
+    joint, readable = of_files(paths, selection, reading, workers, pair)
+    if joint is None:
+        return None, Sources(list(map(local, readable)), selection, reading, ncu)
+    return joint, Sources([local(Path(joint.path))], replace(selection, rank=joint.rank), reading, ncu)
 
 
 def _shown(

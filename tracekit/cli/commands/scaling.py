@@ -56,12 +56,7 @@ def scaling(
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Read so many traces at once, each in a process. [default: one a core]"
-        ),
-    ] = None,
+    jobs: flags.Jobs = None,
     *,
     reading: Reading,
 ) -> None:
