@@ -13,9 +13,14 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
+from tracekit.analyses.rules.device_collectives import (
+    collectives_of,
+    exposed_time,
+    waits_of,
+    worst_device,
+)
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
-from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import (
     NS_PER_S,
@@ -27,7 +32,6 @@ from tracekit.facts.units import (
     format_share,
     times,
 )
-from tracekit.intervals import IntervalSet
 from tracekit.names import clean, shorten_name
 
 __all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
@@ -81,7 +85,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
 
     Fires when the exposed communication of the worst device is `EXPOSED_SHARE` of the window or more.
     """
-    worst = _worst(result)
+    worst = worst_device(result)
     if worst is None:
         return None
     device, exposed, communication, window = worst
@@ -92,7 +96,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
     more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
     remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
-    waits = None if scope.on_cpu else _waits(scope, device)
+    waits = None if scope.on_cpu else waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
     return Evidence(
@@ -203,7 +207,7 @@ def _buckets(scope: Scope) -> str:
 def _bytes_sent(scope: Scope, device: int) -> int | None:
     """What the collectives of a device send, in bytes; without a device about that. None if not all sizes are recorded."""
     if not scope.on_cpu:
-        rows = _collectives(scope, device)
+        rows = collectives_of(scope, device)
         return int(rows["sent"].sum()) if rows.height and rows["sent"].is_not_null().all() else None
     rows = scope.activities.filter(pl.col("class") == "communication")
     of_backend = rows.filter(~pl.col("name").cast(pl.String).str.starts_with("c10d::"))
@@ -215,16 +219,6 @@ def _bytes_sent(scope: Scope, device: int) -> int | None:
         for text in shapes.drop_nulls()
     ]
     return _ITEM * sum(sizes) if sizes and all(sizes) and len(sizes) == spans.len() else None
-
-
-def _worst(result: Breakdown) -> tuple[int, int, int, int] | None:
-    """The device with the most exposed communication: its number, that time, all its communication, the window; in ns."""
-    if not result.devices.height:
-        return None
-    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
-        0, named=True
-    )
-    return row["device_id"], row["exposed_communication_ns"], row["communication_ns"], row["window_ns"]
 
 
 EXPOSED_COMMUNICATION = Rule(
@@ -259,13 +253,13 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     Fires when a step (without steps: the window) runs `LEAST_COLLECTIVES_PER_STEP` of them on a device, and they run alone
     for `EXPOSED_SHARE` of the window.
     """
-    worst = _worst(result)
+    worst = worst_device(result)
     if worst is None:
         return None
     device, _, _, window = worst
-    rows = _collectives(scope, device).filter(pl.col("duration") < SMALL_NS)
+    rows = collectives_of(scope, device).filter(pl.col("duration") < SMALL_NS)
     steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
-    exposed = _exposed(scope, device, rows).measure
+    exposed = exposed_time(scope, device, rows).measure
     if rows.height / steps < LEAST_COLLECTIVES_PER_STEP or exposed < EXPOSED_SHARE * window:
         return None
     total = int(rows["duration"].sum())
@@ -282,7 +276,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         f"of that no computation runs.{sizes}",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
-        stretches=densest(_exposed(scope, device, rows), scope),
+        stretches=densest(exposed_time(scope, device, rows), scope),
     )
 
 
@@ -326,11 +320,11 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     Fires when the longest of `LEAST_EQUAL` or more equal collectives takes `UNEQUAL` times as long as the shortest, and
     `WARNING_SHARE` of the window is at stake.
     """
-    worst = _worst(result)
+    worst = worst_device(result)
     if worst is None:
         return None
     device, exposed, _, window = worst
-    waits = _waits(scope, device)
+    waits = waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
     if waits is None:
         return None
     at_stake = min(int(waits["exposed_wait"].sum()), exposed)
@@ -379,90 +373,3 @@ UNEQUAL_COLLECTIVES = Rule(
     answers=frozenset({"communication-bound"}),
     explains=frozenset({"step_variability"}),
 )
-
-
-# -- the collectives of a device --------------------------------------------------------------------
-
-
-def _collectives(scope: Scope, device: int) -> pl.DataFrame:
-    """The communication of a device by start, with what was recorded of it.
-
-    Beside the columns of the scope's activities: `sent`, the bytes that this rank puts in, and `what`, the recorded kind, group,
-    elements and type of the collective as a text; null where the profile did not record them.
-    """
-    rows = scope.activities.filter((pl.col("class") == "communication") & (pl.col("device_id") == device))
-    recorded = scope.trace.collectives
-    if recorded is None or not recorded.height:
-        nothing = (pl.lit(None, dtype=pl.Int64).alias("sent"), pl.lit(None, dtype=pl.String).alias("what"))
-        return rows.with_columns(*nothing).sort("start", "activity_id")
-    size = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
-    text = [
-        pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
-    ]
-    known = pl.col("elements_in").is_not_null()
-    of_span = (
-        recorded.filter(pl.col("span_id").is_not_null())
-        .unique("span_id", keep="none")
-        .select(
-            pl.col("span_id").alias("op_id"),
-            (pl.col("elements_in") * size).alias("sent"),
-            pl.when(known).then(pl.concat_str(text, separator=" ", ignore_nulls=True)).alias("what"),
-        )
-    )
-    # An operator that starts several collectives says nothing about a single one.
-    alone = pl.col("activity_id").len().over("op_id") == 1
-    return (
-        rows.join(of_span, on="op_id", how="left", maintain_order="left")
-        .with_columns(pl.when(alone).then(name).alias(name) for name in ("sent", "what"))
-        .sort("start", "activity_id")
-    )
-
-
-def _waits(scope: Scope, device: int) -> pl.DataFrame | None:
-    """Equal collectives of a device that take very different times; None if there are none.
-
-    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `start`, `duration`, and `exposed_wait`: what each takes more than the shortest
-    of its equals, at most the time in which no computation runs beside it, in ns.
-    """
-    return scope.once(("collective_waits", device), lambda: _waits_of(scope, device))
-
-
-def _waits_of(scope: Scope, device: int) -> pl.DataFrame | None:
-    rows = _collectives(scope, device)
-    if rows["what"].is_not_null().all():
-        rows = rows.with_columns(
-            pl.lit(value=True).alias("recorded"),
-            pl.concat_str(pl.col("name").cast(pl.String), "what").alias("key"),
-        )
-    else:
-        keys = _places(scope, rows)
-        if keys is None:
-            return None
-        rows = rows.with_columns(pl.lit(value=False).alias("recorded"), keys.alias("key"))
-    least, most = (getattr(pl.col("duration"), which)().over("key") for which in ("min", "max"))
-    unequal = (pl.len().over("key") >= LEAST_EQUAL) & (most >= UNEQUAL * least) & (least > 0)
-    rows = rows.filter(unequal)
-    if not rows.height:
-        return None
-    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
-    hidden = scope.intervals(device, "compute").coverage(start, end)
-    longer = pl.col("duration") - pl.col("duration").min().over("key")
-    wait = pl.min_horizontal(longer, pl.col("duration") - pl.Series(hidden))
-    return rows.select("key", "recorded", "name", "start", "duration", wait.alias("exposed_wait"))
-
-
-def _places(scope: Scope, rows: pl.DataFrame) -> pl.Series | None:
-    """The name of each collective with its number among those of its step; None unless all steps have the same names."""
-    if scope.window != "steps" or scope.steps.height < LEAST_EQUAL or not rows.height:
-        return None
-    name = pl.col("name").cast(pl.String)
-    number = pl.int_range(pl.len()).over("step", "name")
-    keys = rows.with_columns(pl.format("{} {}", name, number).alias("key"))
-    same = keys.group_by("key").len()["len"] == scope.steps.height
-    return keys["key"] if same.all() else None
-
-
-def _exposed(scope: Scope, device: int, rows: pl.DataFrame) -> IntervalSet:
-    """The time in which these activities of a device run, and none of its computation."""
-    region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end)
-    return region - scope.intervals(device, "compute")

@@ -1,0 +1,106 @@
+"""The collectives of a device, as the rules about communication need them: what each sends, equal ones that take different times."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.scope import Scope
+from tracekit.facts.collectives import ELEMENT_BYTES
+from tracekit.intervals import IntervalSet
+
+__all__ = ["collectives_of", "exposed_time", "waits_of", "worst_device"]
+
+
+def collectives_of(scope: Scope, device: int) -> pl.DataFrame:
+    """The communication of a device by start, with what was recorded of it.
+
+    Beside the columns of the scope's activities: `sent`, the bytes that this rank puts in, and `what`, the recorded kind, group,
+    elements and type of the collective as a text; null where the profile did not record them.
+    """
+    rows = scope.activities.filter((pl.col("class") == "communication") & (pl.col("device_id") == device))
+    recorded = scope.trace.collectives
+    if recorded is None or not recorded.height:
+        nothing = (pl.lit(None, dtype=pl.Int64).alias("sent"), pl.lit(None, dtype=pl.String).alias("what"))
+        return rows.with_columns(*nothing).sort("start", "activity_id")
+    size = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    text = [
+        pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
+    ]
+    known = pl.col("elements_in").is_not_null()
+    of_span = (
+        recorded.filter(pl.col("span_id").is_not_null())
+        .unique("span_id", keep="none")
+        .select(
+            pl.col("span_id").alias("op_id"),
+            (pl.col("elements_in") * size).alias("sent"),
+            pl.when(known).then(pl.concat_str(text, separator=" ", ignore_nulls=True)).alias("what"),
+        )
+    )
+    # An operator that starts several collectives says nothing about a single one.
+    alone = pl.col("activity_id").len().over("op_id") == 1
+    return (
+        rows.join(of_span, on="op_id", how="left", maintain_order="left")
+        .with_columns(pl.when(alone).then(name).alias(name) for name in ("sent", "what"))
+        .sort("start", "activity_id")
+    )
+
+
+def waits_of(scope: Scope, device: int, *, unequal: float, least: int) -> pl.DataFrame | None:
+    """Equal collectives of a device, `least` or more, of which the longest takes `unequal` times as long as the shortest; None if there are none.
+
+    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `start`, `duration`, and `exposed_wait`: what each takes more than the shortest
+    of its equals, at most the time in which no computation runs beside it, in ns.
+    """
+    return scope.once(("collective_waits", device), lambda: _unequal(scope, device, unequal, least))
+
+
+def _unequal(scope: Scope, device: int, ratio: float, least: int) -> pl.DataFrame | None:
+    rows = collectives_of(scope, device)
+    if rows["what"].is_not_null().all():
+        rows = rows.with_columns(
+            pl.lit(value=True).alias("recorded"),
+            pl.concat_str(pl.col("name").cast(pl.String), "what").alias("key"),
+        )
+    else:
+        keys = _places(scope, rows, least)
+        if keys is None:
+            return None
+        rows = rows.with_columns(pl.lit(value=False).alias("recorded"), keys.alias("key"))
+    shortest, longest = (getattr(pl.col("duration"), which)().over("key") for which in ("min", "max"))
+    unequal = (pl.len().over("key") >= least) & (longest >= ratio * shortest) & (shortest > 0)
+    rows = rows.filter(unequal)
+    if not rows.height:
+        return None
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    hidden = scope.intervals(device, "compute").coverage(start, end)
+    longer = pl.col("duration") - pl.col("duration").min().over("key")
+    wait = pl.min_horizontal(longer, pl.col("duration") - pl.Series(hidden))
+    return rows.select("key", "recorded", "name", "start", "duration", wait.alias("exposed_wait"))
+
+
+def _places(scope: Scope, rows: pl.DataFrame, least: int) -> pl.Series | None:
+    """The name of each collective with its number among those of its step; None unless all steps have the same names."""
+    if scope.window != "steps" or scope.steps.height < least or not rows.height:
+        return None
+    name = pl.col("name").cast(pl.String)
+    number = pl.int_range(pl.len()).over("step", "name")
+    keys = rows.with_columns(pl.format("{} {}", name, number).alias("key"))
+    same = keys.group_by("key").len()["len"] == scope.steps.height
+    return keys["key"] if same.all() else None
+
+
+def exposed_time(scope: Scope, device: int, rows: pl.DataFrame) -> IntervalSet:
+    """The time in which these activities of a device run, and none of its computation."""
+    region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end)
+    return region - scope.intervals(device, "compute")
+
+
+def worst_device(result: Breakdown) -> tuple[int, int, int, int] | None:
+    """The device with the most exposed communication: its number, that time, all its communication, the window; in ns."""
+    if not result.devices.height:
+        return None
+    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
+        0, named=True
+    )
+    return row["device_id"], row["exposed_communication_ns"], row["communication_ns"], row["window_ns"]
