@@ -153,6 +153,7 @@ def _analytic(scope: Scope) -> _Known | None:
     works = ~rows.select(one_of("kind", *_NO_ARITHMETIC)).to_series().to_numpy()
     anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
     owner = np.where(works, take(counted.owner, anchor), -1)
+    owner[take(counted.flops, owner) < 0] = -1
     owners = np.unique(owner[owner >= 0])
     if not owners.size:
         return None

@@ -174,6 +174,7 @@ def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """`flops` of kernels without a counter: the FLOPs of the counted operator around the launch, at its longest kernel."""
     counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
     owner = take(counted.owner, rows["anchor"].to_numpy())
+    owner = np.where(take(counted.flops, owner) >= 0, owner, -1)  # of some operators only the bytes are known
     precision = np.where(owner >= 0, take(counted.precision, owner), -1)
     names = pl.Series("precision", [*counted.names, None])
     rows = rows.with_columns(

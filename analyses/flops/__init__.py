@@ -1,0 +1,44 @@
+"""FLOPs and bytes of operators from recorded shapes (DEFINITIONS §7): the models, a module for each family, and what counts in a trace.
+
+An operator without a model, or whose shapes, types or scalar arguments were not recorded where they matter, has no figure: None, never 0.
+"""
+
+from tracekit.analyses.flops.attention import attention_flops
+from tracekit.analyses.flops.convolution import (
+    convolution_backward_flops,
+    convolution_flops,
+    convolution_output,
+)
+from tracekit.analyses.flops.count import PRECISIONS, CountedOperators, counted_operators
+from tracekit.analyses.flops.matmul import FIRST_FACTOR, matmul_flops, product_sizes
+from tracekit.analyses.flops.work import (
+    DTYPES,
+    Family,
+    Inputs,
+    Operator,
+    Work,
+    json_list,
+    models,
+    operator_work,
+)
+
+__all__ = [
+    "DTYPES",
+    "FIRST_FACTOR",
+    "PRECISIONS",
+    "CountedOperators",
+    "Family",
+    "Inputs",
+    "Operator",
+    "Work",
+    "attention_flops",
+    "convolution_backward_flops",
+    "convolution_flops",
+    "convolution_output",
+    "counted_operators",
+    "json_list",
+    "matmul_flops",
+    "models",
+    "operator_work",
+    "product_sizes",
+]

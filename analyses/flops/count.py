@@ -1,0 +1,89 @@
+"""The work of the operators of a trace: which spans of the host count, and around which spans they lie.
+
+Operators are nested (`aten::convolution` calls `aten::cudnn_convolution`), so only the outermost with a model counts. A composite one
+counts only if no other operator with a model lies inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.flops.work import DTYPES, Work, json_list, models, operator_work
+from tracekit.spans import BoolArray, Int64Array, Nesting
+
+__all__ = ["PRECISIONS", "CountedOperators", "counted_operators"]
+
+PRECISIONS: Final = tuple(dict.fromkeys(precision for _, precision in DTYPES.values() if precision))
+_KEYS: Final = ("name", "shapes", "dtypes", "concrete_inputs")
+_FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedOperators:
+    """Arrays with one entry per host span.
+
+    `flops`, `read` and `written` (bytes) are those of the spans that count; −1 for the others, and where they cannot be told.
+    `precision` is an index into `names`, −1 for none; `matrix` is true where the units for matrix products compute; `owner` is the
+    span that counts around each span, itself included, −1 for none.
+    """
+
+    flops: Int64Array
+    read: Int64Array
+    written: Int64Array
+    precision: Int64Array
+    matrix: BoolArray
+    owner: Int64Array
+    names: tuple[str, ...] = PRECISIONS
+
+
+def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
+    """The work of the spans of `trace.host`."""
+    known = models()
+    rows = host.select("span_id", *_KEYS).filter(
+        pl.col("shapes").is_not_null() & pl.col("name").cast(pl.String).is_in(list(known))
+    )
+    # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
+    distinct = rows.select(_KEYS).unique(maintain_order=True)
+    works = [_figures(*row) for row in distinct.with_columns(pl.all().cast(pl.String)).rows()]
+    figures = pl.DataFrame(works, schema=dict.fromkeys(_FIGURES, pl.Int64), orient="row")
+    composite = [name for name, operator in known.items() if operator.composite]
+    by_inputs = distinct.hstack(figures).filter(pl.any_horizontal(pl.col("flops", "read", "written") >= 0))
+    rows = rows.join(by_inputs, on=list(_KEYS), how="inner", nulls_equal=True).with_columns(
+        pl.col("name").cast(pl.String).is_in(composite).alias("composite")
+    )
+    spans = rows["span_id"].to_numpy()
+    counted = np.zeros(host.height, dtype=bool)
+    counted[spans] = True
+    contains = _around(counted, nesting)
+    counted[spans] &= ~(rows["composite"].to_numpy() & contains[spans])
+    outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
+    flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
+    owner = nesting.nearest_ancestor(outermost)
+    return CountedOperators(flops, read, written, precision, matrix == 1, owner)
+
+
+def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int64Array:
+    """Figures of some spans as an array of all, −1 for those that do not count."""
+    column = np.full(outermost.size, -1, dtype=np.int64)
+    column[spans] = figures.to_numpy()
+    column[~outermost] = -1
+    return column
+
+
+def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
+    """Which spans have one of these below them."""
+    around = np.zeros(counted.size, dtype=bool)
+    above = nesting.nearest_ancestor(counted, include_self=False)
+    around[above[counted & (above >= 0)]] = True
+    return around
+
+
+def _figures(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int, ...]:
+    work = operator_work(name, json_list(shapes), json_list(dtypes), json_list(concrete)) or Work(None)
+    figures = (-1 if figure is None else figure for figure in (work.flops, work.read, work.written))
+    precision = PRECISIONS.index(work.precision) if work.precision in PRECISIONS else -1
+    return (*figures, precision, work.unit == "matrix")
