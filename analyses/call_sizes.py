@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import polars as pl
 
-from tracekit.analyses.flops import json_list
+from tracekit.analyses.flops import MOST, ODD_INPUTS, Inputs, json_list
 from tracekit.facts.collectives import ELEMENT_BYTES, bus_factor
 
 __all__ = ["elements_in", "elements_of", "with_sizes"]
@@ -18,13 +16,19 @@ def elements_of(shapes: str | None) -> int | None:
 
 
 def elements_in(first: object) -> int | None:
-    """The number of elements of a shape, or of several in a list; None if it is no shape."""
+    """The number of elements of a shape, or of several in a list; None if it is no shape, or larger than any machine holds.
+
+    >>> elements_in([2, 3]), elements_in([[2, 3], [4]]), elements_in([[2], 3]), elements_in([2**40, 2**40])
+    (6, 10, None, None)
+    """
     if not isinstance(first, list) or not first:
         return None
-    tensors = first if isinstance(first[0], list) else [first]
-    if not all(isinstance(size, int) for tensor in tensors for size in tensor):
+    inputs = Inputs(first if isinstance(first[0], list) else [first], [], [])
+    try:
+        elements = sum(inputs.elements(place) for place in range(len(inputs.shapes)))
+    except ODD_INPUTS:
         return None
-    return sum(prod(tensor) for tensor in tensors)
+    return elements if elements <= MOST else None
 
 
 def with_sizes(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:

@@ -13,6 +13,8 @@ from tracekit.analyses.flops.count import PRECISIONS, CountedOperators, counted_
 from tracekit.analyses.flops.matmul import FIRST_FACTOR, matmul_flops, product_sizes
 from tracekit.analyses.flops.work import (
     DTYPES,
+    MOST,
+    ODD_INPUTS,
     Family,
     Inputs,
     Operator,
@@ -25,6 +27,8 @@ from tracekit.analyses.flops.work import (
 __all__ = [
     "DTYPES",
     "FIRST_FACTOR",
+    "MOST",
+    "ODD_INPUTS",
     "PRECISIONS",
     "CountedOperators",
     "Family",

@@ -21,6 +21,7 @@ import msgspec
 __all__ = [
     "DTYPES",
     "ENTRY_POINT_GROUP",
+    "MOST",
     "ODD_INPUTS",
     "Family",
     "Inputs",
@@ -59,7 +60,7 @@ ODD_INPUTS: Final = (
 )
 """What inputs raise that are not those of an operator."""
 
-_MOST: Final = 2**53
+MOST: Final = 2**53
 """Above this the shapes are damaged: no operator runs for hours, and sums must fit 64 bits."""
 
 _MOST_DIMENSIONS: Final = 64
@@ -226,7 +227,7 @@ def operator_work(name: str, shapes: Any, dtypes: Any, concrete: Any) -> Work | 
     try:
         work = operator.work(Inputs(shapes, dtypes, concrete))
         figures = (work.flops, work.read, work.written)
-        possible = all(figure is None or 0 <= figure <= _MOST for figure in figures)
+        possible = all(figure is None or 0 <= figure <= MOST for figure in figures)
     except ODD_INPUTS:
         return None  # a trace is foreign matter: its inputs may be anything
     return work if possible and any(figure is not None for figure in figures) else None

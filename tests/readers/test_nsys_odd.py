@@ -42,6 +42,18 @@ def check(code: int, out: str, err: str, *, readable: bool) -> None:
     assert line.startswith("tracekit: error: ")
 
 
+def test_a_multiprocessor_of_absurd_size_is_not_known(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = write_sqlite(small(), tmp_path / "t.sqlite")
+    base = sqlite3.connect(path)
+    base.execute("UPDATE TARGET_INFO_GPU SET maxWarpsPerSm = 1 << 62, threadsPerWarp = 32")
+    base.commit()
+    base.close()
+    (device,) = tracekit.read(path).meta.devices
+    assert (device.max_threads_per_sm, device.warp_size) == (None, 32)
+
+
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [name for name in ODD if name not in WOULD_HANG])
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

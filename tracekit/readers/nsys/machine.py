@@ -16,6 +16,9 @@ from tracekit.trace import DeviceInfo
 __all__ = ["Machine", "machine_of"]
 
 _FEW: Final = 1 << 16
+_MOST_WARPS: Final = 1 << 16
+"""Of a multiprocessor, and threads of a warp: far more than any has, and few enough to multiply."""
+
 _GPU_NUMBERS: Final = (
     *("id", "totalMemory", "memoryBandwidth", "clockRate", "smCount", "cuDevice"),
     *("maxWarpsPerSm", "threadsPerWarp", "computeMajor", "computeMinor"),
@@ -99,7 +102,7 @@ def _gpus(tables: Tables) -> tuple[dict[int, DeviceInfo], dict[int, int]]:
 
 def _info(row: dict[str, Any]) -> DeviceInfo:
     major, minor = row["computeMajor"], row["computeMinor"]
-    warps, width = _positive(row["maxWarpsPerSm"]), _positive(row["threadsPerWarp"])
+    warps, width = (_positive(row[name], _MOST_WARPS) for name in ("maxWarpsPerSm", "threadsPerWarp"))
     return DeviceInfo(
         device_id=row["id"],
         name=row["name"] or "",
@@ -113,8 +116,8 @@ def _info(row: dict[str, Any]) -> DeviceInfo:
     )
 
 
-def _positive(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
+def _positive(value: Any, most: int = 1 << 53) -> int | None:
+    return value if isinstance(value, int) and 0 < value <= most else None
 
 
 def _ranks(tables: Tables) -> dict[int, int]:
