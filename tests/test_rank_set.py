@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
+from commands import run
 from synthetic.job import simulate, write_job
 
 import tracekit
 from tracekit.analyses.ranks import Summary, align, summary_of
 from tracekit.analyses.scope import select
-from tracekit.cli.main import main
 from tracekit.job import job_of, rank_sets
 from tracekit.job.rank_set import Member
 from tracekit.readers.common.trace_frames import place_in_name, rank_in_name
@@ -84,7 +85,7 @@ def shifted(member: Member, name: str, ns: int) -> Member:
 
 def told(*members: Member) -> str:
     found = rank_sets(members)
-    return " ".join(filter(None, (oddities_of(job_of(found[0])), other_jobs(found))))
+    return " ".join(filter(None, (oddities_of(job_of(found[0])), other_jobs(found, members))))
 
 
 def of_calls(member: Member, keep: pl.Expr) -> Member:
@@ -150,6 +151,15 @@ def test_other_jobs_and_how_to_see_them(four: list[Member]) -> None:
     ]
     found = rank_sets([*small, *four])
     assert [(len(one.members), one.world_size) for one in found] == [(4, 4), (2, 2)]
+    assert told(*four, small[0]) == (
+        "1 trace records another number of ranks or backend, or none, and does not count: small-0.json."
+    )
+
+
+@pytest.mark.slow
+def test_records_that_a_rank_lacks_are_said(four: list[Member]) -> None:
+    broken = renamed(four[2], "rank-2.json", incomplete=True)
+    assert told(*four[:2], broken, four[3]) == "The trace of rank 2 lacks records."
 
 
 @pytest.mark.slow
@@ -179,12 +189,18 @@ def test_broken_files_of_a_folder_are_said(
         (tmp_path / Path(member.path).name).write_bytes(Path(member.path).read_bytes())
     (tmp_path / "rank-3.json.gz").write_bytes(b"")
     (tmp_path / "metrics.json").write_text("{}")
-    with pytest.raises(SystemExit) as left:
-        main(["report", str(tmp_path), "--no-cache"])
-    assert not left.value.code
-    shown = capsys.readouterr()
-    assert shown.err == f"tracekit: left out: {tmp_path / 'rank-3.json.gz'}: the file is empty\n"
-    assert "There is no trace of rank 3." in " ".join(shown.out.split())
+    (tmp_path / "ranks.parquet").write_bytes(b"PAR1")  # a table of tracekit's, not an export
+    line = f"tracekit: left out: {tmp_path / 'rank-3.json.gz'}: the file is empty\n"
+    for _ in range(2):  # also if the answer is at hand
+        code, out, err = run(capsys, "report", tmp_path, "-f", "json")
+        assert (code, err) == (0, line)
+        job = json.loads(out)["job"]
+        assert job["tables"]["unread"] == [
+            {"rank": 3, "trace": "rank-3.json.gz", "error": "the file is empty"}
+        ]
+        assert "There is no trace of rank 3. 1 file could not be read: rank-3.json.gz." in job["answer"]
+    code, out, err = run(capsys, "collectives", tmp_path)
+    assert (code, err, out.count("══ rank-")) == (0, line, 3)
 
 
 @pytest.mark.slow

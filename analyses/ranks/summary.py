@@ -14,6 +14,7 @@ from tracekit.analyses.attribution.attribute import attributed, attribution
 from tracekit.analyses.attribution.span_places import UNATTRIBUTED
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.collectives import collectives
+from tracekit.analyses.completeness import completeness
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import Scope
@@ -59,6 +60,8 @@ class Facts(msgspec.Struct, frozen=True):
     idle_ns: int
     all_calls: int
     all_steps: int
+    incomplete: bool
+    """Whether records are missing that matter (`Completeness.broken`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +132,7 @@ def summary_of(scope: Scope) -> Summary:
         window_start_ns=scope.start,
         all_calls=calls.height,
         all_steps=scope.steps.height,
+        incomplete=completeness(scope).broken,
         **{name: int(parts[name].sum()) for name in _SUMS},
     )
     return Summary(

@@ -172,6 +172,7 @@ def test_runs_of_other_programs_are_set_apart() -> None:
     bert, other = (Run(name=name, ranks=ranks, step_times=(1,), program=name) for name, ranks in (("bert", 1), ("cnn", 1)))  # fmt: skip
     more = Run(name="bert2", ranks=2, step_times=(1,), program="bert")
     assert same_program([other, bert, more]) == ([bert, more], [other])
+    assert same_program([other, more]) == ([more], [other])  # the one on more ranks
     layers = [Run(name=str(at), ranks=at, step_times=(1,), layers=frozenset(kinds)) for at, kinds in ((1, "abc"), (2, "abcd"), (4, "xyz"), (8, ""))]  # fmt: skip
     same, others = same_program(layers)
     assert ([one.ranks for one in same], [one.ranks for one in others]) == ([1, 2, 8], [4])

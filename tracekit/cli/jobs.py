@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import Scope
 from tracekit.cli.options import Reading, Selection
-from tracekit.cli.output import say
-from tracekit.cli.sources import shown
+from tracekit.cli.sources import shown, tell_unread
 from tracekit.cli.workers import Workers
 from tracekit.errors import UnreadableTraceError, UsageError
-from tracekit.job import Job, Options, Outcome, job_of, rank_sets, summarise
+from tracekit.job import Job, Options, job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
 from tracekit.report.job import job_section, latest
 from tracekit.report.job_set import other_jobs
@@ -30,7 +29,6 @@ __all__ = ["Compare", "Joint", "of_files", "of_scopes"]
 Compare = tuple[int, int | None]
 """A rank, and the one to set it beside: None is the fastest."""
 
-_MOST_SAID: Final = 8
 _PROGRESS_EVERY_S: Final = 0.2
 
 
@@ -44,11 +42,13 @@ class Joint:
     name: str
 
 
-def of_scopes(scopes: Sequence[Scope], compare: Compare | None) -> Joint | None:
-    """The job of these parts of traces; None if they are none."""
+def of_scopes(
+    scopes: Sequence[Scope], unread: Sequence[tuple[str, str]], compare: Compare | None
+) -> Joint | None:
+    """The job of these parts of traces, beside which are files that cannot be read; None if they are none."""
     if len(scopes) == 1:
         return None
-    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], [], compare)
+    return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], unread, compare)
 
 
 def of_files(
@@ -81,16 +81,16 @@ def of_files(
         if failed[0].misused:
             raise UsageError(fault)
         raise UnreadableTraceError(fault, path=path, remedy="check the other files too")
-    for one in failed[:_MOST_SAID]:
-        say(f"tracekit: left out: {shown(Path(one.path))}: {one.error}")
-    if len(failed) > _MOST_SAID:
-        say(f"tracekit: left out: {len(failed) - _MOST_SAID:,} more; the report lists them")
+    unread = [(one.path, one.error or "") for one in failed]
+    tell_unread(unread)
     readable = [path for path, one in zip(paths, outcomes, strict=True) if one.error is None]
     members = [Member(one.path, summary) for one in outcomes for summary in one.summaries]
-    return _joint(members, failed, compare), readable
+    return _joint(members, unread, compare), readable
 
 
-def _joint(members: Sequence[Member], failed: Sequence[Outcome], compare: Compare | None) -> Joint | None:
+def _joint(
+    members: Sequence[Member], failed: Sequence[tuple[str, str]], compare: Compare | None
+) -> Joint | None:
     found = rank_sets(members)
     if not found:
         return None
@@ -99,9 +99,9 @@ def _joint(members: Sequence[Member], failed: Sequence[Outcome], compare: Compar
         return None
     chosen = None if compare is None else _places(job, compare)
     section = job_section(job, chosen)
-    more = [other_jobs(found)]
+    more = [other_jobs(found, members)]
     if failed:
-        unread = unread_table([(one.path, one.error or "") for one in failed])
+        unread = unread_table(failed)
         section = replace(section, tables=(*section.tables, unread))
         more.append(unread_sentence(unread))
     first = found[0].members[latest(job) if chosen is None else chosen[0]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tracekit.cli.answers import Question
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say
-from tracekit.errors import UsageError, nearest
+from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.facts.terminal_text import printable
 from tracekit.files import digest_of, keep_inputs
@@ -39,7 +39,10 @@ __all__ = [
     "read_one",
     "read_reports",
     "shown",
+    "tell_unread",
 ]
+
+_MOST_SAID: Final = 8
 
 _M_MMAP_THRESHOLD: Final = -3  # of malloc.h
 _RETURNED_BYTES: Final = 1 << 20
@@ -69,6 +72,8 @@ class Sources:
         self._ncu = [local(path) for path in ncu or ()]
         keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
         self._all_processes = all_processes
+        self.unread: list[tuple[str, str]] = []
+        """Of several files those that cannot be read, each with what is wrong with it."""
 
     @cached_property
     def _digests(self) -> list[str | None]:
@@ -85,9 +90,10 @@ class Sources:
         return Question(digests, *subject, names, self._selection, self._reading.limits, metrics)
 
     def read(self) -> tuple[list[Trace], bool]:
-        """The traces, and whether all tables of Nsight Compute fit them; if one does not, stderr says so.
+        """The traces, and whether nothing is to be said of them: stderr has which of several files cannot be read, and which tables
+        of Nsight Compute do not fit.
 
-        Raises UnreadableTraceError for a file that cannot be read. Raises UsageError when no trace, or more than one,
+        Raises UnreadableTraceError if no file can be read. Raises UsageError when no trace, or more than one,
         is of the rank, when none is of the process, for a pattern that is no regular expression, and when the choice
         of ranges leaves a trace none.
         """
@@ -98,7 +104,7 @@ class Sources:
         if selection.rank is not None:
             traces = [_of_rank(traces, selection.rank)]
         pairs = [attached(_with_ranges(trace, ranges), reports) for trace in traces]
-        return [trace for trace, _ in pairs], all(fits for _, fits in pairs)
+        return [trace for trace, _ in pairs], not self.unread and all(fits for _, fits in pairs)
 
     def _all(self) -> list[Trace]:
         """Every trace of the files, with the communication that the patterns name."""
@@ -107,14 +113,21 @@ class Sources:
         import tracekit.api
 
         traces: list[Trace] = []
+        faults: list[UnreadableTraceError] = []
         for path, digest in zip(self._paths, self._digests, strict=True):
             progress = _progress(path)
             try:
                 traces += tracekit.api.read_all(
                     path, limits=limits, cache=digest is not None, digest=digest, progress=progress
                 )
+            except UnreadableTraceError as error:
+                faults.append(error)
+                self.unread.append((str(path), error.fault))
             finally:
                 progress(-1, 0)
+        if not traces:
+            raise faults[0]
+        tell_unread(self.unread)
         if not patterns:
             return traces
         from tracekit.classify import recategorise
@@ -122,6 +135,14 @@ class Sources:
         traces = [recategorise(trace, patterns) for trace in traces]
         _check_patterns(traces, patterns)
         return traces
+
+
+def tell_unread(failed: Sequence[tuple[str, str]]) -> None:
+    """Print a line on stderr for each of these paths and faults, of many for the first."""
+    for path, fault in failed[:_MOST_SAID]:
+        say(f"tracekit: left out: {shown(Path(path))}: {fault}")
+    if len(failed) > _MOST_SAID:
+        say(f"tracekit: left out: {len(failed) - _MOST_SAID:,} more")
 
 
 def _check_patterns(traces: Sequence[Trace], patterns: Sequence[str]) -> None:
@@ -170,11 +191,9 @@ def listed(paths: Sequence[Path]) -> list[Path]:
         elif str(path) == "-":
             files.append(Path("/dev/stdin"))
         elif _is_folder(here := local(path)):
-            from tracekit.readers.folder import broken_beside, traces_below
+            from tracekit.readers.folder import traces_below
 
-            files += (found := traces_below(here))
-            for broken, fault in broken_beside(found):
-                say(f"tracekit: left out: {broken}: {fault}")
+            files += traces_below(here)
         else:
             files.append(here)
     return files

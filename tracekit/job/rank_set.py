@@ -27,6 +27,11 @@ class Member:
         """None if neither the file nor its name says it."""
         return self.summary.facts.rank
 
+    @property
+    def kind(self) -> tuple[int | None, str | None]:
+        """The size and the backend of its job."""
+        return self.summary.facts.world_size, self.summary.facts.backend
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSet:
@@ -63,8 +68,7 @@ def rank_sets(members: Sequence[Member]) -> list[RankSet]:
     """
     kinds: dict[tuple[int | None, str | None], list[Member]] = {}
     for member in members:
-        facts = member.summary.facts
-        kinds.setdefault((facts.world_size, facts.backend), []).append(member)
+        kinds.setdefault(member.kind, []).append(member)
     jobs = [
         job
         for (size, _), kind in kinds.items()

@@ -9,6 +9,7 @@ from typing import Final
 
 from tracekit.facts.units import NS_PER_S, count_of, format_count
 from tracekit.job import Job, RankSet
+from tracekit.job.rank_set import Member
 from tracekit.names import clean, shorten_name
 
 __all__ = ["files_of", "oddities_of", "other_jobs"]
@@ -27,18 +28,30 @@ def oddities_of(job: Job) -> str:
         _again(job.ranks),
         _apart(job.ranks),
         _steps(job.ranks),
+        _incomplete(job),
         _silent(job),
         _lost(job),
     )
     return " ".join(filter(None, parts))
 
 
-def other_jobs(found: Sequence[RankSet]) -> str:
-    """That there are other jobs than the first of these, and how to see them; empty if there are none."""
-    if len(found) < 2:
-        return ""
-    size = count_of(len(found[0].members), "rank")
-    return f"The traces are of {len(found)} jobs, of which this is one, of {size}; give only {files_of(found, 1)} to see another."
+def other_jobs(found: Sequence[RankSet], members: Sequence[Member]) -> str:
+    """That there are other jobs than the first of these, and how to see them, and traces of no job; empty if there are none."""
+    kinds = {job.members[0].kind for job in found}
+    names = [shorten_name(clean(Path(one.path).name), _LONGEST) for one in members if one.kind not in kinds]
+    told = []
+    if len(found) > 1:
+        size = count_of(len(found[0].members), "rank")
+        told.append(
+            f"The traces are of {len(found)} jobs, of which this is one, of {size}; give only {files_of(found, 1)} to see another."
+        )
+    if names:
+        traces = count_of(len(names), "trace records", "traces record")
+        more = ", …" if len(names) > _MOST_LISTED else ""
+        told.append(
+            f"{traces} another number of ranks or backend, or none, and {'does' if len(names) == 1 else 'do'} not count: {', '.join(names[:_MOST_LISTED])}{more}."
+        )
+    return " ".join(told)
 
 
 def files_of(found: Sequence[RankSet], place: int) -> str:
@@ -135,6 +148,14 @@ def _steps(ranks: RankSet) -> str:
     if not common:
         return f"{told}The traces have no step in common."
     return f"{told}Only {format_count(len(common))} of {count_of(len(every), 'step')} are in all traces, so times of whole windows do not compare."
+
+
+def _incomplete(job: Job) -> str:
+    broken = [at for at, member in enumerate(job.ranks.members) if member.summary.facts.incomplete]
+    many = "traces" if len(broken) > 1 else "trace"
+    return (
+        f"The {many} of {_who(job, broken)} lack{'' if len(broken) > 1 else 's'} records." if broken else ""
+    )
 
 
 def _silent(job: Job) -> str:

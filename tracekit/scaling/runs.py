@@ -100,7 +100,7 @@ def _sets(members: Sequence[Member]) -> Iterator[RankSet]:
 
 
 def same_program(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """The runs of the program that most of them are of, and the others.
+    """The runs of the program that most of them are of, of equals that with the most ranks, and the others.
 
     A manifest names the program; without one, runs with other kinds of layers are of another program.
     """
@@ -112,7 +112,7 @@ def same_program(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
                 break
         else:
             kinds.append([run])
-    most = max(kinds, key=lambda kind: len({run.ranks for run in kind}), default=[])
+    most = max(kinds, key=lambda kind: (len(ranks := {run.ranks for run in kind}), max(ranks)), default=[])
     return most, [run for run in runs if run not in most]
 
 

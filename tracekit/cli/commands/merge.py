@@ -14,7 +14,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.output import emit, say
-from tracekit.cli.sources import expanded
+from tracekit.cli.sources import expanded, tell_unread
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import NS_PER_US, count_of, format_ns
@@ -104,19 +104,21 @@ def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Jo
         raise UnreadableTraceError(
             failed[0].error or "", path=failed[0].path, remedy="check the other files too"
         )
-    for one in failed:
-        say(f"tracekit: left out: {one.path}: {one.error}")
-    found = rank_sets([Member(one.path, summary) for one in outcomes for summary in one.summaries])
+    tell_unread([(one.path, one.error or "") for one in failed])
+    members = [Member(one.path, summary) for one in outcomes for summary in one.summaries]
+    found = rank_sets(members)
     if not found:
         raise UsageError(
             "there are not two traces to merge",
             path=paths[0],
             remedy="give the traces of a job's ranks, or their folder",
         )
-    if len(found) > 1:
-        from tracekit.report.job_set import files_of
+    from tracekit.report.job_set import files_of, other_jobs
 
+    if len(found) > 1:
         raise UsageError(f"the traces are of {len(found)} jobs", remedy=f"give only {files_of(found, 0)}")
+    if told := other_jobs(found, members):
+        say(f"tracekit: {told}")
     return job_of(found[0] if wanted is None else _only(found[0], wanted))
 
 

@@ -15,7 +15,7 @@ from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, choice, with_flags
 from tracekit.cli.sources import Sources, listed, local
 from tracekit.cli.workers import ENGINES, Engine, Workers
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import UsageError
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -92,30 +92,28 @@ def report(
     page = out.page_for(chosen)
     as_text = figures is None and Can.FILES not in chosen.can
     alone = every or bool(only) or not as_text or selection.chooses
-    joinable = not alone and len(paths) > 1
     # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
-    many = joinable and (len(paths) > MOST_IN_FULL or workers.chosen)
-
-    def joined() -> tuple[Joint | None, Sources]:
-        return _joined(paths, selection, reading, ncu, workers, pair)
-
-    joint, sources = joined() if many else (None, Sources(list(map(local, paths)), selection, reading, ncu))
+    many = not alone and len(paths) > 1 and (len(paths) > MOST_IN_FULL or workers.chosen)
+    joint, sources = (
+        _joined(paths, selection, reading, ncu, workers, pair)
+        if many
+        else (None, Sources(list(map(local, paths)), selection, reading, ncu))
+    )
     question = None
     if joint is None and as_text:
         question = sources.question("report", only, top, every, chosen, page, pair)
         if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
-    try:
-        read, fits = sources.read()
-    except UnreadableTraceError:
-        if not joinable or many:
-            raise
-        # Of a few traces, workers leave out what cannot be read, which is to be said every time.
-        question = None
-        joint, sources = joined()
-        read, fits = sources.read()
-    scopes, overview = _shown(read, joint, selection, chosen, pair, alone=alone, every=every)
+    read, fits = sources.read()
+    from tracekit.analyses.scope import select
+
+    scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
+    if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
+        from tracekit.cli.jobs import of_scopes
+
+        joint = of_scopes(scopes, sources.unread, pair)
+    scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     from tracekit.report.build import build_report
 
     reports = [(build_report(one.trace, only=only, top=top, scope=one), one.trace) for one in scopes]
@@ -179,24 +177,17 @@ def _joined(
 
 
 def _shown(
-    read: list[Trace],
+    scopes: list[Scope],
     joint: Joint | None,
     selection: Selection,
     chosen: Format,
     pair: Compare | None,
     *,
-    alone: bool,
     every: bool,
 ) -> tuple[list[Scope], Section | None]:
     """The parts of traces to report in full, and what stands above them: the joint view of a job, or an overview of many traces."""
-    from tracekit.analyses.scope import select
     from tracekit.names import clean
 
-    scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
-    if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
-        from tracekit.cli.jobs import of_scopes
-
-        joint = of_scopes(scopes, pair)
     if joint is None and pair is not None:
         raise UsageError(
             "--compare needs the joint view of a job",
