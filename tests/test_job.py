@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,17 @@ def test_a_damaged_file_beside_one_trace_stopped_the_report(
         assert (code, err.count("\n"), "left out: " in err) == (0, 1, True)
         assert "Which of the" not in shown
         assert "trace.json.gz" in shown
+
+
+@pytest.mark.slow
+def test_the_page_of_a_job_shows_the_late_rank_first(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "job.html"
+    assert run(capsys, "report", *sorted(folder.glob("*.json")), "-o", page)[0] == 0
+    text = page.read_text("utf-8")
+    assert re.findall(r'aria-current="true">([^<]*)<', text)[:2] == ["rank 5", "rank 0"]
+    assert 0 < text.index('id="traces"') < text.index('id="rank-0"')
 
 
 def tables(text: str) -> dict[str, list[dict[str, object]]]:

@@ -196,10 +196,11 @@ def _shown(
     if joint is None:
         few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
         return _few(scopes, selection) if few else (scopes, None)
-    if Can.PROSE not in chosen.can and len(scopes) > 1:
-        return scopes, joint.section
     same = [one for one in scopes if clean(one.trace.meta.name) == joint.name] or scopes
     first = next((one for one in same if one.trace.meta.path == joint.path), same[0])
+    if Can.PROSE not in chosen.can and len(scopes) > 1:
+        others = [one for one in scopes if one is not first]
+        return scopes if Can.DATA in chosen.can else [first, *others], joint.section
     single = "--process PID" if first.trace.meta.parts > 1 else "a single file as argument"
     who, other = (
         (clean(first.trace.meta.name), f"{single} shows another one")

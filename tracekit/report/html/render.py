@@ -83,6 +83,8 @@ JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
 CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "collectives", "memory", "counters"})
 """Sections whose answer is enough until the reader wants more."""
+CLOSED_BELOW: Final = CLOSED | {"idle", "kernels"}
+"""The same below a view of several traces, which says where the time of each went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +205,10 @@ def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[
     if few:
         report = replace(report, sections=tuple(map(_fewer, report.sections)))
     advised = frozenset(advice.finding for advice in report.verdict.advice)
-    views = [_view(section, advised) for section in report.sections]
+    closed = CLOSED_BELOW if few or len(names) > 1 else CLOSED
+    views = [_view(section, advised, closed) for section in report.sections]
     answered = [view for view in views if not view["empty"]]
-    _pair(answered)
+    _pair(answered, closed - {"idle"})
     text: str = template.render(
         p=f"r{at}-" if at else "",
         at=at,
@@ -271,7 +274,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _view(section: Section, advised: frozenset[str]) -> dict[str, Any]:
+def _view(section: Section, advised: frozenset[str], closed: frozenset[str] = CLOSED) -> dict[str, Any]:
     """What the template needs of a section; findings that the verdict `advised` on already stand there in one line."""
     listed = [table for table in section.tables if table.frame.height and not table.series]
     grave = [item for item in section.findings if item.severity != "info"]
@@ -279,21 +282,21 @@ def _view(section: Section, advised: frozenset[str]) -> dict[str, Any]:
         "section": section,
         "severity": grave[0].severity if grave else "",
         "findings": [(item, item.id not in advised) for item in grave],
-        "folds": _folds(section, listed),
+        "folds": _folds(section, listed, closed),
         "half": False,
         "empty": is_silent(section),
         "missing": section.not_captured if is_silent(section) else missing(section),
     }
 
 
-def _pair(views: Sequence[dict[str, Any]]) -> None:
-    """Mark the sections that stand two side by side: neighbours that show no table at first, from the last of them on.
+def _pair(views: Sequence[dict[str, Any]], closed: frozenset[str]) -> None:
+    """Mark the sections that stand two side by side: neighbours that show no table at first (`closed`, or a figure), from the last of them on.
 
     If one stays alone, it is the first, which has the longest answer and the least to draw.
     """
     neighbours: list[dict[str, Any]] = []
     for view in [*views, None]:
-        if view is not None and view["section"].name in CLOSED | DRAWN:
+        if view is not None and view["section"].name in closed | DRAWN:
             neighbours.append(view)
             continue
         for small in neighbours[len(neighbours) % 2 :]:
@@ -301,7 +304,7 @@ def _pair(views: Sequence[dict[str, Any]]) -> None:
         neighbours = []
 
 
-def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
+def _folds(section: Section, listed: Sequence[Table], closed: frozenset[str]) -> list[Fold]:
     """The parts of a section; the one that answers its question comes first and is open, if there is more to say than the answer."""
     charts = [Fold("drawing", drawn.title, drawn.note, drawn) for drawn in map(chart, section.figures)]
     tables = [
@@ -312,7 +315,7 @@ def _folds(section: Section, listed: Sequence[Table]) -> list[Fold]:
     folds = [*charts, *tables] if section.name in DRAWN else [*tables, *charts]
     if section.name == "job":
         folds = _opened_joint(folds)
-    elif folds and section.name not in CLOSED:
+    elif folds and section.name not in closed:
         folds[0] = replace(folds[0], open=True)
     scalars = format_scalars(section)
     if scalars:
