@@ -380,6 +380,7 @@ def test_the_summaries_of_the_commands_are_whole(
     monkeypatch.setenv("COLUMNS", "80")
     commands = ok(capsys, "--help").partition("Commands:")[2]
     assert "..." not in commands
+    assert "x>=" not in ok(capsys, "capture", "--help")  # as Python would say it
 
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,13 +86,14 @@ def flag(text: str, *names: str, of: type[Enum] | None = None, **more: Any) -> A
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help names arguments as they are typed, without the types that they have in Python."""
+    """A command whose help names arguments as they are typed, without the types and ranges that they have in Python."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
         super().__init__(*values, **named)
         for parameter in self.params:
             if isinstance(parameter, TyperArgument):
                 _make_plain(parameter)
+            vars(parameter)["_get_number_range_help_str"] = lambda: None  # [x>=1]
 
 
 def _make_plain(argument: Any) -> None:
