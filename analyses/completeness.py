@@ -53,6 +53,8 @@ class Completeness:
     """Activities of a device among them."""
     dropped: int
     """Records that the profiler says it dropped."""
+    merged: bool
+    """The file holds the traces of several ranks, as of `tracekit merge`."""
     stopped: bool
     """The profiler stopped early."""
     endless: int
@@ -134,6 +136,7 @@ def _completeness(scope: Scope) -> Completeness:
         absurd_share=_absurd_share(scope),
         early=counts.get("activity_before_launch", 0),
         dropped=counts.get("dropped_records", 0),
+        merged="merged_ranks" in counts,
         stopped="stopped_early" in counts,
         endless=counts.get("endless_call", 0),
         unnamed=counts.get("unnamed", 0),

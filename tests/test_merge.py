@@ -18,6 +18,7 @@ import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.scope import select
 from tracekit.cli.main import main
+from tracekit.report.build import build_report
 from tracekit.trace import Trace
 
 SAMPLE = Path("sample_traces/bert_cpu_ddp")
@@ -137,6 +138,8 @@ def test_each_rank_reads_as_from_its_own_file(job: tuple[Job, Path], merged: Pat
         )
         zero.add(shift - truth.origins[rank])
     assert len(zero) == 1  # all on one clock, as simulated
+    (note,) = (each for each in build_report(whole).verdict.notes if "several ranks" in each)
+    assert note.startswith("The file holds the traces of several ranks, which count as one program here.")
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ info maybe_incomplete: nsys says that it may not have collected all events
 info unknown_category: events of a category that tracekit does not know were read as annotations
 info unread_phase: events of a kind that tracekit does not read (asynchronous or begin/end pairs) were left out
 info unread_instant: instant events other than the allocator's have no duration; they were left out
+warning merged_ranks: the file holds the traces of several ranks (tracekit merge), which count as one program here
 warning excerpt: the trace is larger than --max-events, so rows outside the steps that were read were left out
 info ncu_other_lines: lines around Nsight Compute's table (from ncu and from the program) were skipped
 warning ncu_damaged_row: rows of Nsight Compute's table that name no kernel were left out

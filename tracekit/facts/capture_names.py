@@ -6,6 +6,7 @@
   Characters that the profiler cannot write are replaced in the range name. Where the profile recorded shapes,
   the range's arguments also hold `layer_id`, the layer's `id` in the table below.
 * The layer table stands at the top level of the trace file, under `LAYER_METADATA_KEY`.
+* The number of ranks in a file of `tracekit merge --to chrome` stands at the top level, under `MERGED_KEY`.
 * Tracks that `tracekit export --to chrome` adds to a trace are of the category `ENRICHED_CATEGORY`.
 """
 
@@ -13,10 +14,18 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ENRICHED_CATEGORY", "LAYER_METADATA_KEY", "LAYER_PREFIX", "MANIFEST_FILE", "PHASE_PREFIX"]
+__all__ = [
+    "ENRICHED_CATEGORY",
+    "LAYER_METADATA_KEY",
+    "LAYER_PREFIX",
+    "MANIFEST_FILE",
+    "MERGED_KEY",
+    "PHASE_PREFIX",
+]
 
 PHASE_PREFIX = "tracekit.phase/"
 LAYER_PREFIX = "tracekit.layer/"
 LAYER_METADATA_KEY = "tracekit_layers"
+MERGED_KEY: Final = "tracekit_ranks"
 ENRICHED_CATEGORY: Final = "tracekit"
 MANIFEST_FILE: Final = "manifest.json"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from tracekit.facts.capture_names import ENRICHED_CATEGORY
+from tracekit.facts.capture_names import ENRICHED_CATEGORY, MERGED_KEY
 from tracekit.files import write_chunks
 from tracekit.job import Job
 from tracekit.limits import Limits
@@ -152,6 +152,7 @@ def _chunks(
     known = {"backend": backend, "world_size": size}
     tail["distributedInfo"] = {name: value for name, value in known.items() if value is not None}
     tail["deviceProperties"] = devices
+    tail[MERGED_KEY] = len(parts)
     yield b"],\n" + msgspec.json.encode(tail)[1:]
 
 

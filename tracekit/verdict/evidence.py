@@ -42,6 +42,8 @@ def lacks(complete: Completeness, *, device: bool) -> Iterator[str]:
     if complete.empty_steps:
         steps = count_of(complete.empty_steps, "step")
         yield f"The {steps} launched nothing that the file holds, so the figures are those of the whole trace."
+    if complete.merged:
+        yield "The file holds the traces of several ranks, which count as one program here. Their own traces, given together, compare them."
     missing = [*_missing(complete)]
     if missing:
         yield " ".join([*missing, _meaning(complete, device=device)])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.facts.capture_names import LAYER_METADATA_KEY
+from tracekit.facts.capture_names import LAYER_METADATA_KEY, MERGED_KEY
 from tracekit.facts.stack_names import MODULE_PREFIX
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.health import MEANINGS, HealthLog
@@ -80,6 +80,7 @@ def _build(
     for kind, count in stream.defects.counts.items():
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     _count_messages(stream.header, health)
+    health.count("merged_ranks", int((_int(stream.header.get(MERGED_KEY)) or 0) > 1))
     rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
     rows["host"] = _host_kinds(raw.frame("host"))
     frames = trace_frames(rows, health)
