@@ -1,17 +1,24 @@
-"""Peaks of accelerators: arithmetic, the vendors' dense figures in 10¹² floating-point operations a second, and the
-bandwidth of their memory, of their link to the host and of those to other boards in 10⁹ bytes a second.
+"""Peaks of accelerators from `devices.json`: the vendors' dense figures, each entry with its source.
 
-Sources of the arithmetic: NVIDIA's data sheets of each product (figures without sparsity; SXM boards unless the name says PCIe), AMD's data
-sheets of MI250X (per card) and MI300X. A board that is not listed has no peak here; none is guessed.
+A rate that the vendor does not publish is left out, and a board that is not listed has no peak here; none is guessed.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 __all__ = [
+    "Device",
+    "Link",
+    "Source",
     "computes_fp8",
+    "devices",
+    "find_device",
     "fp32_tflops_of_clock",
     "peak_bandwidth_gbps",
     "peak_link_gbps",
@@ -19,57 +26,62 @@ __all__ = [
     "pinned_copy_gbps",
 ]
 
-_FP32, _TF32, _HALF = 0, 1, 2
-_COLUMN: Final = {"fp32": _FP32, "tf32": _TF32, "bf16": _HALF, "fp16": _HALF}
-_PEAKS: Final[tuple[tuple[str, tuple[float | None, float | None, float | None]], ...]] = (
-    (r"H100.*PCIe", (51.2, 378.0, 756.0)),
-    (r"H[12]00", (66.9, 494.7, 989.4)),
-    (r"A100", (19.5, 156.0, 312.0)),
-    (r"V100", (15.7, None, 125.0)),
-    (r"L40S", (91.6, 183.0, 362.0)),
-    (r"\bL4\b", (30.3, 60.0, 121.0)),
-    (r"\bA10\b", (31.2, 62.5, 125.0)),
-    (r"\bT4\b", (8.1, None, 65.0)),
-    (r"MI300X", (163.4, 653.7, 1307.4)),
-    (r"MI250X", (47.9, None, 383.0)),
-)
-_BANDWIDTHS: Final[tuple[tuple[str, float], ...]] = (
-    (r"\bH200\b", 4800.0),
-    (r"\bH100\b(?!.*(PCIe|NVL))", 3350.0),
-    (r"A100.*40GB", 1555.0),
-    (r"A100.*80GB.*PCIe|A100.*PCIe.*80GB", 1935.0),
-    (r"A100.*80GB", 2039.0),
-    (r"V100(?!S)", 897.0),
-    (r"\bT4\b", 320.0),
-    (r"MI300X", 5300.0),
-)
-"""As public tables of specifications give the vendors' figures; boards that were not looked up are not listed."""
 
-_PINNED: Final[tuple[tuple[str, float], ...]] = (
-    (r"\b(V100|T4|P100)\b", 12.5),
-    (r"\b(A100|A10G?|A30|A40|L4|L40S?)\b|MI(210|250)", 25.0),
-    (r"\bH[12]00\b|MI3\d\d", 55.0),
-)
-"""The rate of large copies from and to pinned memory over 16 lanes of PCIe: about four fifths of the 16, 32 and 64 GB/s of its
-generations 3, 4 and 5."""
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The document that the figures are from."""
 
-_LINKS: Final[tuple[tuple[str, float], ...]] = (
-    (r"V100.*SXM", 150.0),
-    (r"A100.*SXM", 300.0),
-    (r"\bH[12]00\b(?!.*(PCIe|NVL))", 450.0),
-    (r"\bH20\b", 450.0),
-    (r"\bB[12]00\b", 900.0),
-    (r"MI300X", 448.0),
-    (r"V100.*PCIe|\bT4\b", 15.75),
-    (r"\b(A10G?|L4|L40S?)\b", 31.5),
-)
-"""In one direction, all links of a board together: NVLink of the SXM boards (NVIDIA's data sheets give both directions: V100 300, A100
-600, H100, H200 and H20 900, B100 and B200 1,800 GB/s), AMD's Infinity Fabric (MI300X: 7 links of 128 GB/s in both), and for boards without
-such links 16 lanes of PCIe 3 or 4. Boards whose bridges are optional (A100 and H100 for PCIe) and those whose links differ from board
-to board (MI250X) are not listed."""
+    title: str
+    url: str
 
-_WITH_FP8: Final = r"\b(H[12]00|H20|B[123]00|GB\d00|L4|L40S?|RTX (40|50)\d\d)\b|MI3\d\d"
-"""Devices of compute capability 8.9 and more, and AMD's from CDNA 3 on."""
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The links to the other boards of a machine, all of a board together, in one direction; the vendors print both."""
+
+    kind: str
+    gbps: float  # 10⁹ bytes a second
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of the catalogue. Rates are in 10¹² operations and 10⁹ bytes a second."""
+
+    name: str
+    pattern: str  # of the whole name in a trace, without the vendor before it
+    examples: list[str]  # names in traces
+    memory_gb: tuple[float, float] | None = (
+        None  # between these; needed where a name stands for several boards
+    )
+    of: str = "the board"  # what the figures are of
+    compute_capability: tuple[int, int]
+    matrix_tflops: dict[str, float]  # by precision
+    vector_tflops: dict[str, float]
+    dram_gbps: float | None = None
+    l2_bytes: int | None = None
+    link: Link | None = (
+        None  # None as well where bridges are optional, or the links differ from board to board
+    )
+    pcie: int | None = None  # its generation, with 16 lanes
+    source: Source
+    note: str | None = None
+
+    def is_named(self, name: str) -> bool:
+        """Whether a device with this name in a trace may be this one."""
+        return re.fullmatch(self.pattern, _VENDOR.sub("", name.strip())) is not None
+
+    def has_memory(self, memory_bytes: int | None) -> bool:
+        """Whether a device with this much memory, if that is known, may be this one."""
+        if self.memory_gb is None:
+            return True
+        return memory_bytes is not None and self.memory_gb[0] <= memory_bytes / 1e9 <= self.memory_gb[1]
+
+
+_VENDOR: Final = re.compile(r"^((NVIDIA|AMD|Tesla|Instinct)\s+)+")
+
+_PINNED: Final = {3: 12.5, 4: 25.0, 5: 55.0}
+"""The rate of large copies from and to pinned memory over 16 lanes of PCIe by its generation: about four fifths of the 16, 32 and
+64 GB/s."""
+
+_FIRST_FP8: Final = (8, 9)
+"""The first compute capability of NVIDIA's whose tensor cores compute in 8-bit floating point."""
 
 _FP32_LANES: Final[dict[tuple[int, int], int]] = {
     (6, 0): 64,
@@ -87,44 +99,66 @@ _FP32_LANES: Final[dict[tuple[int, int], int]] = {
 CUDA C++ Programming Guide).
 """
 
-_NO_BF16: Final = re.compile(r"V100|\bT4\b")
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """All entries of the catalogue."""
+    content = Path(__file__).with_name("devices.json").read_bytes()
+    return tuple(msgspec.json.decode(content, type=list[Device]))
 
 
-def peak_tflops(device_name: str, precision: str) -> float | None:
+@cache
+def find_device(name: str, memory_bytes: int | None = None) -> Device | None:
+    """The entry of a device by its name in a trace, and its memory where the name stands for several; None when it has none.
+
+    A part of a device (a MIG instance, a virtual GPU) has none: its figures are not those of the whole.
+
+    >>> find_device("NVIDIA A100-SXM4-80GB").name, find_device("NVIDIA A100-SXM4-80GB MIG 3g.40gb")
+    ('A100 SXM 80 GB', None)
+    """
+    found = [one for one in devices() if one.is_named(name) and one.has_memory(memory_bytes)]
+    return max(found, key=lambda one: one.memory_gb is not None, default=None)
+
+
+def peak_tflops(device_name: str, precision: str, memory_bytes: int | None = None) -> float | None:
     """The peak of a device, found by its name, for matrix products in this precision (fp32, tf32, bf16, fp16); None when it is
     not listed.
 
     >>> peak_tflops("NVIDIA A100-SXM4-80GB", "bf16"), peak_tflops("Tesla V100-SXM2-16GB", "bf16")
     (312.0, None)
     """
-    if precision == "bf16" and _NO_BF16.search(device_name):
+    device = find_device(device_name, memory_bytes)
+    if device is None:
         return None
-    for pattern, peaks in _PEAKS:
-        if re.search(pattern, device_name):
-            return peaks[_COLUMN[precision]]
-    return None
+    return device.matrix_tflops.get(precision, device.vector_tflops.get(precision))
 
 
-def peak_bandwidth_gbps(device_name: str) -> float | None:
+def peak_bandwidth_gbps(device_name: str, memory_bytes: int | None = None) -> float | None:
     """The peak bandwidth of a device's memory, found by its name, in 10⁹ bytes a second; None when it is not listed.
-
-    An A100 whose name does not say how much memory it has is not listed: the two sizes differ in it.
 
     >>> peak_bandwidth_gbps("NVIDIA A100-SXM4-80GB"), peak_bandwidth_gbps("NVIDIA A100-PG509-200")
     (2039.0, None)
     >>> peak_bandwidth_gbps("NVIDIA H100 80GB HBM3"), peak_bandwidth_gbps("NVIDIA H100 PCIe")
-    (3350.0, None)
+    (3350.0, 2000.0)
     """
-    return next((rate for pattern, rate in _BANDWIDTHS if re.search(pattern, device_name, re.I)), None)
+    device = find_device(device_name, memory_bytes)
+    return None if device is None else device.dram_gbps
 
 
-def computes_fp8(device_name: str) -> bool:
-    """Whether the matrix units of a device, found by its name, are known to compute in types of 8 bits.
+def computes_fp8(device_name: str, compute_capability: tuple[int, int] | None = None) -> bool:
+    """Whether the matrix units of a device are known to compute in 8-bit floating point: by its name, or for NVIDIA's that are not in
+    the catalogue by their compute capability.
 
-    >>> computes_fp8("NVIDIA H100 80GB HBM3"), computes_fp8("AMD Instinct MI210")
+    >>> computes_fp8("NVIDIA H100 80GB HBM3"), computes_fp8("AMD Instinct MI210", (9, 0))
     (True, False)
+    >>> computes_fp8("NVIDIA GeForce RTX 4090", (8, 9))
+    True
     """
-    return re.search(_WITH_FP8, device_name) is not None
+    device = find_device(device_name)
+    if device is not None:
+        return "fp8" in device.matrix_tflops
+    nvidia = device_name.startswith(("NVIDIA", "GeForce", "Quadro"))
+    return nvidia and compute_capability is not None and compute_capability >= _FIRST_FP8
 
 
 def pinned_copy_gbps(device_name: str) -> float | None:
@@ -134,7 +168,8 @@ def pinned_copy_gbps(device_name: str) -> float | None:
     >>> pinned_copy_gbps("NVIDIA A100-SXM4-40GB"), pinned_copy_gbps("GeForce 256")
     (25.0, None)
     """
-    return next((rate for pattern, rate in _PINNED if re.search(pattern, device_name)), None)
+    device = find_device(device_name)
+    return None if device is None or device.pcie is None else _PINNED[device.pcie]
 
 
 def peak_link_gbps(device_name: str) -> float | None:
@@ -144,7 +179,8 @@ def peak_link_gbps(device_name: str) -> float | None:
     >>> peak_link_gbps("NVIDIA A100-SXM4-80GB"), peak_link_gbps("NVIDIA A100-PCIE-40GB")
     (300.0, None)
     """
-    return next((rate for pattern, rate in _LINKS if re.search(pattern, device_name, re.I)), None)
+    device = find_device(device_name)
+    return None if device is None or device.link is None else device.link.gbps
 
 
 def fp32_tflops_of_clock(

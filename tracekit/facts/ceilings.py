@@ -1,0 +1,88 @@
+"""What bounds the work of a device: its rates of arithmetic and of memory, from a data sheet or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracekit.facts.device_peaks import find_device
+
+__all__ = ["Ceilings", "catalogue_ceilings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The ceilings of one device's roofline. What is not known is absent, never zero.
+
+    * `device`: its name
+    * `source`: where the figures come from, in words
+    * `compute`: FLOP/s (for int8 operations/s) by precision (fp64, fp32, tf32, bf16, fp16, fp8, int8) and unit (`matrix`: tensor
+      or matrix cores, and on a CPU matrix products; `vector`: the other lanes)
+    * `bandwidth`: bytes/s by level: DRAM, L3, L2, L1
+    * `threads`: of a CPU, those that did the work; None for other devices
+    """
+
+    device: str
+    source: str
+    compute: Mapping[tuple[str, str], float]
+    bandwidth: Mapping[str, float]
+    threads: int | None = None
+
+    def peak(self, precision: str, unit: str = "matrix") -> float | None:
+        """FLOP/s in a precision; None if it is not known.
+
+        Where the matrix units do not compute in the precision, or the device has none, its matrix products run on the vector
+        units: their peak stands in. No other precision ever does.
+
+        >>> t4 = catalogue_ceilings("Tesla T4")
+        >>> t4.peak("fp16") / 1e12, t4.peak("fp32") / 1e12, t4.peak("bf16")
+        (65.0, 8.1, None)
+        """
+        found = self.compute.get((precision, unit))
+        return self.compute.get((precision, "vector")) if found is None and unit == "matrix" else found
+
+    def ridge(self, precision: str, unit: str = "matrix", level: str = "DRAM") -> float | None:
+        """The arithmetic intensity (FLOP per byte) at which both ceilings meet; None if one of them is not known.
+
+        >>> round(catalogue_ceilings("NVIDIA A100-SXM4-40GB").ridge("bf16"), 1)
+        200.6
+        """
+        peak, bandwidth = self.peak(precision, unit), self.bandwidth.get(level)
+        return None if peak is None or bandwidth is None else peak / bandwidth
+
+    def attainable(
+        self, intensity: float, precision: str, unit: str = "matrix", level: str = "DRAM"
+    ) -> float | None:
+        """FLOP/s that work of this arithmetic intensity (FLOP per byte) can reach: the lower of the peak and what the
+        memory can feed. None if one of the ceilings is not known.
+
+        >>> a100 = catalogue_ceilings("NVIDIA A100-SXM4-40GB")
+        >>> a100.attainable(100, "bf16") / 1e12, a100.attainable(1000, "bf16") / 1e12
+        (155.5, 312.0)
+        """
+        peak, bandwidth = self.peak(precision, unit), self.bandwidth.get(level)
+        return None if peak is None or bandwidth is None else min(peak, intensity * bandwidth)
+
+
+def catalogue_ceilings(device_name: str, memory_bytes: int | None = None) -> Ceilings | None:
+    """The ceilings of a device as its vendor publishes them, found by its name in a trace; None if it is not in the catalogue.
+
+    The size of its memory, where the trace has it, tells apart boards that share a name.
+
+    >>> catalogue_ceilings("AMD Instinct MI300X").bandwidth["DRAM"] / 1e12
+    5.3
+    >>> catalogue_ceilings("NVIDIA A100-PG509-200", 42_297_524_224).bandwidth["DRAM"] / 1e9
+    1555.0
+    >>> catalogue_ceilings("GeForce 256") is None
+    True
+    """
+    device = find_device(device_name, memory_bytes)
+    if device is None:
+        return None
+    units = (("matrix", device.matrix_tflops), ("vector", device.vector_tflops))
+    return Ceilings(
+        device=device.name,
+        source=f"catalogue: {device.source.title}",
+        compute={(name, unit): rate * 1e12 for unit, peaks in units for name, rate in peaks.items()},
+        bandwidth={} if device.dram_gbps is None else {"DRAM": device.dram_gbps * 1e9},
+    )
