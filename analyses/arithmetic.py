@@ -171,9 +171,9 @@ def _analytic(scope: Scope) -> _Known | None:
 
 def _utilisation(scope: Scope, tflops: float, precision: str | None) -> float | None:
     """The share of the peak; None if there are devices of several kinds, or the rate is next to nothing or above the peak."""
-    names = {device.name for device in scope.trace.meta.devices}
-    if scope.on_cpu or len(names) != 1 or precision not in _PEAKED:
+    devices = scope.trace.meta.devices
+    if scope.on_cpu or len({device.name for device in devices}) != 1 or precision not in _PEAKED:
         return None
-    peak = peak_tflops(names.pop(), precision)
+    peak = peak_tflops(devices[0].name, precision, devices[0].memory_bytes)
     share = None if peak is None else tflops / (peak * scope.activities["device_id"].n_unique())
     return share if share is not None and _LEAST_SHARE <= share <= 1 else None

@@ -16,7 +16,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
 from tracekit.analyses.rules.rule import MOST_STRETCHES, Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.facts.device_peaks import peak_bandwidth_gbps, peak_tflops
+from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.names import shorten_name
 from tracekit.spans import Int64Array, take
@@ -197,14 +197,12 @@ def _slow(scope: Scope, product: _Product, products: Iterable[_Product]) -> _Slo
 def _attainable(scope: Scope, product: _Product) -> float | None:
     """The rate that the peaks of the device allow, in TFLOP/s, if the kernels' names show the missing alignment; else None."""
     precision = _PRECISION.get(product.kind)
-    names = {device.name for device in scope.trace.meta.devices if device.device_id in scope.device_ids}
-    if precision is None or len(names) != 1:
+    devices = [device for device in scope.trace.meta.devices if device.device_id in scope.device_ids]
+    if precision is None or len({device.name for device in devices}) != 1:
         return None
-    (device,) = names
-    peak, bandwidth = peak_tflops(device, precision), peak_bandwidth_gbps(device)
-    if peak is None or bandwidth is None or not _is_unaligned(scope, product):
-        return None
-    return min(peak, product.intensity * bandwidth / 1e3)
+    ceilings = catalogue_ceilings(devices[0].name, devices[0].memory_bytes)
+    most = None if ceilings is None else ceilings.attainable(product.intensity, precision)
+    return None if most is None or not _is_unaligned(scope, product) else most / 1e12
 
 
 def _calls_of(scope: Scope, product: _Product) -> pl.DataFrame:

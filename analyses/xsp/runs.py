@@ -151,7 +151,7 @@ class XspRun:
         the size and the clock in the trace; None without both.
         """
         name, device = self.device_name, self.device
-        listed = None if name is None else peak_tflops(name, precision)
+        listed = None if name is None else peak_tflops(name, precision, self._memory_bytes)
         if listed is not None or precision != "fp32" or device is None:
             return listed
         return fp32_tflops_of_clock(device.compute_capability, device.sm_count, device.clock_hz)
@@ -161,15 +161,23 @@ class XspRun:
         """The peak bandwidth of the device's memory in 10⁹ bytes/s: the vendor's figure, else the figure in the trace; None
         without both.
         """
-        listed = None if self.device_name is None else peak_bandwidth_gbps(self.device_name)
-        return self.recorded_bandwidth_gbps if listed is None else listed
+        return self.recorded_bandwidth_gbps if self._listed_gbps is None else self._listed_gbps
+
+    @property
+    def _listed_gbps(self) -> float | None:
+        name = self.device_name
+        return None if name is None else peak_bandwidth_gbps(name, self._memory_bytes)
+
+    @property
+    def _memory_bytes(self) -> int | None:
+        return None if self.device is None else self.device.memory_bytes
 
     @property
     def recorded_bandwidth_gbps(self) -> float | None:
         """The device's bandwidth in the trace if the vendor's figure is not listed; else None."""
         if self.device is None or self.device.memory_bandwidth is None:
             return None
-        return None if peak_bandwidth_gbps(self.device.name) else self.device.memory_bandwidth / 1e9
+        return None if self._listed_gbps else self.device.memory_bandwidth / 1e9
 
 
 def run_of(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracekit.facts.device_peaks import find_device
+from tracekit.facts.device_peaks import find_device, fp32_tflops_of_clock
 
-__all__ = ["Ceilings", "catalogue_ceilings"]
+__all__ = ["Ceilings", "catalogue_ceilings", "recorded_ceilings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +85,38 @@ def catalogue_ceilings(device_name: str, memory_bytes: int | None = None) -> Cei
         source=f"catalogue: {device.source.title}",
         compute={(name, unit): rate * 1e12 for unit, peaks in units for name, rate in peaks.items()},
         bandwidth={} if device.dram_gbps is None else {"DRAM": device.dram_gbps * 1e9},
+    )
+
+
+def recorded_ceilings(
+    device_name: str,
+    *,
+    compute_capability: tuple[int, int] | None,
+    sm_count: int | None,
+    clock_hz: int | None,
+    memory_bandwidth: int | None,
+) -> Ceilings | None:
+    """The ceilings of a device that is not in the catalogue, from what its trace says of it: the FP32 rate of its lanes at the
+    highest clock, and the bandwidth of its memory (bytes/s). Its tensor cores stay unknown. None if the trace says neither.
+
+    >>> rtx = recorded_ceilings(
+    ...     "NVIDIA GeForce RTX 3080",
+    ...     compute_capability=(8, 6),
+    ...     sm_count=68,
+    ...     clock_hz=1_710_000_000,
+    ...     memory_bandwidth=760_080_000_000,
+    ... )
+    >>> round(rtx.peak("fp32") / 1e12, 1), rtx.peak("fp16"), rtx.source
+    (29.8, None, 'the trace: FP32 from lanes and clock, bandwidth as recorded')
+    """
+    tflops = fp32_tflops_of_clock(compute_capability, sm_count, clock_hz)
+    known = {"FP32 from lanes and clock": tflops, "bandwidth as recorded": memory_bandwidth}
+    words = [name for name, figure in known.items() if figure is not None]
+    if not words:
+        return None
+    return Ceilings(
+        device=device_name,
+        source=f"the trace: {', '.join(words)}",
+        compute={} if tflops is None else {("fp32", "vector"): tflops * 1e12},
+        bandwidth={} if memory_bandwidth is None else {"DRAM": float(memory_bandwidth)},
     )

@@ -76,7 +76,7 @@ def top_kernels_advice(
     sums = table.group_by("category").agg(pl.col("total_ns").sum()).sort("total_ns", "category")
     category, ns = sums.row(-1)
     mine = table.filter(pl.col("category") == category)
-    fp8 = any(computes_fp8(device.name) for device in scope.trace.meta.devices)
+    fp8 = any(computes_fp8(device.name, device.compute_capability) for device in scope.trace.meta.devices)
     words = words_for(
         Words(
             "\n".join(_lines(mine, category, fired, pytorch=True, fp8=fp8)),
