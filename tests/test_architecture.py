@@ -25,7 +25,7 @@ ROOMS = (
         "statistics",
         "trees",
     ),
-    ("findings", "range_filter", "manifest", "sweep_index"),
+    ("findings", "machine_file", "range_filter", "manifest", "sweep_index"),
     ("trace",),
     ("health", "classify", "counted_work", "missing"),
     ("readers",),
@@ -39,7 +39,7 @@ ROOMS = (
 """From the ground up: a module imports from its own room, from those beside it and from those below."""
 
 BESIDE = "capture"
-MAY_OF_CAPTURE = ("capture", "errors", "facts", "files", "manifest", "statistics", "sweep_index", "")
+MAY_OF_CAPTURE = ("capture", "errors", "facts", "files", "machine_file", "manifest", "statistics", "sweep_index", "")
 
 
 class Import(NamedTuple):

@@ -24,6 +24,7 @@ __all__ = [
     "Recording",
     "Setup",
     "Training",
+    "numbers_of",
     "workload_names",
 ]
 
@@ -241,21 +242,21 @@ class GridFlags:
             compile=_flags_of("--compile", self.compile_),
             channels_last=_flags_of("--channels-last", self.channels_last),
             checkpoint_activations=_flags_of("--checkpoint-activations", self.checkpoint_activations),
-            accumulate=_numbers_of("--accumulate", self.accumulate),
-            workers=_numbers_of("--workers", self.workers),
+            accumulate=numbers_of("--accumulate", self.accumulate),
+            workers=numbers_of("--workers", self.workers),
             threads=_numbers_or_none("--threads", self.threads),
             batch=_numbers_or_none("--batch", self.batch),
         )
 
 
 def _numbers_or_none(flag: str, text: str) -> Sequence[int | None]:
-    return _numbers_of(flag, text) if text else ()
+    return numbers_of(flag, text) if text else ()
 
 
-def _numbers_of(flag: str, text: str) -> list[int]:
+def numbers_of(flag: str, text: str) -> list[int]:
     """The whole numbers in a list with commas. Raises UsageError for what is none.
 
-    >>> _numbers_of("--batch", "1,2, 4")
+    >>> numbers_of("--batch", "1,2, 4")
     [1, 2, 4]
     """
 

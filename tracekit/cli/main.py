@@ -25,6 +25,7 @@ from tracekit.cli.commands.doctor import doctor
 from tracekit.cli.commands.export import export
 from tracekit.cli.commands.info import info
 from tracekit.cli.commands.layers import layers
+from tracekit.cli.commands.machine import machine
 from tracekit.cli.commands.merge import merge
 from tracekit.cli.commands.nsys_stats import nsys_stats
 from tracekit.cli.commands.report import report
@@ -78,7 +79,7 @@ for command in (analysis, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, scaling, xsp, nsys_stats):
+for command in (capture, sweep, characterize, scaling, machine, xsp, nsys_stats):
     app.command(cls=PlainCommand)(command)
 
 
