@@ -42,8 +42,6 @@ _TRIALS: Final = (3, 200)
 _RISES: Final = 1.03
 """A rate that is higher by less has stopped rising."""
 _SIZES: Final = {"cpu": (256, 512, 1024, 2048, 4096, 8192), "cuda": (1024, 2048, 4096, 8192, 16384)}
-_BUSY: Final = 0.5
-"""Other programs matter when at least so many of them wait for each CPU, on average over the minute before."""
 _GPU_SET: Final = 1 << 30
 _GRAPH_CALLS: Final = 50
 
@@ -87,7 +85,7 @@ def measure(
 
     Raises UsageError for a device that is not there, or a number of threads that this process cannot run at once.
     """
-    found, busy = resolve_device(device), _is_busy()
+    found = resolve_device(device)
     if found.type == "cuda":
         if threads:
             raise UsageError("--threads is for processors", remedy="leave it out for a GPU")
@@ -100,18 +98,9 @@ def measure(
         device=found.type,  # type: ignore[arg-type] # resolve_device returns no other
         device_name=device_name(found),
         versions={"torch": str(torch.__version__), "numpy": np.__version__},
-        busy=busy,
         rates=rates,
         not_measured=missing,
     )
-
-
-def _is_busy() -> bool:
-    """Whether other programs are using the CPUs; False where the system does not say."""
-    try:
-        return os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1)
-    except (AttributeError, OSError):
-        return False
 
 
 def thread_counts(most: int) -> list[int]:

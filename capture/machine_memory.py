@@ -125,7 +125,11 @@ def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
 
     def prepare() -> None:
         # By the thread itself, so that the memory lies close to it on machines with several sockets.
-        own.x, own.y = _filled(elements, 1), _filled(elements, 0)
+        try:
+            own.x, own.y = _filled(elements, 1), _filled(elements, 0)
+        except MemoryError:
+            together.abort()  # else the others wait for this thread for ever
+            raise
 
     def trial(_: int) -> tuple[float, float]:
         x, y = own.x, own.y

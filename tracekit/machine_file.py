@@ -21,6 +21,7 @@ from tracekit.files import cache_root
 
 __all__ = [
     "MACHINE_VERSION",
+    "UNSTEADY",
     "Machine",
     "Memory",
     "Product",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 MACHINE_VERSION: Final = 1
+UNSTEADY: Final = 1.2
 _LARGEST: Final = 1 << 20
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e24)]
 Count = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
@@ -62,6 +64,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     products: list[Product]
     memory: list[Memory]
 
+    @property
+    def unsteady(self) -> int:
+        """How many of the rates were disturbed: their best trial is far above the median one."""
+        pairs = [(one.best, one.median) for one in self.products]
+        pairs += [(one.best, one.median) for one in self.memory]
+        return sum(best > UNSTEADY * median for best, median in pairs)
+
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One measurement of a processor or GPU."""
@@ -72,7 +81,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     device: Literal["cpu", "cuda"]
     device_name: str
     versions: dict[str, str]  # of torch and numpy, which did the work
-    busy: bool = False  # whether other programs were using the CPUs when it began
     rates: list[Rates]
     not_measured: dict[str, str] = msgspec.field(default_factory=dict)  # why, by level
 
@@ -87,10 +95,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if found is None:
             return None
         using = "" if found.threads is None else f", {count_of(found.threads, 'thread')}"
-        busy = ", while other programs ran" if self.busy else ""
+        unsteady = "; the rates varied" if found.unsteady else ""
         return Ceilings(
             device=self.device_name,
-            source=f"measured on {self.measured_on}{using}{busy}",
+            source=f"measured on {self.measured_on}{using}{unsteady}",
             compute={(one.precision, one.unit): one.best for one in found.products},
             bandwidth={one.level: one.best for one in found.memory},
             threads=found.threads,
@@ -100,7 +108,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def machine_path(device_name: str) -> Path:
     """Where the measurement of a device lies by default: in the folder `machines` of tracekit's cache folder."""
     plain = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")[:60]
-    exact = hashlib.sha256(device_name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    exact = hashlib.sha256(device_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return cache_root() / "machines" / f"{plain}-{exact}.json"
 
 

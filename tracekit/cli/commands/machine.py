@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +16,9 @@ from tracekit.cli.output import say
 from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
-    from tracekit.machine_file import Machine, Memory, Product
+    from tracekit.machine_file import Machine
 
 __all__ = ["machine"]
-
-_STEADY: Final = 1.2
-"""Trials whose best is further above their median were disturbed."""
 
 
 def machine(
@@ -121,15 +118,13 @@ def _answer(found: Machine) -> str:
 def _disturbed(found: Machine) -> str:
     """Whether the rates may be too low because other programs ran; empty if nothing says so."""
     from tracekit.facts.units import count_of
+    from tracekit.machine_file import UNSTEADY
 
-    all_rates: list[Memory | Product] = []
-    for rates in found.rates:
-        all_rates += [*rates.products, *rates.memory]
-    uneven = sum(one.best > _STEADY * one.median for one in all_rates)
-    if not found.busy and not uneven:
+    uneven = sum(rates.unsteady for rates in found.rates)
+    if not uneven:
         return ""
-    busy = "other programs are using the CPUs" if found.busy else "the rates vary"
+    total = sum(len(rates.products) + len(rates.memory) for rates in found.rates)
     return (
-        f"{busy}: of {count_of(len(all_rates), 'rate')}, {uneven} varied by more than "
-        f"{(_STEADY - 1) * 100:.0f} %; measure again when the machine is idle"
+        f"of {count_of(total, 'rate')}, {uneven} varied by more than {(UNSTEADY - 1) * 100:.0f} %, as they do while other "
+        "programs run; measure again when the machine is idle"
     )

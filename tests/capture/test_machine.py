@@ -1,0 +1,392 @@
+"""`tracekit machine`: how rates are measured, and the command."""
+
+from __future__ import annotations
+
+import json
+import platform
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracekit.capture import machine, machine_memory
+from tracekit.capture.device import device_name
+from tracekit.capture.machine_memory import Cache, caches_of, update_rates, working_sets
+from tracekit.cli.main import main
+from tracekit.errors import UsageError
+from tracekit.machine_file import machine_path, read_machine, stored_ceilings
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+# -- products -----------------------------------------------------------------------------------------
+
+
+def law(peak: float, half_at: int) -> Callable[[int], list[float]]:
+    """The durations of a device whose rate approaches a peak."""
+    return lambda size: [2 * size**3 / (peak * size / (size + half_at))] * 3
+
+
+@pytest.mark.parametrize(("peak", "half_at", "size"), [(1e11, 1, 256), (1e14, 2000, 8192)])
+def test_sizes_grow_until_the_rate_no_longer_rises(peak: float, half_at: int, size: int) -> None:
+    found = machine.grown(law(peak, half_at), (256, 512, 1024, 2048, 4096, 8192), seconds=1e9)
+    assert found is not None
+    assert found[0] == size
+    assert max(found[1]) == pytest.approx(peak * size / (size + half_at))
+
+
+def test_a_size_that_was_disturbed_does_not_end_the_growth() -> None:
+    steady = law(1e12, 500)
+    found = machine.grown(
+        lambda size: [10 * one for one in steady(size)] if size == 512 else steady(size),
+        (256, 512, 1024),
+        seconds=1e9,
+    )
+    assert found is not None
+    assert found[0] == 1024
+
+
+def test_a_size_that_would_take_too_long_is_not_tried() -> None:
+    tried = []
+
+    def slow(size: int) -> list[float]:
+        tried.append(size)
+        return [2 * size**3 / 1e9]  # 34 ms, 0.27 s, 2.1 s, 17 s
+
+    found = machine.grown(slow, (256, 512, 1024, 2048), seconds=1.0)
+    assert tried == [256, 512][: len(tried)]
+    assert found is not None
+    assert machine.grown(slow, (), seconds=1.0) is None
+
+
+class Scripted:
+    """A clock by which a call takes a known time, the first one longer."""
+
+    def __init__(self, first: float, then: float) -> None:
+        self.first, self.then, self.asked = first, then, list[int]()
+
+    def seconds(self, call: Callable[[], object], times: int) -> float:
+        call()
+        self.asked.append(times)
+        return self.first if len(self.asked) == 1 else self.then * times
+
+
+def test_the_call_that_warms_up_does_not_count_and_short_calls_are_timed_together() -> None:
+    clock = Scripted(first=0.1, then=0.0001)
+    durations = machine._durations(lambda: None, clock, seconds=0.2)
+    assert clock.asked[:3] == [1, 1, 20], "20 calls of 0.1 ms fill a trial of 2 ms"
+    assert durations == pytest.approx([0.0001] * len(durations))
+    assert 3 <= len(durations) <= 200
+    long = Scripted(first=5.0, then=5.0)
+    assert machine._durations(lambda: None, long, seconds=0.2) == [5.0]
+    assert long.asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "units"),
+    [
+        ((6, 0), None, {"fp64": "vector", "fp32": "vector", "fp16": "vector"}),
+        ((7, 0), None, {"fp64": "vector", "fp32": "vector", "fp16": "matrix"}),
+        (
+            (8, 6),
+            None,
+            {"fp64": "vector", "fp32": "vector", "tf32": "matrix", "bf16": "matrix", "fp16": "matrix"},
+        ),
+        (
+            (9, 0),
+            None,
+            {"fp64": "matrix", "fp32": "vector", "tf32": "matrix", "bf16": "matrix", "fp16": "matrix"},
+        ),
+        ((9, 4), "6.0", {"fp64": "matrix", "fp32": "matrix", "bf16": "matrix", "fp16": "matrix"}),
+    ],
+)
+def test_each_gpu_is_asked_for_the_precisions_that_it_has(
+    capability: tuple[int, int], hip: str | None, units: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    gpu = torch.device("cuda")
+    assert {name: machine._unit(gpu, name) for name in machine._gpu_precisions(gpu)} == units
+
+
+# -- a GPU, pretended ---------------------------------------------------------------------------------
+
+
+class Event:
+    """Events of a stream on which each call takes 2 ms; the time of an event is known once it was waited for."""
+
+    clock = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at, self.waited = -1.0, False
+
+    def record(self) -> None:
+        self.at = Event.clock
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+    def elapsed_time(self, end: Event) -> float:
+        assert end.waited, "CUDA raises an error for an event that has not happened yet"
+        return end.at - self.at
+
+
+def work() -> None:
+    Event.clock += 2.0
+
+
+def test_work_on_a_stream_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert machine.CudaClock().seconds(work, 5) == pytest.approx(0.010)
+
+
+def test_updates_of_a_cache_run_in_a_graph_and_all_of_them_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    replays = []
+
+    class Graph:
+        def replay(self) -> None:
+            replays.append(1)
+
+    @contextmanager
+    def captured(graph: Graph) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(machine, "CudaClock", lambda: Scripted(first=0.0, then=0.001))
+    found = machine._gpu_memory("L2", 8_000, torch.device("cpu"), in_graph=True)
+    assert replays
+    assert found.best == pytest.approx(12 * 1000 * 50 / 0.001)
+    plain = machine._gpu_memory("DRAM", 8_000, torch.device("cpu"), in_graph=False)
+    assert plain.best == pytest.approx(12 * 1000 / 0.001)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_measured_below_its_data_sheet_and_not_far_below() -> None:
+    from tracekit.facts.ceilings import catalogue_ceilings
+
+    found = machine.measure("cuda").ceilings()
+    assert found is not None
+    assert {"fp64", "fp32", "fp16"} <= {precision for precision, _ in found.compute}
+    memory = torch.cuda.get_device_properties(0).total_memory
+    if sheet := catalogue_ceilings(found.device, memory):
+        for (precision, unit), rate in found.compute.items():
+            if peak := sheet.peak(precision, unit):
+                assert 0.4 < rate / peak < 1.05, (precision, unit)
+        assert 0.6 < found.bandwidth["DRAM"] / sheet.bandwidth["DRAM"] < 1.02
+
+
+# -- memory -------------------------------------------------------------------------------------------
+
+sizes_of_caches = st.tuples(st.integers(3, 7), st.integers(0, 6), st.integers(0, 6)).map(
+    lambda powers: [KIB << (powers[0] + more) for more in (0, powers[1], powers[1] + powers[2])]
+)
+
+
+@given(
+    sizes=sizes_of_caches,
+    shared=st.lists(st.sampled_from([1, 2, 8, 16]), min_size=3, max_size=3),
+    threads=st.integers(1, 64),
+    cpus=st.integers(1, 128),
+    free=st.integers(1, 1 << 40),
+)
+def test_each_array_fits_its_cache_and_not_the_one_before(
+    sizes: list[int], shared: list[int], threads: int, cpus: int, free: int
+) -> None:
+    caches = {f"L{n + 1}": Cache(sizes[n], shared[n]) for n in range(3)}
+    found, missing = working_sets(caches, threads, cpus, free)
+    assert found.keys() | missing.keys() == {"L1", "L2", "L3", "DRAM"}
+    assert not found.keys() & missing.keys()
+    before = 0
+    for level, cache in caches.items():
+        part = cache.size // min(cache.shared, threads)
+        for size in found.get(level, ()):
+            assert 2 * before <= size <= part // 2
+        before = part
+    for size in found.get("DRAM", ()):
+        assert size * threads <= free / 8
+        assert size * threads > 3.9 * caches["L3"].size
+
+
+def test_without_a_description_of_the_caches_only_the_memory_is_measured() -> None:
+    found, missing = working_sets({}, 2, 2, 1 << 34)
+    assert list(found) == ["DRAM"]
+    assert missing == {"caches": "the system does not say how large they are"}
+
+
+def test_the_caches_are_those_that_linux_describes(tmp_path: Path) -> None:
+    described = [
+        ("Data", 1, "48K", "0,64"),
+        ("Instruction", 1, "32K", "0,64"),
+        ("Unified", 2, "2048K", "0,64"),
+    ]
+    described.append(("Unified", 3, "61440K", "0-31,64-95"))
+    for number, texts in enumerate(described):
+        entry = tmp_path / "cpu0" / "cache" / f"index{number}"
+        entry.mkdir(parents=True)
+        for name, text in zip(("type", "level", "size", "shared_cpu_list"), texts, strict=True):
+            (entry / name).write_text(f"{text}\n")
+    assert caches_of(tmp_path) == {
+        "L1": Cache(48 * KIB, 2),
+        "L2": Cache(2 * MIB, 2),
+        "L3": Cache(60 * MIB, 64),
+    }
+    (entry / "size").unlink()
+    assert caches_of(tmp_path) == {}
+    assert caches_of(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(("set_bytes", "threads"), [(8 * KIB, 1), (8 * KIB, 2), (16 * MIB, 2)])
+def test_updates_are_made_as_often_as_they_are_counted(
+    set_bytes: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums in the arrays are the oracle: each pass adds one."""
+    arrays = []
+    filled = machine_memory._filled
+
+    def kept(elements: int, value: float) -> Any:
+        array = filled(elements, value)
+        arrays.append((value, array))
+        return array
+
+    monkeypatch.setattr(machine_memory, "_filled", kept)
+    monkeypatch.setattr(machine_memory, "_TRIAL_BYTES", 1.2e5)
+    now = iter(range(10**9))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))
+    rates = update_rates(set_bytes, threads, 0.0)
+    sums = [array for value, array in arrays if value == 0]
+    assert len(sums) == threads
+    elements = sums[0].size
+    assert elements * 8 == set_bytes
+    if set_bytes < 1 << 20:
+        passes = round(1.2e5 * threads / (12 * elements))
+        assert all((array == passes).all() for array in sums), "each trial begins with the first row"
+    else:
+        assert all((array == len(rates) + 1).all() for array in sums)
+
+
+def test_a_thread_without_memory_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(100))
+
+    def filled(elements: int, value: float) -> None:
+        if next(calls) > 1:
+            raise MemoryError
+
+    monkeypatch.setattr(machine_memory, "_filled", filled)
+    with pytest.raises(RuntimeError):
+        update_rates(KIB, 2, 0.01)
+
+
+# -- the command --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine, "_LONGEST", 0.04)
+    monkeypatch.setattr(machine, "_SIZES", {"cpu": (32, 64)})
+    monkeypatch.setattr(machine, "caches_of", lambda: {"L1": Cache(32 * KIB, 1), "L2": Cache(256 * KIB, 1)})
+    monkeypatch.setattr(machine_memory, "_SMALLEST_DRAM", 4 * MIB)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["machine", *words])
+    return int(left.value.code or 0)
+
+
+def test_the_command_measures_prints_and_keeps(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    assert run("--threads", "1") == 0
+    assert torch.get_num_threads() == threads
+    out, err = capsys.readouterr()
+    name = device_name(torch.device("cpu"))
+    path = machine_path(name)
+    assert f"stored in {path}" in err
+    for word in (
+        "fp64 products",
+        "bf16 products",
+        "L1 bandwidth",
+        "L2 bandwidth",
+        "DRAM bandwidth",
+        "GFLOP/s",
+    ):
+        assert word in out
+    assert "is bound by the memory" in " ".join(out.split())
+    found = stored_ceilings(name, 1)
+    assert found is not None
+    assert found.peak("fp32")
+    text = path.read_text("utf-8")
+    assert platform.node() not in text or len(platform.node()) < 4
+    assert str(Path.home()) not in text
+    assert stat.S_ISREG(path.stat().st_mode)
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "no draft is left behind"
+
+
+def test_a_file_of_ones_own_and_figures_for_a_program(
+    quick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = quick / "sub" / "own.json"
+    assert run("--threads", "1", "-o", str(own), "--format", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["ceilings"]
+    kept = read_machine(own)
+    assert [row["best"] for row in rows[:4]] == pytest.approx(
+        [one.best / 1e9 for one in kept.rates[0].products]
+    )
+    assert not machine_path(kept.device_name).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--threads", "0"], "may use from 1 to"),
+        (["--threads", "100000"], "may use from 1 to"),
+        (["--threads", "two"], "--threads has the value 'two'"),
+        (["--device", "tpu"], "tpu"),
+        (["--device", "cuda:99"], "cuda"),
+        (["-o", "/dev/null/x.json"], "cannot write"),
+    ],
+)
+def test_wrong_usage_is_one_line_before_anything_is_measured(
+    words: list[str],
+    told: str,
+    quick: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_products", lambda *_: pytest.fail("measured"))
+    assert run(*words) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_without_torch_the_command_says_how_to_get_it(
+    quick: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    assert run() == 2
+    err = capsys.readouterr().err
+    assert "pip install 'tracekit-torch[capture]'" in err
+    assert err.count("\n") == 1
+
+
+def test_threads_are_no_setting_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "resolve_device", lambda name: SimpleNamespace(type="cuda"))
+    with pytest.raises(UsageError, match="--threads"):
+        machine.measure("cuda", [1])
