@@ -120,14 +120,14 @@ def grown(
     Sizes grow until two in a row bring no higher rate, or until the next would take too long. None without a size.
     """
     best: tuple[int, list[float]] | None = None
-    level, spent = 0, 0.0
+    level, began = 0, time.perf_counter()
     for size in sizes:
         work = 2.0 * size**3
-        if best is not None and (level == 2 or spent + _TRIALS[0] * work / max(best[1]) > seconds):
-            break
-        durations = times_of(size)
-        spent += sum(durations)
-        rates = [work / one for one in durations]
+        if best is not None:
+            left = seconds - (time.perf_counter() - began)
+            if level == 2 or _TRIALS[0] * work / max(best[1]) > left:
+                break
+        rates = [work / one for one in times_of(size)]
         if best is None or max(rates) > _RISES * max(best[1]):
             best, level = (size, rates), 0
         else:
@@ -152,7 +152,10 @@ def _measure_cpu(counts: Sequence[int], tell: Callable[[str], None]) -> tuple[li
         sets, absent = working_sets(caches, count, cpus, _free_memory())
         for level, why in absent.items():
             missing.setdefault(level, why if level in ("caches", "DRAM") else f"with {count} threads, {why}")
-        memory = [_memory(level, sizes, count, seconds / 4) for level, sizes in sets.items()]
+        memory = [
+            _memory(level, sizes, count, seconds if level == "DRAM" else seconds / 4)
+            for level, sizes in sets.items()
+        ]
         rates.append(Rates(threads=count, products=products, memory=memory))
     return rates, missing
 
@@ -183,7 +186,7 @@ def _product_times(
     device: torch.device, dtype: torch.dtype, clock: Clock, seconds: float
 ) -> Callable[[int], list[float]]:
     def times_of(size: int) -> list[float]:
-        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        left, right = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(left)
         return _durations(lambda: torch.mm(left, right, out=out), clock, seconds / 6)
 

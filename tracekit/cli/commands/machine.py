@@ -100,16 +100,17 @@ def _listing(found: Machine) -> Listing:
 
 
 def _answer(found: Machine) -> str:
-    """The ridge in one sentence, and what was not measured."""
-    from tracekit.facts.units import count_of
+    """Both ceilings and where they meet, and what was not measured."""
+    from tracekit.facts.units import count_of, format_bytes, format_flop
 
-    most = found.ceilings()
     lines = []
-    if most is not None and (ridge := most.ridge("fp32")) is not None:
+    most = found.ceilings()
+    if most and (peak := most.peak("fp32")) and (bandwidth := most.bandwidth.get("DRAM")):
         using = "" if most.threads is None else f" with {count_of(most.threads, 'thread')}"
         lines.append(
-            f"{found.device_name}{using}: work in fp32 that does less than {ridge:.3g} FLOP for each byte of memory "
-            "is bound by the memory."
+            f"{found.device_name}{using} computes up to {format_flop(peak, per_second=True)} in fp32 and moves up to "
+            f"{format_bytes(bandwidth)}/s: fp32 work of less than {most.ridge('fp32'):.3g} FLOP per byte of memory is bound "
+            "by the memory."
         )
     lines += [f"Not measured: {name} ({why})." for name, why in found.not_measured.items()]
     return " ".join(lines) or f"{found.device_name}."
