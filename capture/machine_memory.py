@@ -146,10 +146,14 @@ def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
     rates: list[float] = []
     until = time.perf_counter() + seconds
     with ThreadPoolExecutor(threads, initializer=prepare) as pool:
-        while len(rates) <= _LEAST_TRIALS or time.perf_counter() < until:
-            spans = list(pool.map(trial, range(threads)))
-            taken = max(end for _, end in spans) - min(began for began, _ in spans)
-            rates.append(elements * _PER_ELEMENT * passes * threads / taken)
+        try:
+            while len(rates) <= _LEAST_TRIALS or time.perf_counter() < until:
+                spans = list(pool.map(trial, range(threads)))
+                taken = max(end for _, end in spans) - min(began for began, _ in spans)
+                rates.append(elements * _PER_ELEMENT * passes * threads / taken)
+        except BaseException:  # Ctrl-C, before all threads had their task
+            together.abort()
+            raise
     return rates[1:]  # the first one warms up
 
 

@@ -39,7 +39,17 @@ ROOMS = (
 """From the ground up: a module imports from its own room, from those beside it and from those below."""
 
 BESIDE = "capture"
-MAY_OF_CAPTURE = ("capture", "errors", "facts", "files", "machine_file", "manifest", "statistics", "sweep_index", "")
+MAY_OF_CAPTURE = (
+    "capture",
+    "errors",
+    "facts",
+    "files",
+    "machine_file",
+    "manifest",
+    "statistics",
+    "sweep_index",
+    "",
+)
 
 
 class Import(NamedTuple):
@@ -214,3 +224,18 @@ def test_the_wheel_holds_every_package() -> None:
         for folder in (path.parent for path in (ROOT / home).rglob("__init__.py"))
     }
     assert set(re.findall(r'"([\w.]+)"', packages)) == there
+
+
+def test_the_wheel_holds_every_table_of_data() -> None:
+    table = (ROOT / "pyproject.toml").read_text("utf-8").partition("[tool.setuptools.package-data]\n")[2]
+    listed = {
+        f"{package.replace('.', '/')}/{file}"
+        for package, files in re.findall(r'^"([\w.]+)" = \[(.*)\]$', table.partition("\n[")[0], re.MULTILINE)
+        for file in re.findall(r'"([\w.]+\.json)"', files)
+    }
+    there = {
+        "tracekit/" + path.relative_to(ROOT).as_posix().removeprefix("tracekit/")
+        for home in ("tracekit", "analyses", "capture")
+        for path in (ROOT / home).rglob("*.json")
+    }
+    assert listed == there

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.machine_file import Machine, Memory, Product, Rates, machine_path, read_machine, stored_ceilings
 
 
@@ -118,3 +118,18 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnreadableTraceError):
         read_machine(tmp_path / "pipe")
+
+
+def test_without_a_home_folder_nothing_is_kept_and_a_file_can_be_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TRACEKIT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert stored_ceilings("Some CPU") is None
+    with pytest.raises(UsageError, match="home folder"):
+        machine_path("Some CPU")

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of
 from tracekit.files import cache_root
@@ -106,10 +106,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def machine_path(device_name: str) -> Path:
-    """Where the measurement of a device lies by default: in the folder `machines` of tracekit's cache folder."""
+    """Where the measurement of a device lies by default: in the folder `machines` of tracekit's cache folder.
+
+    Raises UsageError when the user has no home folder, and no variable names another.
+    """
     plain = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")[:60]
     exact = hashlib.sha256(device_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return cache_root() / "machines" / f"{plain}-{exact}.json"
+    try:
+        return cache_root() / "machines" / f"{plain}-{exact}.json"
+    except RuntimeError as error:
+        raise UsageError("no home folder is known", remedy="name a file with -o") from error
 
 
 def read_machine(path: Path) -> Machine:
@@ -138,7 +144,10 @@ def stored_ceilings(device_name: str, threads: int | None = None) -> Ceilings | 
     None when it was not measured, or not with so many threads. Without a number, those with the most threads. A virtual
     machine may call its processor by a name that others share. Raises what `read_machine` raises.
     """
-    path = machine_path(device_name)
+    try:
+        path = machine_path(device_name)
+    except UsageError:
+        return None  # nothing is kept without a folder
     if not path.exists():
         return None
     machine = read_machine(path)

@@ -7,7 +7,8 @@ import platform
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,51 @@ def test_updates_of_a_cache_run_in_a_graph_and_all_of_them_count(monkeypatch: py
     assert plain.best == pytest.approx(12 * 1000 / 0.001)
 
 
+def test_a_gpu_is_measured_with_tf32_on_for_its_own_products_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's device `meta`, where operators have shapes and types and compute nothing."""
+    allowed, products = [], []
+
+    @contextmanager
+    def tensor_cores(device: torch.device, precision: str) -> Iterator[None]:
+        allowed.append(precision)
+        yield
+        allowed.append("restored")
+
+    def mm(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        products.append((left.dtype, allowed[-1], left.shape[0]))
+
+    class Graph:
+        def replay(self) -> None: ...
+
+    monkeypatch.setattr(machine, "tensor_cores", tensor_cores)
+    monkeypatch.setattr(machine, "_SIZES", {"meta": (1024, 2048, 1 << 20)})
+    monkeypatch.setattr(machine, "CudaClock", lambda: Scripted(first=0.001, then=0.001))
+    monkeypatch.setattr(torch, "mm", mm)
+    for name, value in {
+        "device": lambda device: nullcontext(),
+        "mem_get_info": lambda device: (1 << 32, 1 << 33),
+        "get_device_capability": lambda device: (8, 0),
+        "get_device_properties": lambda device: SimpleNamespace(L2_cache_size=40 * MIB),
+        "synchronize": lambda device: None,
+        "CUDAGraph": Graph,
+        "graph": lambda graph: nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    (rates,), missing = machine._measure_gpu(torch.device("meta"), lambda text: None)
+    assert rates.threads is None
+    assert [one.precision for one in rates.products] == ["fp64", "fp32", "tf32", "bf16", "fp16"]
+    assert [(one.level, one.set_bytes) for one in rates.memory] == [("L2", 20 * MIB), ("DRAM", 1 << 30)]
+    assert list(missing) == ["L1"]
+    assert {(dtype, setting) for dtype, setting, _ in products} == {
+        (torch.float64, "fp32"),
+        (torch.float32, "fp32"),
+        (torch.float32, "tf32"),
+        (torch.bfloat16, "fp32"),
+        (torch.float16, "fp32"),
+    }
+    assert {size for _, _, size in products} == {1024, 2048}, "three matrices of 2²⁰ rows do not fit"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured_below_its_data_sheet_and_not_far_below() -> None:
@@ -285,6 +331,19 @@ def test_a_thread_without_memory_ends_the_measurement(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(machine_memory, "_filled", filled)
     with pytest.raises(RuntimeError):
+        update_rates(KIB, 2, 0.01)
+
+
+def test_an_interrupt_before_all_threads_work_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, calls = ThreadPoolExecutor.submit, iter(range(100))
+
+    def interrupted(self: Any, *words: Any) -> Any:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return submit(self, *words)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         update_rates(KIB, 2, 0.01)
 
 
