@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from paths import PUBLIC_NSYS
+
+import tracekit
 from tracekit.facts.ceilings import catalogue_ceilings, recorded_ceilings
 from tracekit.facts.device_peaks import (
     Device,
@@ -55,7 +59,7 @@ def test_each_name_leads_to_its_own_entry_only(device: Device) -> None:
         assert find_device(name, memory) == device
         others = [one for one in devices() if one != device and one.is_named(name) and one.has_memory(memory)]
         # Of a name that stands for several boards, the entry without a size of memory holds what they share.
-        assert all(device.memory_gb is not None and one.memory_gb is None for one in others)
+        assert all(device.memory_decides and not one.memory_decides for one in others)
 
 
 @each_device
@@ -131,13 +135,21 @@ def test_a_board_that_shares_its_name_is_told_by_its_memory() -> None:
         "NVIDIA RTX 6000 Ada Generation",
         "NVIDIA A1000",
         "AMD Radeon Graphics",
-        "AMD Instinct MI300X VF",
+        "AMD Instinct MI300A VF",
         "Some CPU",
         "NVIDIA L40S\nTesla T4",
     ],
 )
 def test_what_is_not_a_whole_board_of_the_catalogue_has_no_figures(name: str) -> None:
     assert catalogue_ceilings(name) is None
+
+
+def test_a_partition_of_a_board_has_not_the_figures_of_the_whole() -> None:
+    whole, part = 205_571_227_648, 25_769_803_776
+    assert catalogue_ceilings("AMD Instinct MI300X VF", whole) == catalogue_ceilings(
+        "AMD Instinct MI300X", 206_141_652_992
+    )
+    assert catalogue_ceilings("AMD Instinct MI300X", part) is None, "an eighth of it, in CPX mode"
 
 
 def test_a_die_of_an_mi250x_has_half_of_the_card() -> None:
@@ -166,7 +178,7 @@ def test_matrix_falls_back_to_the_vector_units_of_the_same_precision_only() -> N
 def test_attainable_is_the_lower_of_both_ceilings_and_they_meet_at_the_ridge() -> None:
     h100 = catalogue_ceilings("NVIDIA H100 80GB HBM3")
     assert h100 is not None
-    ridge = h100.ridge("bf16")
+    ridge = h100.ridge("bf16") or 0.0
     assert ridge == pytest.approx(989.4e12 / 3350e9)
     assert h100.attainable(ridge / 2, "bf16") == pytest.approx(989.4e12 / 2)
     assert h100.attainable(ridge * 2, "bf16") == 989.4e12
@@ -204,3 +216,21 @@ def test_which_devices_compute_in_eight_bits(
     name: str, capability: tuple[int, int] | None, computes: bool
 ) -> None:
     assert computes_fp8(name, capability) is computes
+
+
+@pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
+def test_real_boards_describe_themselves_as_the_catalogue_does(path: Path) -> None:
+    """The driver's own figures in Nsight Systems' exports: bandwidth, and the lanes and the clock behind FP32."""
+    for device in tracekit.read_all(path)[0].meta.devices:
+        listed = catalogue_ceilings(device.name, device.memory_bytes)
+        own = recorded_ceilings(
+            device.name,
+            compute_capability=device.compute_capability,
+            sm_count=device.sm_count,
+            clock_hz=device.clock_hz,
+            memory_bandwidth=device.memory_bandwidth,
+        )
+        if listed is None or own is None:
+            continue
+        assert own.bandwidth["DRAM"] == pytest.approx(listed.bandwidth["DRAM"], rel=0.03)
+        assert own.peak("fp32") == pytest.approx(listed.peak("fp32", "vector"), rel=0.01)

@@ -47,9 +47,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     pattern: str  # of the whole name in a trace, without the vendor before it
     examples: list[str]  # names in traces
-    memory_gb: tuple[float, float] | None = (
-        None  # between these; needed where a name stands for several boards
-    )
+    memory_gb: tuple[float, float] | None = None  # between these; with less, a device is a part of it
+    memory_decides: bool = False  # the name stands for several boards: unknown memory fits none of them
     of: str = "the board"  # what the figures are of
     compute_capability: tuple[int, int]
     matrix_tflops: dict[str, float]  # by precision
@@ -69,9 +68,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def has_memory(self, memory_bytes: int | None) -> bool:
         """Whether a device with this much memory, if that is known, may be this one."""
-        if self.memory_gb is None:
-            return True
-        return memory_bytes is not None and self.memory_gb[0] <= memory_bytes / 1e9 <= self.memory_gb[1]
+        if memory_bytes is None or self.memory_gb is None:
+            return not self.memory_decides
+        return self.memory_gb[0] <= memory_bytes / 1e9 <= self.memory_gb[1]
 
 
 _VENDOR: Final = re.compile(r"^((NVIDIA|AMD|Tesla|Instinct)\s+)+")
@@ -117,7 +116,7 @@ def find_device(name: str, memory_bytes: int | None = None) -> Device | None:
     ('A100 SXM 80 GB', None)
     """
     found = [one for one in devices() if one.is_named(name) and one.has_memory(memory_bytes)]
-    return max(found, key=lambda one: one.memory_gb is not None, default=None)
+    return max(found, key=lambda one: one.memory_decides, default=None)
 
 
 def peak_tflops(device_name: str, precision: str, memory_bytes: int | None = None) -> float | None:
