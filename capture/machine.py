@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import Final, Literal, Protocol
 
@@ -91,7 +92,8 @@ def measure(
             raise UsageError("--threads is for processors", remedy="leave it out for a GPU")
         rates, missing = _measure_gpu(found, tell)
     else:
-        rates, missing = _measure_cpu(threads or thread_counts(torch.get_num_threads()), tell)
+        most = min(torch.get_num_threads(), usable_cpus())
+        rates, missing = _measure_cpu(threads or thread_counts(most), tell)
     return Machine(
         tracekit_version=tracekit.__version__,
         measured_on=datetime.date.today(),
@@ -213,11 +215,8 @@ def _unit(device: torch.device, precision: Precision) -> Unit:
     Processors of x86 and NVIDIA's GPUs have no matrix units for fp32, and NVIDIA's only in its large chips for fp64.
     """
     if device.type == "cpu":
-        return (
-            "vector"
-            if precision in ("fp64", "fp32") and platform.machine() in ("x86_64", "AMD64")
-            else "matrix"
-        )
+        plain = precision in ("fp64", "fp32") and platform.machine() in ("x86_64", "AMD64")
+        return "vector" if plain else "matrix"
     if torch.version.hip:
         return "matrix"
     capability = torch.cuda.get_device_capability(device)
@@ -274,7 +273,7 @@ def _gpu_memory(level: Literal["L2", "DRAM"], size: int, device: torch.device, *
     """The rate of `y += x`. Kernels on a cache are short: in a graph they follow one another without their launches."""
     elements = size // 8
     x, y = torch.ones(elements, device=device), torch.zeros(elements, device=device)
-    call: Callable[[], object] = lambda: y.add_(x)  # noqa: E731
+    call: Callable[[], object] = partial(y.add_, x)
     calls = 1
     if in_graph:
         call()
@@ -282,7 +281,7 @@ def _gpu_memory(level: Literal["L2", "DRAM"], size: int, device: torch.device, *
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(_GRAPH_CALLS):
-                y.add_(x)
+                call()
         call, calls = graph.replay, _GRAPH_CALLS
     durations = _durations(call, CudaClock(), _LONGEST / 4)
     rates = [12.0 * elements * calls / one for one in durations]

@@ -29,7 +29,8 @@ _ONE_PASS: Final = 16 << 20
 """A pass over an array of this size is a trial by itself."""
 _LEAST_TRIALS: Final = 5
 _LINE: Final = 4096  # bytes: a page, which begins with a line of any size
-_SMALLEST_DRAM: Final = 128 << 20
+_SMALLEST_DRAM: Final = 256 << 20
+"""A virtual machine may hide the last cache."""
 _BEYOND_CACHES: Final = 4
 """An array for the memory is so many times as large as all last-level caches."""
 _SHARE_OF_MEMORY: Final = 8
@@ -84,7 +85,7 @@ def working_sets(
 
     >>> sizes, missing = working_sets({"L1": Cache(32 << 10, 1), "L2": Cache(1 << 20, 1)}, 2, 2, 1 << 34)
     >>> {level: [size >> 10 for size in each] for level, each in sizes.items()}, missing
-    ({'L1': [16], 'L2': [256, 512], 'DRAM': [65536]}, {})
+    ({'L1': [16], 'L2': [256, 512], 'DRAM': [131072]}, {})
     """
     sets: dict[str, tuple[int, ...]] = {}
     missing: dict[str, str] = {}
