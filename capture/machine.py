@@ -20,6 +20,7 @@ import tracekit
 from tracekit.capture.device import device_name, resolve_device, tensor_cores
 from tracekit.capture.machine_memory import caches_of, update_rates, usable_cpus, working_sets
 from tracekit.errors import UsageError
+from tracekit.facts.units import count_of
 from tracekit.machine_file import Machine, Memory, Product, Rates
 
 __all__ = ["Clock", "grown", "measure", "thread_counts"]
@@ -153,7 +154,8 @@ def _measure_cpu(counts: Sequence[int], tell: Callable[[str], None]) -> tuple[li
             products = _products(torch.device("cpu"), names, HostClock(), _free_memory(), seconds)
         sets, absent = working_sets(caches, count, cpus, _free_memory())
         for level, why in absent.items():
-            missing.setdefault(level, why if level in ("caches", "DRAM") else f"with {count} threads, {why}")
+            with_threads = "" if level in ("caches", "DRAM") else f"with {count_of(count, 'thread')}, "
+            missing.setdefault(level, f"{with_threads}{why}")
         memory = [
             _memory(level, sizes, count, seconds if level == "DRAM" else seconds / 4)
             for level, sizes in sets.items()

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -122,40 +121,70 @@ def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
     elements = max(set_bytes // 8, 1)
     moved = _TRIAL_BYTES * min(threads, _MOST_TOGETHER)
     passes = 1 if set_bytes >= _ONE_PASS else max(round(moved / (elements * _PER_ELEMENT)), 1)
-    together, own = threading.Barrier(threads), threading.local()
+    trials = _Trials(threads, elements * _PER_ELEMENT * passes, time.perf_counter() + seconds)
 
-    def prepare() -> None:
-        # By the thread itself, so that the memory lies close to it on machines with several sockets.
+    def work(number: int) -> None:
         try:
-            own.x, own.y = _filled(elements, 1), _filled(elements, 0)
-        except MemoryError:
-            together.abort()  # else the others wait for this thread for ever
-            raise
+            # Made by the thread itself, so that the memory lies close to it on machines with several sockets.
+            x, y = _filled(elements, 1), _filled(elements, 0)
+            while trials.another():
+                trials.spans[number] = _timed(x, y, passes)
+        except BaseException as error:  # noqa: BLE001 - it is raised by the caller's thread
+            trials.fail(error)
 
-    def trial(_: int) -> tuple[float, float]:
-        x, y = own.x, own.y
-        repeated = np.broadcast_to(x, (passes, elements))
-        together.wait()
-        began = time.perf_counter()
-        if passes > 2:
-            np.add.reduce(repeated, axis=0, out=y)
-        else:
-            for _pass in range(passes):
-                np.add(y, x, out=y)
-        return began, time.perf_counter()
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    except BaseException:  # Ctrl-C, or no more threads: those that run wait for the others
+        trials.fail()
+        raise
+    if trials.failures:
+        raise trials.failures[0]
+    return trials.rates[1:]  # the first one warms up
 
-    rates: list[float] = []
-    until = time.perf_counter() + seconds
-    with ThreadPoolExecutor(threads, initializer=prepare) as pool:
-        try:
-            while len(rates) <= _LEAST_TRIALS or time.perf_counter() < until:
-                spans = list(pool.map(trial, range(threads)))
-                taken = max(end for _, end in spans) - min(began for began, _ in spans)
-                rates.append(elements * _PER_ELEMENT * passes * threads / taken)
-        except BaseException:  # Ctrl-C, before all threads had their task
-            together.abort()
-            raise
-    return rates[1:]  # the first one warms up
+
+class _Trials:
+    """The trials that threads make together: all begin the next one when all have ended the one before."""
+
+    def __init__(self, threads: int, moved: float, until: float) -> None:
+        self.spans: list[tuple[float, float] | None] = [None] * threads
+        self.rates: list[float] = []
+        self.failures: list[BaseException] = []
+        self._moved, self._until, self._over = moved * threads, until, False
+        self._together = threading.Barrier(threads, self._between)
+
+    def another(self) -> bool:
+        """Wait for all threads; whether there is another trial. Raises BrokenBarrierError when one of them failed."""
+        self._together.wait()
+        return not self._over
+
+    def fail(self, *errors: BaseException) -> None:
+        """Let no thread wait any longer."""
+        self.failures += errors
+        self._together.abort()
+
+    def _between(self) -> None:
+        """What the last thread does before all go on."""
+        spans = [span for span in self.spans if span is not None]
+        if spans:
+            taken = max(end for _, end in spans) - min(began for began, _ in spans)
+            self.rates.append(self._moved / taken)
+        self._over = len(self.rates) > _LEAST_TRIALS and time.perf_counter() > self._until
+
+
+def _timed(x: NDArray[np.float32], y: NDArray[np.float32], passes: int) -> tuple[float, float]:
+    """When updates of `y` by so many passes over both arrays began and ended."""
+    repeated = np.broadcast_to(x, (passes, x.size))
+    began = time.perf_counter()
+    if passes > 2:
+        np.add.reduce(repeated, axis=0, out=y)
+    else:
+        for _ in range(passes):
+            np.add(y, x, out=y)
+    return began, time.perf_counter()
 
 
 def _filled(elements: int, value: float) -> NDArray[np.float32]:

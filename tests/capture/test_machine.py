@@ -1,13 +1,10 @@
-"""`tracekit machine`: how rates are measured, and the command."""
+"""The ceilings of a machine: how rates of arithmetic and of memory are measured."""
 
 from __future__ import annotations
 
-import json
-import platform
-import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.capture import machine, machine_memory
-from tracekit.capture.device import device_name
 from tracekit.capture.machine_memory import Cache, caches_of, update_rates, working_sets
-from tracekit.cli.main import main
 from tracekit.errors import UsageError
-from tracekit.machine_file import machine_path, read_machine, stored_ceilings
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -322,127 +316,38 @@ def test_updates_are_made_as_often_as_they_are_counted(
         assert all((array == len(rates) + 1).all() for array in sums)
 
 
-def test_a_thread_without_memory_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter(range(100))
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_a_thread_without_memory_ends_the_measurement(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled, calls = machine_memory._filled, iter(range(100))
 
-    def filled(elements: int, value: float) -> None:
-        if next(calls) > 1:
+    def scarce(elements: int, value: float) -> Any:
+        if next(calls) >= first:
             raise MemoryError
+        return filled(elements, value)
 
-    monkeypatch.setattr(machine_memory, "_filled", filled)
-    with pytest.raises(RuntimeError):
-        update_rates(KIB, 2, 0.01)
+    monkeypatch.setattr(machine_memory, "_filled", scarce)
+    before = threading.active_count()
+    for _ in range(20):
+        with pytest.raises(MemoryError):
+            update_rates(KIB, 2, 0.01)
+    assert threading.active_count() == before
 
 
 def test_an_interrupt_before_all_threads_work_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, calls = ThreadPoolExecutor.submit, iter(range(100))
+    start, calls = threading.Thread.start, iter(range(100))
 
-    def interrupted(self: Any, *words: Any) -> Any:
+    def interrupted(self: threading.Thread) -> None:
         if next(calls) == 1:
             raise KeyboardInterrupt
-        return submit(self, *words)
+        start(self)
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    before = set(threading.enumerate())
     with pytest.raises(KeyboardInterrupt):
         update_rates(KIB, 2, 0.01)
-
-
-# -- the command --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(machine, "_LONGEST", 0.04)
-    monkeypatch.setattr(machine, "_SIZES", {"cpu": (32, 64)})
-    monkeypatch.setattr(machine, "caches_of", lambda: {"L1": Cache(32 * KIB, 1), "L2": Cache(256 * KIB, 1)})
-    monkeypatch.setattr(machine_memory, "_SMALLEST_DRAM", 4 * MIB)
-    return tmp_path
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(["machine", *words])
-    return int(left.value.code or 0)
-
-
-def test_the_command_measures_prints_and_keeps(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    assert run("--threads", "1") == 0
-    assert torch.get_num_threads() == threads
-    out, err = capsys.readouterr()
-    name = device_name(torch.device("cpu"))
-    path = machine_path(name)
-    assert f"stored in {path}" in err
-    for word in (
-        "fp64 products",
-        "bf16 products",
-        "L1 bandwidth",
-        "L2 bandwidth",
-        "DRAM bandwidth",
-        "GFLOP/s",
-    ):
-        assert word in out
-    assert "is bound by the memory" in " ".join(out.split())
-    found = stored_ceilings(name, 1)
-    assert found is not None
-    assert found.peak("fp32")
-    text = path.read_text("utf-8")
-    assert platform.node() not in text or len(platform.node()) < 4
-    assert str(Path.home()) not in text
-    assert stat.S_ISREG(path.stat().st_mode)
-    assert [each.name for each in path.parent.iterdir()] == [path.name], "no draft is left behind"
-
-
-def test_a_file_of_ones_own_and_figures_for_a_program(
-    quick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = quick / "sub" / "own.json"
-    assert run("--threads", "1", "-o", str(own), "--format", "json") == 0
-    rows = json.loads(capsys.readouterr().out)["ceilings"]
-    kept = read_machine(own)
-    assert [row["best"] for row in rows[:4]] == pytest.approx(
-        [one.best / 1e9 for one in kept.rates[0].products]
-    )
-    assert not machine_path(kept.device_name).exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--threads", "0"], "may use from 1 to"),
-        (["--threads", "100000"], "may use from 1 to"),
-        (["--threads", "two"], "--threads has the value 'two'"),
-        (["--device", "tpu"], "tpu"),
-        (["--device", "cuda:99"], "cuda"),
-        (["-o", "/dev/null/x.json"], "cannot write"),
-    ],
-)
-def test_wrong_usage_is_one_line_before_anything_is_measured(
-    words: list[str],
-    told: str,
-    quick: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(machine, "_products", lambda *_: pytest.fail("measured"))
-    assert run(*words) == 2
-    err = capsys.readouterr().err
-    assert told in err
-    assert err.count("\n") == 1
-
-
-def test_without_torch_the_command_says_how_to_get_it(
-    quick: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
-    assert run() == 2
-    err = capsys.readouterr().err
-    assert "pip install 'tracekit-torch[capture]'" in err
-    assert err.count("\n") == 1
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def test_threads_are_no_setting_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
