@@ -3,12 +3,8 @@
 An operator without a model, or whose shapes, types or scalar arguments were not recorded where they matter, has no figure: None, never 0.
 """
 
-from tracekit.analyses.flops.attention import attention_flops
-from tracekit.analyses.flops.convolution import (
-    convolution_backward_flops,
-    convolution_flops,
-    convolution_output,
-)
+from tracekit.analyses.flops.attention import attended_pairs, attention_flops
+from tracekit.analyses.flops.convolution import convolution_flops, convolution_output
 from tracekit.analyses.flops.count import PRECISIONS, CountedOperators, counted_operators
 from tracekit.analyses.flops.matmul import FIRST_FACTOR, matmul_flops, product_sizes
 from tracekit.analyses.flops.work import (
@@ -35,8 +31,8 @@ __all__ = [
     "Inputs",
     "Operator",
     "Work",
+    "attended_pairs",
     "attention_flops",
-    "convolution_backward_flops",
     "convolution_flops",
     "convolution_output",
     "counted_operators",

@@ -1,14 +1,19 @@
-"""Convolutions of one to three dimensions: 2 · output · (C_in / groups) · kernel FLOPs, and one for each output with a bias (DEFINITIONS §7)."""
+"""Convolutions of one to three dimensions: 2 · output · (C_in / groups) · kernel FLOPs, and one for each output with a bias (DEFINITIONS §7).
+
+Backward, the same again for the gradient of the input and for that of the weight, whichever are asked for; the gradient of a bias is a
+sum, which is not counted. Transposed, input and output change places. A sum with another tensor and an activation in the same
+kernel (`cudnn_convolution_add_relu`) are one FLOP each for each output. Padding is multiplied like any other element.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tracekit.analyses.flops.work import Family, Inputs, Work
+from tracekit.analyses.flops.work import Family, Inputs, Model, Work
 
-__all__ = ["FAMILY", "convolution_backward_flops", "convolution_flops", "convolution_output"]
+__all__ = ["FAMILY", "convolution_flops", "convolution_output"]
 
 FAMILY: Final = Family("convolution")
 
@@ -35,7 +40,8 @@ def convolution_output(
     [1, 16, 4, 4]
     """
     size, kernel = list(inputs[2:]), list(weight[2:])
-    if len(inputs) != len(weight) or not size or groups < 1:
+    channels = weight[0] if transposed else weight[1] * groups
+    if len(inputs) != len(weight) or not size or groups < 1 or inputs[1] != channels:
         message = f"no convolution of {list(inputs)} with {list(weight)}"
         raise ValueError(message)
     steps, pads, gaps, extra = (_each(v, len(size)) for v in (stride, padding, dilation, output_padding))
@@ -57,64 +63,208 @@ def convolution_flops(inputs: Shape, weight: Shape, *, bias: bool = False, **how
     55296
     """
     output = convolution_output(inputs, weight, **how)
-    # Every place of the output meets the whole kernel; transposed, every place of the input does.
-    places = inputs[2:] if how.get("transposed") else output[2:]
-    return 2 * inputs[0] * prod(places) * prod(weight) + (prod(output) if bias else 0)
+    products = _products(inputs, weight, output, transposed=bool(how.get("transposed")))
+    return products + (prod(output) if bias else 0)
 
 
-def convolution_backward_flops(
-    inputs: Shape, weight: Shape, *, wanted: Sequence[bool] = (True, True), **how: Any
-) -> int:
-    """FLOPs of the gradients of a convolution: those of the forward for each that is wanted, of inputs and weight.
-
-    `how` are the arguments of `convolution_output`.
-
-    >>> convolution_backward_flops((1, 3, 8, 8), (16, 3, 3, 3), wanted=(False, True), padding=(1,))
-    55296
-    """
-    return sum(map(bool, wanted[:2])) * convolution_flops(inputs, weight, **how)
+def _products(inputs: Shape, weight: Shape, output: Shape, *, transposed: bool) -> int:
+    """Every place of the output meets the whole kernel; transposed, every place of the input does."""
+    return 2 * inputs[0] * prod((inputs if transposed else output)[2:]) * prod(weight)
 
 
 def _each(values: Shape, count: int) -> list[int]:
     return list(values) * count if len(values) == 1 else list(values)
 
 
-def _geometry(inputs: Inputs, at: int) -> dict[str, Any]:
-    return {
-        "stride": inputs.numbers(at),
-        "padding": inputs.numbers(at + 1),
-        "dilation": inputs.numbers(at + 2),
-        "transposed": inputs.flag(at + 3),
-        "output_padding": inputs.numbers(at + 4),
-        "groups": inputs.number(at + 5),
+class _Places(NamedTuple):
+    """Where a schema has the arguments of a convolution; None where it has none.
+
+    Without `groups`, they follow from the channels. `other` is a tensor that is added to the result.
+    """
+
+    stride: int
+    padding: int
+    bias: int | None = None
+    dilation: int | None = None
+    groups: int | None = None
+    output_padding: int | None = None
+    flag: int | None = None  # `transposed`, as an argument
+    transposed: bool = False
+    image: int = 0
+    weight: int = 1
+    other: int | None = None
+    activation: bool = False
+
+
+def _geometry(inputs: Inputs, at: _Places, image: Shape, weight: Shape) -> dict[str, Any]:
+    transposed = at.transposed if at.flag is None else inputs.flag(at.flag)
+    how = {
+        "stride": inputs.numbers(at.stride),
+        "padding": inputs.numbers(at.padding),
+        "transposed": transposed,
     }
+    if at.dilation is not None:
+        how["dilation"] = inputs.numbers(at.dilation)
+    if at.output_padding is not None:
+        how["output_padding"] = inputs.numbers(at.output_padding)
+    if at.groups is not None:
+        how["groups"] = inputs.number(at.groups)
+    elif not transposed:
+        how["groups"] = image[1] // weight[1]
+    return how
 
 
-@FAMILY.model("aten::convolution", "aten::_convolution")
-def _convolution(inputs: Inputs) -> Work:
-    """`convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)`."""
-    image, weight, how = inputs.shape(0, 3), inputs.shape(1, 3), _geometry(inputs, 3)
-    width = inputs.itemsize(0)
-    return Work(
-        convolution_flops(image, weight, bias=inputs.has(2), **how),
-        inputs.sizes([0, 1, 2]),
-        None if width is None else prod(convolution_output(image, weight, **how)) * width,
-        inputs.precision(0),
-        "matrix",
-    )
+def _forward(at: _Places) -> Model:
+    def work(inputs: Inputs) -> Work:
+        image, weight = inputs.shape(at.image, 2), inputs.shape(at.weight, 3)
+        if len(image) == len(weight) - 1:
+            image = [1, *image]  # one image, not a batch
+        how = _geometry(inputs, at, image, weight)
+        bias = at.bias is not None and inputs.has(at.bias)
+        output = convolution_output(image, weight, **how)
+        elements = prod(output)
+        added = bias + at.activation + (at.other is not None)
+        width = inputs.itemsize(at.image)
+        tensors = [place for place in (at.image, at.weight, at.bias, at.other) if place is not None]
+        return Work(
+            _products(image, weight, output, transposed=how["transposed"]) + elements * added,
+            inputs.sizes(tensors),
+            None if width is None else elements * width,
+            inputs.precision(at.image),
+            "matrix",
+        )
+
+    return work
 
 
-@FAMILY.model("aten::convolution_backward")
-def _convolution_backward(inputs: Inputs) -> Work:
-    """`convolution_backward(grad, input, weight, bias_sizes, stride, …, groups, output_mask)`."""
-    image, weight, wanted = inputs.shape(1, 3), inputs.shape(2, 3), inputs.flags(10)
+_PLAIN: Final = _Places(bias=2, stride=3, padding=4, dilation=5, flag=6, output_padding=7, groups=8)
+_FUNCTION: Final = _Places(bias=2, stride=3, padding=4, dilation=5, groups=6)
+_BACK_FUNCTION: Final = _Places(
+    bias=2, stride=3, padding=4, output_padding=5, groups=6, dilation=7, transposed=True
+)
+_LIBRARY: Final = _Places(bias=2, padding=3, stride=4, dilation=5, groups=6)
+_BACK_LIBRARY: Final = _Places(
+    bias=2, padding=3, output_padding=4, stride=5, dilation=6, groups=7, transposed=True
+)
+_KERNEL: Final = _Places(bias=3, stride=4, padding=5)
+_DILATED: Final = _KERNEL._replace(dilation=6)
+_RELU: Final = _FUNCTION._replace(activation=True)
+_ADD_RELU: Final = _Places(
+    other=2, bias=4, stride=5, padding=6, dilation=7, groups=8, activation=True
+)  # of which the factor of the other tensor is at 3
+
+_FORWARD: Final[dict[str, _Places]] = {
+    **dict.fromkeys(("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"), _PLAIN),
+    "aten::cudnn_convolution": _Places(padding=2, stride=3, dilation=4, groups=5),
+    "aten::cudnn_convolution_transpose": _Places(
+        padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True
+    ),
+    **dict.fromkeys(("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu"), _RELU),
+    **dict.fromkeys(("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu"), _ADD_RELU),
+    **dict.fromkeys(
+        ("aten::miopen_convolution", "aten::miopen_depthwise_convolution", "aten::mkldnn_convolution"),
+        _LIBRARY,
+    ),
+    "aten::miopen_convolution_transpose": _BACK_LIBRARY,
+    "mkldnn::_convolution_transpose_pointwise": _BACK_LIBRARY,
+    "mkldnn::_convolution_pointwise_": _Places(
+        other=0, image=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7
+    ),
+    **dict.fromkeys(
+        ("aten::thnn_conv2d", "aten::_slow_conv2d_forward", "aten::slow_conv3d", "aten::slow_conv3d_forward"),
+        _KERNEL,
+    ),
+    **dict.fromkeys(
+        (
+            "aten::slow_conv_dilated2d",
+            "aten::slow_conv_dilated3d",
+            "aten::_conv_depthwise2d",
+            "aten::conv_depthwise3d",
+        ),
+        _DILATED,
+    ),
+    **dict.fromkeys(
+        ("aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d"),
+        _Places(bias=3, stride=4, padding=5, output_padding=6, dilation=7, transposed=True),
+    ),
+    "aten::_nnpack_spatial_convolution": _Places(bias=2, padding=3, stride=4),
+}
+_COMPOSITE: Final[dict[str, _Places]] = {
+    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), _FUNCTION),
+    **dict.fromkeys(
+        ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"), _BACK_FUNCTION
+    ),
+}
+
+for _name, _at in _FORWARD.items():
+    FAMILY.model(_name)(_forward(_at))
+for _name, _at in _COMPOSITE.items():
+    FAMILY.model(_name, composite=True, arguments=8 if _at.transposed else 7)(_forward(_at))
+
+
+@FAMILY.model("mkldnn::_convolution_pointwise")
+def _pointwise(inputs: Inputs) -> Work:
+    """`_convolution_pointwise(input, weight, bias, padding, …)`, ten arguments, or 13 with a tensor that is added behind the input."""
+    if len(inputs.shapes) == 10:
+        return _forward(_LIBRARY)(inputs)
+    return _forward(_Places(other=1, weight=2, bias=3, padding=4, stride=5, dilation=6, groups=7))(inputs)
+
+
+# -- backward ----------------------------------------------------------------------------------------
+
+
+def _gradients(
+    inputs: Inputs, places: tuple[int, int, int], wanted: Sequence[bool], *, transposed: bool = False
+) -> Work:
+    """Of the gradient, the input and the weight at these places; `wanted`: the gradients of input and weight.
+
+    The gradient has the shape of the output, so nothing else has to be known.
+    """
+    gradient, image, weight = (inputs.shape(place, 3) for place in places)
+    # The channels of the one are those of the weight, of the other those of all its groups.
+    whole, grouped = (image, gradient) if transposed else (gradient, image)
+    if len({len(gradient), len(image), len(weight)}) > 1 or gradient[0] != image[0]:
+        raise ValueError
+    if whole[1] != weight[0] or grouped[1] % weight[1]:
+        raise ValueError
     # The gradient of the input meets the weight, that of the weight the input; each has the size of what it belongs to.
-    read = inputs.sizes([0, *([2] if wanted[0] else []), *([1] if wanted[1] else [])])
-    written = inputs.sizes([place for place, want in zip((1, 2), wanted, strict=False) if want])
+    both = list(zip(wanted, places[1:], places[:0:-1], strict=False))
     return Work(
-        convolution_backward_flops(image, weight, wanted=wanted, **_geometry(inputs, 4)),
-        read,
-        written,
-        inputs.precision(1),
+        sum(map(bool, wanted[:2])) * _products(image, weight, gradient, transposed=transposed),
+        inputs.sizes([places[0], *(meets for want, _, meets in both if want)]),
+        inputs.sizes([own for want, own, _ in both if want]),
+        inputs.precision(places[1]),
         "matrix",
     )
+
+
+def _backward(
+    places: tuple[int, int, int], mask: int, flag: int | None = None, *, transposed: bool = False
+) -> Model:
+    def work(inputs: Inputs) -> Work:
+        back = transposed if flag is None else inputs.flag(flag)
+        return _gradients(inputs, places, inputs.flags(mask), transposed=back)
+
+    return work
+
+
+FAMILY.model("aten::convolution_backward")(_backward((0, 1, 2), mask=10, flag=7))
+FAMILY.model("aten::convolution_backward_overrideable")(_backward((0, 1, 2), mask=9, flag=6))
+FAMILY.model("aten::_slow_conv2d_backward")(_backward((0, 1, 2), mask=6))
+
+# Up to torch 1.10 the libraries had operators for each gradient, whose own inputs lack a shape; `…_backward` around them has all.
+for _outer, _of_weight in (
+    ("aten::cudnn_convolution_backward", "weight"),
+    ("aten::cudnn_convolution_transpose_backward", "weight"),
+    ("aten::miopen_convolution_backward", "weight"),
+    ("aten::miopen_convolution_transpose_backward", "weight"),
+    ("aten::mkldnn_convolution_backward", "weights"),
+):
+    for _part, _wanted in (("input", (True, False)), (_of_weight, (False, True))):
+
+        def _gradient(
+            inputs: Inputs, wanted: Sequence[bool] = _wanted, *, transposed: bool = "transpose" in _outer
+        ) -> Work:
+            return _gradients(inputs, (1, 0, 2), wanted, transposed=transposed)
+
+        FAMILY.model(f"{_outer}_{_part}", inputs_of=_outer)(_gradient)

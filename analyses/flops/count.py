@@ -6,20 +6,25 @@ counts only if no other operator with a model lies inside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.flops.work import DTYPES, Work, json_list, models, operator_work
+from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, models, work_of
 from tracekit.spans import BoolArray, Int64Array, Nesting
 
 __all__ = ["PRECISIONS", "CountedOperators", "counted_operators"]
 
-PRECISIONS: Final = tuple(dict.fromkeys(precision for _, precision in DTYPES.values() if precision))
+PRECISIONS: Final = (
+    *dict.fromkeys(precision for _, precision in DTYPES.values() if precision),
+    "int8",  # a type of matrix products only: integers have no precision
+)
 _KEYS: Final = ("name", "shapes", "dtypes", "concrete_inputs")
 _FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
+_NOTHING: Final = (-1, -1, -1, -1, False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +51,10 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
     rows = host.select("span_id", *_KEYS).filter(
         pl.col("shapes").is_not_null() & pl.col("name").cast(pl.String).is_in(list(known))
     )
+    rows = _with_inputs_of_others(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
     distinct = rows.select(_KEYS).unique(maintain_order=True)
-    works = [_figures(*row) for row in distinct.with_columns(pl.all().cast(pl.String)).rows()]
-    figures = pl.DataFrame(works, schema=dict.fromkeys(_FIGURES, pl.Int64), orient="row")
+    figures = _figures(distinct, known)
     composite = [name for name, operator in known.items() if operator.composite]
     by_inputs = distinct.hstack(figures).filter(pl.any_horizontal(pl.col("flops", "read", "written") >= 0))
     rows = rows.join(by_inputs, on=list(_KEYS), how="inner", nulls_equal=True).with_columns(
@@ -64,6 +69,23 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
     flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
     owner = nesting.nearest_ancestor(outermost)
     return CountedOperators(flops, read, written, precision, matrix == 1, owner)
+
+
+def _with_inputs_of_others(
+    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
+) -> pl.DataFrame:
+    """The calls, with the inputs of the operator directly around where the model takes those; without it the call is left out."""
+    lenders = {name: operator.inputs_of for name, operator in known.items() if operator.inputs_of}
+    name = pl.col("name").cast(pl.String)
+    borrowing = rows.filter(name.is_in(list(lenders)))
+    if not borrowing.height:
+        return rows
+    parents = nesting.parent[borrowing["span_id"].to_numpy()]
+    around = host[np.maximum(parents, 0)].select(name.alias("around"), *_KEYS[1:])
+    expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
+    lent = borrowing.select("span_id", "name").hstack(around).filter(pl.Series(parents >= 0))
+    lent = lent.filter(pl.col("around") == expected)
+    return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
 
 
 def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int64Array:
@@ -82,8 +104,17 @@ def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
     return around
 
 
-def _figures(name: str, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int, ...]:
-    work = operator_work(name, json_list(shapes), json_list(dtypes), json_list(concrete)) or Work(None)
-    figures = (-1 if figure is None else figure for figure in (work.flops, work.read, work.written))
-    precision = PRECISIONS.index(work.precision) if work.precision in PRECISIONS else -1
-    return (*figures, precision, work.unit == "matrix")
+def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame:
+    """Columns of `_FIGURES` for each call."""
+    precisions: dict[str | None, int] = {precision: index for index, precision in enumerate(PRECISIONS)}
+    texts = InputTexts()
+    works: list[tuple[int, ...]] = []
+    columns = (calls[key].cast(pl.String).to_list() for key in _KEYS)
+    for name, shapes, dtypes, concrete in zip(*columns, strict=True):
+        work = work_of(known[name], texts.read(shapes, dtypes, concrete))
+        if work is None:
+            works.append(_NOTHING)
+            continue
+        figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]
+        works.append((*figures, precisions.get(work.precision, -1), work.unit == "matrix"))
+    return pl.DataFrame(works, schema=dict.fromkeys(_FIGURES, pl.Int64), orient="row")

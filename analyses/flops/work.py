@@ -8,13 +8,13 @@ group `tracekit.operators`: the name is the operator's, the value the function.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from math import prod
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ __all__ = [
     "MOST",
     "ODD_INPUTS",
     "Family",
+    "InputTexts",
     "Inputs",
     "Model",
     "Operator",
@@ -32,6 +33,7 @@ __all__ = [
     "json_list",
     "models",
     "operator_work",
+    "work_of",
 ]
 
 ENTRY_POINT_GROUP: Final = "tracekit.operators"
@@ -45,6 +47,7 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
     "c10::BFloat16": (2, "bf16"),
     "c10::Half": (2, "fp16"),
     **{f"c10::Float8_{kind}": (1, "fp8") for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")},
+    "c10::Float4_e2m1fn_x2": (1, "fp4"),  # two numbers in a byte, which torch counts as one element
     "c10::complex<float>": (8, "fp32"),
     "c10::complex<double>": (16, "fp64"),
     **dict.fromkeys(("long", "long int", "unsigned long", "long unsigned int"), (8, None)),
@@ -53,6 +56,12 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
     **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), (1, None)),
 }
 """What the profiler calls a type of tensors: the bytes of an element, and the precision in whose peak its arithmetic is measured."""
+
+_SCALAR_TYPES: Final = (
+    *("unsigned char", "signed char", "short", "int", "long", "c10::Half", "float", "double"),
+    *("", "c10::complex<float>", "c10::complex<double>", "bool", "", "", "", "c10::BFloat16"),
+)
+"""What the profiler calls the types that an argument `dtype` names by their numbers, in torch's order."""
 
 ODD_INPUTS: Final = (
     *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError),
@@ -66,11 +75,12 @@ MOST: Final = 2**53
 _MOST_DIMENSIONS: Final = 64
 """No tensor has more; products of far more sizes would take minutes."""
 
+_NO_KIND: Final = (None, None)
+
 _FLAGS: Final = {"True": True, "False": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """The least work of one call; None where it cannot be told.
 
     Bytes are those of the inputs and outputs, each once. `precision` (fp64, fp32, bf16, fp16, fp8) and `unit` say which peak the
@@ -84,21 +94,22 @@ class Work:
     unit: Unit = "vector"
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """The inputs of a call, by position, as the profiler writes them. What is missing or damaged raises one of ODD_INPUTS."""
 
     shapes: Sequence[Any]
     dtypes: Sequence[Any]
     concrete: Sequence[Any]
     """The scalar arguments, as texts."""
+    sound: bool = False
+    """Whether the shapes are known to be lists of whole numbers that are not negative."""
 
     def shape(self, place: int, least: int = 1) -> list[int]:
         """The sizes of a tensor with at least so many dimensions."""
-        sizes = self.shapes[place]
-        if not _is_shape(sizes) or len(sizes) < least:
+        sizes: list[int] = self.shapes[place]
+        if not (self.sound or _is_shape(sizes)) or not least <= len(sizes) <= _MOST_DIMENSIONS:
             raise ValueError
-        return list(sizes)
+        return sizes
 
     def has(self, place: int) -> bool:
         """Whether a tensor of at least one dimension was given there."""
@@ -110,32 +121,52 @@ class Inputs:
 
     def itemsize(self, place: int) -> int | None:
         """The bytes of an element; None of a type that is not known."""
-        return DTYPES.get(self._dtype(place), (None, None))[0]
+        return self._kind(place)[0]
 
     def precision(self, place: int) -> str | None:
         """The precision of a tensor; None if its type has none, or is not known."""
-        return DTYPES.get(self._dtype(place), (None, None))[1]
+        return self._kind(place)[1]
 
     def size(self, place: int) -> int | None:
         """The bytes of a tensor; None if its type is not known."""
-        width = self.itemsize(place)
-        return None if width is None else self.elements(place) * width
+        width = self._kind(place)[0]
+        return None if width is None else prod(self.shape(place, 0)) * width
 
-    def sizes(self, places: Sequence[int]) -> int | None:
+    def sizes(self, places: Iterable[int]) -> int | None:
         """The bytes of several tensors; those that were not given have none. None if a type is not known."""
-        each = [self.size(place) for place in places if self.has(place)]
-        return None if None in each else sum(size for size in each if size is not None)
+        total, count = 0, len(self.shapes)
+        for place in places:
+            if place < count and self.shapes[place]:
+                width = self._kind(place)[0]
+                if width is None:
+                    return None
+                total += prod(self.shape(place)) * width
+        return total
+
+    def tensors(self, place: int) -> list[list[int]]:
+        """The shapes of a list of tensors, whose types are not recorded."""
+        shapes = self.shapes[place]
+        if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):
+            raise ValueError
+        return list(shapes)
+
+    def given(self, place: int) -> bool:
+        """Whether a scalar argument was recorded there, and is not None."""
+        return place < len(self.concrete) and self.concrete[place] != ""
+
+    def named_itemsize(self, place: int) -> int | None:
+        """The bytes of an element of the type that an argument `dtype` names; None if it is not known."""
+        number = self.number(place)
+        kind = _SCALAR_TYPES[number] if 0 <= number < len(_SCALAR_TYPES) else ""
+        return DTYPES.get(kind, (None, None))[0]
 
     def number(self, place: int) -> int:
         """A scalar argument that is a whole number."""
         return int(self.concrete[place])
 
-    def numbers(self, place: int) -> list[int]:
+    def numbers(self, place: int) -> tuple[int, ...]:
         """A scalar argument that is a list of whole numbers, not empty."""
-        values = msgspec.json.decode(str(self.concrete[place]))
-        if not isinstance(values, list) or not values or not all(type(n) is int for n in values):
-            raise ValueError
-        return values
+        return _whole_numbers(str(self.concrete[place]))
 
     def flag(self, place: int) -> bool:
         """A scalar argument that is true or false."""
@@ -145,9 +176,11 @@ class Inputs:
         """A scalar argument that is a list of such."""
         return [_FLAGS[text.strip()] for text in self.concrete[place].strip("[]").split(",")]
 
-    def _dtype(self, place: int) -> str:
-        dtype = self.dtypes[place] if place < len(self.dtypes) else ""
-        return dtype if isinstance(dtype, str) else ""
+    def _kind(self, place: int) -> tuple[int | None, str | None]:
+        try:
+            return DTYPES[self.dtypes[place]]
+        except (LookupError, TypeError):
+            return _NO_KIND
 
 
 Model = Callable[[Inputs], Work]
@@ -155,11 +188,15 @@ Model = Callable[[Inputs], Work]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A model, the family of its operator, and whether other operators do its work where the trace shows them (`composite`)."""
+    """A model, the family of its operator, and whether other operators do its work where the trace shows them (`composite`).
+
+    `inputs_of` is the operator directly around it whose inputs the model takes, where its own do not tell.
+    """
 
     work: Model
     family: str
     composite: bool = False
+    inputs_of: str | None = None
 
 
 class Family:
@@ -177,21 +214,43 @@ class Family:
         self.name = name
         self.operators: dict[str, Operator] = {}
 
-    def model(self, *names: str, composite: bool = False) -> Callable[[Model], Model]:
-        """Declare a function as the model of the operators of these names."""
+    def model(
+        self,
+        *names: str,
+        composite: bool = False,
+        inputs_of: str | None = None,
+        arguments: int | None = None,
+    ) -> Callable[[Model], Model]:
+        """Declare a function as the model of the operators of these names.
 
-        def declare(work: Model) -> Model:
+        `arguments` is how many a composite operator has. TorchScript records its whole stack as their inputs, with those last.
+        """
+
+        def declare(model: Model) -> Model:
+            work = model if arguments is None else _of_last(model, arguments)
             for name in names:
                 if name in self.operators:
                     message = f"{name} has two models"
                     raise ValueError(message)
-                self.operators[name] = Operator(work, self.name, composite)
-            return work
+                self.operators[name] = Operator(work, self.name, composite, inputs_of)
+            return model
 
         return declare
 
 
-_MODULES: Final = ("matmul", "convolution", "attention")
+def _of_last(model: Model, count: int) -> Model:
+    @wraps(model)
+    def work(inputs: Inputs) -> Work:
+        before = len(inputs.shapes) - count
+        if before <= 0:
+            return model(inputs)
+        last = slice(before, None)
+        return model(Inputs(inputs.shapes[last], inputs.dtypes[last], inputs.concrete[last], inputs.sound))
+
+    return work
+
+
+_MODULES: Final = ("matmul", "convolution", "attention", "recurrent")
 """The modules that declare models."""
 
 
@@ -222,15 +281,51 @@ def operator_work(name: str, shapes: Any, dtypes: Any, concrete: Any) -> Work | 
     True
     """
     operator = models().get(name)
-    if operator is None:
-        return None
+    return None if operator is None else work_of(operator, Inputs(shapes, dtypes, concrete))
+
+
+def work_of(operator: Operator, inputs: Inputs) -> Work | None:
+    """The least work of one call of this operator; None with odd inputs, or if no figure can be told."""
     try:
-        work = operator.work(Inputs(shapes, dtypes, concrete))
-        figures = (work.flops, work.read, work.written)
-        possible = all(figure is None or 0 <= figure <= MOST for figure in figures)
+        work = operator.work(inputs)
+        known = False
+        for figure in (work.flops, work.read, work.written):
+            if figure is not None:
+                known = True
+                if not 0 <= figure <= MOST:
+                    return None
     except ODD_INPUTS:
         return None  # a trace is foreign matter: its inputs may be anything
-    return work if possible and any(figure is not None for figure in figures) else None
+    return work if known else None
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+_SHAPES: Final = msgspec.json.Decoder(list[list[_Size]])
+
+
+class InputTexts:
+    """Reads the inputs of calls from the columns `shapes`, `dtypes` and `concrete_inputs`. Types and scalars are few, so kept."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str | None, list[Any]] = {}
+
+    def read(self, shapes: str, dtypes: str | None, concrete: str | None) -> Inputs:
+        """The inputs of one call; what is damaged has none.
+
+        >>> InputTexts().read("[[2, 3], []]", '["float", "Scalar"]', '["", "7"]').shape(0)
+        [2, 3]
+        """
+        kinds, scalars = self._list(dtypes), self._list(concrete)
+        try:
+            return Inputs(_SHAPES.decode(shapes), kinds, scalars, True)
+        except (msgspec.DecodeError, RecursionError):  # lists of tensors, or damaged
+            return Inputs(json_list(shapes), kinds, scalars)
+
+    def _list(self, text: str | None) -> list[Any]:
+        known = self._lists.get(text)
+        if known is None:
+            known = self._lists[text] = json_list(text)
+        return known
 
 
 def json_list(text: str | None) -> list[Any]:
@@ -244,6 +339,14 @@ def json_list(text: str | None) -> list[Any]:
     except (msgspec.DecodeError, RecursionError):
         return []
     return value if isinstance(value, list) else []
+
+
+@lru_cache(maxsize=1024)
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    values = msgspec.json.decode(text, type=tuple[int, ...])
+    if not values:
+        raise ValueError
+    return values
 
 
 def _is_shape(sizes: object) -> bool:

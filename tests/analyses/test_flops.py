@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
@@ -17,26 +21,37 @@ from torch.utils.flop_counter import FlopCounterMode
 import tracekit
 from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.flops import (
+    attended_pairs,
     attention_flops,
-    convolution_backward_flops,
     convolution_flops,
     counted_operators,
+    json_list,
     matmul_flops,
     operator_work,
     product_sizes,
 )
-from tracekit.spans import nest
+from tracekit.analyses.flops.work import DTYPES, InputTexts, models, work_of
+from tracekit.spans import kept_nesting, nest
 
 
-def recorded(work: Callable[[], Any], folder) -> int:
-    """The FLOPs that the trace of some work tells."""
+def recorded_host(work: Callable[[], Any], folder) -> pl.DataFrame:
+    """The host's spans of some work."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
         work()
     path = folder / "trace.json"
     prof.export_chrome_trace(str(path))
-    trace = tracekit.read(path)
-    counted = counted_operators(trace.host, host_stack(trace).nesting)
-    return int(counted.flops[counted.flops >= 0].sum())
+    return tracekit.read(path).host
+
+
+def matrix_flops(host: pl.DataFrame) -> int:
+    """The FLOPs of products, of those that count."""
+    counted = counted_operators(host, kept_nesting(host))
+    return int(counted.flops[(counted.flops >= 0) & counted.matrix].sum())
+
+
+def recorded(work: Callable[[], Any], folder) -> int:
+    """The FLOPs of products that the trace of some work tells."""
+    return matrix_flops(recorded_host(work, folder))
 
 
 def by_torch(work: Callable[[], Any]) -> int:
@@ -105,6 +120,82 @@ def test_a_bias_adds_one_operation_for_each_element_of_the_output(tmp_path) -> N
         assert recorded(work, tmp_path) == by_torch(work) + 2 * 7 + 2 * 4 * 6 * 6
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_count_as_their_products(kind: Any, directions: int, tmp_path) -> None:
+    """Torch counts a layer that is made of linear ones, as one of 64 bits is; a fused one it does not know."""
+    model = kind(4, 6, num_layers=2, bidirectional=directions == 2, bias=False)
+    wide = deepcopy(model).double()
+
+    def step(layer: Any, dtype: torch.dtype) -> None:
+        sequence = torch.randn(5, 3, 4, dtype=dtype, requires_grad=True)
+        # A fused layer makes the gradient of the first state in any case.
+        state = torch.randn(2 * directions, 3, 6, dtype=dtype, requires_grad=True)
+        layer(sequence, state if kind is torch.nn.GRU else (state, state))[0].sum().backward()
+
+    products = by_torch(lambda: step(wide, torch.float64))
+    host = recorded_host(lambda: step(model, torch.float32), tmp_path)
+    assert matrix_flops(host) == products > 0
+    fused = host["name"].cast(pl.String).str.contains("mkldnn_rnn_layer").any()
+    assert fused == (kind is torch.nn.LSTM)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_fused_layer_reads_its_weights_once(bias: bool) -> None:
+    """Without biases the profiler sees the weights in their places."""
+    shapes = [[5, 3, 4], [24, 4], [24, 6], *([[24], [24]] if bias else [[24, 4], [24, 6]]), [3, 6], [3, 6]]
+    scalars = ["", "", "", "", "", "", "", "False", "[]", "2", "6", "1", str(bias), "False", "False", "True"]
+    work = operator_work("aten::mkldnn_rnn_layer", shapes + [[]] * 9, ["float"] * 7 + ["Scalar"] * 9, scalars)
+    assert work is not None
+    assert work.flops == 2 * 15 * (24 * 4 + 24 * 6)
+    assert work.read == 4 * (60 + 24 * 4 + 24 * 6 + (48 if bias else 0) + 2 * 18)
+    assert work.written == 4 * (15 * 6 + 2 * 18)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ends"),
+    [
+        ((8, 16), (2, 16, 24), [3, 8]),
+        ((2, 8, 16), (16, 32), [16, 32]),
+        ((8, 32), (32, 24), [16, 32]),
+        ((2, 8, 16), (2, 16, 24), None),
+    ],
+)
+def test_grouped_products_count_as_the_products_in_them(one: Any, other: Any, ends: Any, tmp_path) -> None:
+    """On processors `_grouped_mm` calls a product for each group."""
+    factors = [torch.randn(shape).bfloat16() for shape in (one, other)]
+    offsets = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    host = recorded_host(lambda: torch._grouped_mm(*factors, offs=offsets), tmp_path)
+    inside = host.filter(pl.col("name").cast(pl.String).is_in(["aten::mm", "aten::bmm"]))
+    products = [
+        operator_work(*row, [], [])
+        for row in zip(inside["name"], map(json_list, inside["shapes"]), strict=True)
+    ]
+    assert matrix_flops(host) == sum(work.flops or 0 for work in products if work is not None) > 0
+
+
+def test_gradients_of_older_torch_take_the_shapes_of_the_call_around_them() -> None:
+    """In 2021 `cudnn_convolution_backward` called an operator for each gradient, and the mask was not recorded."""
+    image, weight, gradient = [2, 4, 9, 9], [6, 2, 3, 3], [2, 6, 5, 5]
+    outer = "aten::cudnn_convolution_backward"
+    calls = [
+        (outer, [image, gradient, weight]),
+        (f"{outer}_input", [[], gradient, weight]),
+        (f"{outer}_weight", [[], gradient, image]),
+        (f"{outer}_weight", [[], gradient, image]),
+    ]
+    shapes = [json.dumps(sizes + [[]] * 8) for _, sizes in calls]
+    host = pl.DataFrame(
+        {"span_id": range(4), "name": [name for name, _ in calls], "shapes": shapes}
+        | {"dtypes": json.dumps(["float"] * 3), "concrete_inputs": None},
+        schema_overrides={"concrete_inputs": pl.String},
+    )
+    counted = counted_operators(host, nest([0] * 4, [0, 1, 5, 20], [10, 4, 9, 30]))  # the last lies alone
+    plain = 2 * (2 * 6 * 5 * 5) * 2 * 3 * 3
+    assert counted.flops.tolist() == [-1, plain, plain, -1]
+    assert counted.written.tolist() == [-1, 4 * 2 * 4 * 81, 4 * 6 * 2 * 9, -1]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 def test_fused_attention(causal: bool, backward: bool, tmp_path) -> None:
@@ -124,10 +215,23 @@ def test_fused_attention(causal: bool, backward: bool, tmp_path) -> None:
 def test_attention_by_hand() -> None:
     assert attention_flops((2, 8, 10, 64), (2, 2, 7, 64), (2, 2, 7, 32)) == 2 * 2 * 8 * 10 * 7 * (64 + 32)
     for asked, seen in ((4, 4), (3, 6), (6, 3), (1, 5)):
-        pairs = sum(1 for i in range(asked) for j in range(seen) if j <= i)
+        pairs = attended_pairs(asked, seen, last=0)
+        assert pairs == sum(1 for i in range(asked) for j in range(seen) if j <= i)
         shapes = (1, 1, asked, 2), (1, 1, seen, 2), (1, 1, seen, 2)
-        assert attention_flops(*shapes, causal=True) == 2 * pairs * 4
-        assert attention_flops(*shapes, causal=True, backward=True) == 5 * pairs * 4
+        assert attention_flops(*shapes, pairs=pairs) == 2 * pairs * 4
+        assert attention_flops(*shapes, pairs=pairs, backward=True) == 5 * pairs * 4
+
+
+@given(*[st.integers(0, 9)] * 2, *[st.one_of(st.none(), st.integers(-12, 12))] * 2)
+def test_pairs_are_those_between_the_limits(
+    asked: int, seen: int, first: int | None, last: int | None
+) -> None:
+    pairs = sum(
+        (first is None or j - i >= first) and (last is None or j - i <= last)
+        for i in range(asked)
+        for j in range(seen)
+    )
+    assert attended_pairs(asked, seen, first=first, last=last) == pairs
 
 
 def test_products_and_convolutions_by_hand() -> None:
@@ -138,7 +242,6 @@ def test_products_and_convolutions_by_hand() -> None:
     plain = 2 * (2 * 6 * rows * columns) * 2 * 3
     assert convolution_flops(*shapes, **how) == plain
     assert convolution_flops(*shapes, **how, bias=True) == plain + 2 * 6 * rows * columns
-    assert convolution_backward_flops(*shapes, wanted=(True, False, True), **how) == plain
     back = (1, 4, 5), (4, 3, 3)
     size = (5 - 1) * 2 - 2 + 2 + 1 + 1
     assert (
@@ -208,6 +311,28 @@ def test_products_and_convolutions_by_hand() -> None:
 )
 def test_damaged_or_missing_inputs_are_not_counted(name: str, shapes: Any, concrete: Any) -> None:
     assert operator_work(name, shapes, [], concrete) is None
+
+
+SIZES = st.lists(st.integers(0, 9) | st.integers(2**40, 2**70) | st.just(True), max_size=6)
+SCALARS = st.sampled_from(
+    ["", "0", "1", "-1", "15", "1e999", "nan", "True", "[1, 2]", "[]", "[0]", "[True, False, True]", "x"]
+)
+
+
+@given(
+    st.sampled_from(sorted(models())),
+    st.lists(SIZES | st.lists(SIZES, max_size=4) | st.just("x"), max_size=18),
+    st.lists(st.sampled_from([*DTYPES, "", "Scalar", "TensorList"]), max_size=18),
+    st.lists(SCALARS, max_size=27),
+)
+@settings(max_examples=400, deadline=None)
+def test_whatever_the_inputs_are_a_model_does_not_fail(
+    name: str, shapes: list[Any], dtypes: list[str], scalars: list[str]
+) -> None:
+    """And it tells the same of the texts of a trace."""
+    work = operator_work(name, shapes, dtypes, scalars)
+    texts = InputTexts().read(*map(json.dumps, (shapes, dtypes, scalars)))
+    assert work_of(models()[name], texts) == work
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
