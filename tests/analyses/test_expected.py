@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from math import prod
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from paths import PUBLIC, ROOT, SAMPLES
@@ -13,10 +15,13 @@ from real_traces import scope_of, traces
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
+from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.flops.work import InputTexts, models, work_of
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.scope import select
 from tracekit.analyses.steps import steps
+from tracekit.spans import kept_nesting
 from tracekit.trace import Trace
 
 TRACES = ROOT.parent / "shared" / "traces"
@@ -95,6 +100,79 @@ def test_kernel_summary(row: dict[str, Any]) -> None:
         assert int(mine["count"].sum()) == row["value"]
     else:
         assert int(mine["total_ns"].sum()) / 1e6 == pytest.approx(row["value"] / 1e3, abs=2e-4)
+
+
+@cache
+def calls_of(name: str) -> dict[tuple[str, str, str], list[tuple[int, int]]]:
+    """FLOPs and bytes of the calls of a trace that count, by operator, shapes and types."""
+    host = trace_of(name).host
+    counted = counted_operators(host, kept_nesting(host))
+    calls: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for span in np.flatnonzero(counted.flops >= 0):
+        operator, shapes, dtypes = host.select("name", "shapes", "dtypes").row(int(span))
+        key = operator, str(json.loads(shapes)), str(json.loads(dtypes))
+        calls.setdefault(key, []).append(
+            (int(counted.flops[span]), int(counted.read[span] + counted.written[span]))
+        )
+    return calls
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("row", [*rows("SDPA_fwd"), *rows("CONV_fwd"), *rows("GEMM")])
+def test_work_of_operators(row: dict[str, Any]) -> None:
+    """TraceLens counts no bias of a convolution, neither its sums nor its bytes; with that, every row agrees. Its MB is 2²⁰ bytes."""
+    call = row["row"]
+    calls = calls_of(row["trace"])[call["name"], str(call["Input Dims"]), str(call["Input type"])]
+    ((flops, moved),) = set(calls)
+    if row["table"] == "CONV_fwd":
+        image, weight, bias, *_ = call["Input Dims"]
+        steps = call["params"]["stride"]
+        output = [(a - k) // s + 1 for a, k, s in zip(image[2:], weight[2:], steps, strict=True)]
+        flops -= image[0] * bias[0] * prod(output)
+        moved -= bias[0] * 2
+    figures = {
+        "name_count": len(calls),
+        "GFLOPS_first": flops / 1e9,
+        "Data Moved (MB)_first": moved / 2**20,
+        "FLOPS/Byte_first": flops / moved,
+    }
+    if row["column"] in figures:  # the other columns are times
+        assert figures[row["column"]] == pytest.approx(row["value"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("trace", "outer", "inner"),
+    [
+        *(
+            (f"{device}_bert_small", "_scaled_dot_product_flash_attention", "_flash_attention_forward")
+            for device in ("h100", "mi300")
+        ),
+        ("mi300_owlv2", "_convolution", "miopen_convolution"),
+        ("v100_resnet50_2021_workers0", "linear", "addmm"),
+        ("ddp_rank0", "linear", "addmm"),
+        ("ddp_rank0", "matmul", "bmm"),
+    ],
+)
+@pytest.mark.quick(2)
+def test_an_operator_and_the_one_in_it_do_the_same_work(trace: str, outer: str, inner: str) -> None:
+    """Of attention the two have different layouts; TorchScript recorded its stack with the inputs."""
+    host = trace_of(f"kineto/{trace}.json.gz").host
+    calls = host.select(
+        "parent_id", pl.col("name", "shapes", "dtypes", "concrete_inputs").cast(pl.String)
+    ).with_row_index("span_id")
+    pairs = calls.filter(pl.col("name") == f"aten::{inner}").join(
+        calls.filter(pl.col("name") == f"aten::{outer}"), left_on="parent_id", right_on="span_id"
+    )
+    texts, known = InputTexts(), models()
+    flops = [
+        tuple(
+            getattr(work_of(known[f"aten::{name}"], texts.read(*inputs)), "flops", None)
+            for name, inputs in ((inner, row[3:6]), (outer, row[8:]))
+        )
+        for row in pairs.rows()
+    ]
+    assert flops
+    assert all(one == other is not None for one, other in flops)
 
 
 @pytest.mark.parametrize("row", rows("overview"))
