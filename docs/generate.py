@@ -22,6 +22,7 @@ from typing import Any, Final, get_type_hints
 import typer
 
 from tracekit import read
+from tracekit.analyses.flops import models
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
@@ -78,6 +79,7 @@ def pages() -> dict[Path, str]:
         DOCS / "formats.md": formats_page(),
         DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
         DOCS / "nsys-stats.md": replaced(DOCS / "nsys-stats.md", "nsys-stats", nsys_stats_tables()),
+        DOCS / "flops.md": replaced(DOCS / "flops.md", "families", operator_families()),
         DOCS / "json.md": replaced(DOCS / "json.md", "example", json_example(report)),
         ROOT / "README.md": replaced(ROOT / "README.md", "report", terminal_sample(report)),
     }
@@ -254,6 +256,25 @@ def nsys_stats_tables() -> str:
         text += f"| `{entry.key}`{default} | {entry.question} | {columns} |\n"
     text += "\n| column | meaning |\n|---|---|\n"
     return text + "".join(f"| `{name}` | {meaning} |\n" for name, (_, meaning) in NSYS_COLUMNS.items())
+
+
+def operator_families() -> str:
+    """What the models of each family count, and the operators that have one."""
+    families: dict[str, list[str]] = {}
+    for name, operator in models().items():
+        if operator.work.__module__.startswith("tracekit."):
+            shown = f"`{name}`{'*' if operator.composite else ''}"
+            families.setdefault(operator.work.__module__, []).append(shown)
+    return "\n".join(
+        f"### {module.rpartition('.')[2]}\n\n{_page_links(_prose(import_module(module).__doc__))}\n\n"
+        f"Operators: {', '.join(sorted(names))}\n"
+        for module, names in families.items()
+    )
+
+
+def _page_links(text: str) -> str:
+    """Links of the reference's pages, on a page beside their folder."""
+    return text.replace("](../", "](")
 
 
 def terminal_sample(report: Report) -> str:

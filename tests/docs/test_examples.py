@@ -15,6 +15,7 @@ from private_nsys import private_export
 
 import tracekit
 from tracekit.analyses.breakdown import breakdown
+from tracekit.analyses.flops import Work, operator_work
 from tracekit.cli.main import app, main
 from tracekit.readers import installed_formats
 from tracekit.report.build import build_report
@@ -71,7 +72,7 @@ def own_lines(code: str) -> int:
     return sum(bool(line) and not line.startswith(("import ", "from ", '"""', "#")) for line in lines)
 
 
-@pytest.mark.parametrize("title", ["my_analysis.py", "my_workload.py", "my_reader.py"])
+@pytest.mark.parametrize("title", ["my_analysis.py", "my_operator.py", "my_workload.py", "my_reader.py"])
 def test_examples_are_short(title: str) -> None:
     assert own_lines(titled(EXTENDING, title)) < 10
 
@@ -85,6 +86,14 @@ def test_analysis(package: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert section.answer.endswith(" ms.")
     assert run("analysis", "longest", SAMPLE) == 0
     assert section.answer in capsys.readouterr().out
+
+
+def test_operator(package: Any) -> None:
+    call = ("mylib::gated", [[8, 3], [8, 3]], ["c10::Half", "c10::Half"], ["", ""])
+    assert operator_work(*call) is None
+    package("operator")
+    assert operator_work(*call) == Work(flops=48, read=96, written=48, precision="fp16")
+    assert operator_work("mylib::gated", [], [], []) is None
 
 
 def test_workload(package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
