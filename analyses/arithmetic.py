@@ -1,8 +1,9 @@
 """How much arithmetic a run did: FLOPs a step, their rate, and the part of the device time for which they are known.
 
-Hardware counters of Nsight Compute come first (`counter`). Else the FLOPs of operators come from their shapes (`analytic`): those
-of matrix products, convolutions and fused attention. Else those of a capture's manifest, which torch's own counter gave
-(`manifest`). The rate is over the whole window, with its idle time.
+Hardware counters of Nsight Compute come first (`counter`). Else the FLOPs of operators come from their shapes (`analytic`,
+`analyses.flops`). Else those of a capture's manifest, which torch's own counter gave (`manifest`). The rate is over the whole
+window, with its idle time. The share of the peak, by convention, is that of the FLOPs which the units for matrix products do: of
+products, convolutions, fused attention and recurrent layers. They are also what torch's counter counts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution.attribute import attribution
 from tracekit.analyses.counters.analysis import measured_kernels
-from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.flops import counted
 from tracekit.analyses.program import program
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.device_peaks import peak_tflops
@@ -49,6 +49,8 @@ class Arithmetic:
     """The FLOPs of the window; None where they were not captured."""
 
     flops: int | None
+    matrix_flops: int | None
+    """Those of them that the units for matrix products do; None where the source does not tell them apart."""
     flops_per_step: float | None
     """None without steps, too."""
     source: str | None
@@ -58,9 +60,9 @@ class Arithmetic:
     tflops: float | None
     """10¹² FLOPs a second of the window."""
     precision: str | None
-    """Of most of the FLOPs, as the inputs' types and the kernels' names tell."""
+    """Of most of the matrix FLOPs (of all, if there are none), as the inputs' types and the kernels' names tell."""
     utilisation: float | None
-    """Of the peak of the device for this precision (MFU), 0 to 1; None if the peak is not known."""
+    """Of the peak of the device for this precision, by the matrix FLOPs (MFU), 0 to 1; None if the peak is not known."""
     flag: str
     """What records the shapes of operators; empty for a program without PyTorch."""
     on_cpu: bool
@@ -87,7 +89,9 @@ class Arithmetic:
             text += f", known for {format_share(self.covered)} of the {time}"
         text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
         if self.utilisation is not None:
-            text += f", {format_share(self.utilisation)} of the peak for {self.precision}"
+            text += (
+                f", its matrix products at {format_share(self.utilisation)} of the peak for {self.precision}"
+            )
         return text
 
 
@@ -107,18 +111,20 @@ def _arithmetic(scope: Scope) -> Arithmetic:
     manifest = scope.trace.manifest
     known = _counted(scope) or _analytic(scope)
     if known is None and manifest is not None and manifest.flops_per_step is not None and steps:
-        known = _Known(manifest.flops_per_step * steps, "manifest", None, None)
+        flops = manifest.flops_per_step * steps
+        known = _Known(flops, flops, "manifest", None, None)
     if known is None or scope.duration <= 0:
-        return Arithmetic(None, None, None, None, None, None, None, flag, scope.on_cpu)
+        return Arithmetic(None, None, None, None, None, None, None, None, flag, scope.on_cpu)
     tflops = known.flops / scope.duration / 1e3
     return Arithmetic(
         flops=known.flops,
+        matrix_flops=known.matrix,
         flops_per_step=known.flops / steps if steps else None,
         source=known.source,
         covered=known.covered,
         tflops=tflops,
         precision=known.precision,
-        utilisation=_utilisation(scope, tflops, known.precision),
+        utilisation=_utilisation(scope, known),
         flag=flag,
         on_cpu=scope.on_cpu,
     )
@@ -127,6 +133,7 @@ def _arithmetic(scope: Scope) -> Arithmetic:
 @dataclass(frozen=True, slots=True)
 class _Known:
     flops: int
+    matrix: int | None
     source: str
     covered: float | None
     precision: str | None
@@ -141,39 +148,44 @@ def _counted(scope: Scope) -> _Known | None:
     total = int(scope.activities["duration"].sum())
     if not whole.height or not total:
         return None
-    return _Known(int(whole["flops"].sum()), "counter", int(whole["total_ns"].sum()) / total, None)
+    return _Known(int(whole["flops"].sum()), None, "counter", int(whole["total_ns"].sum()) / total, None)
 
 
 def _analytic(scope: Scope) -> _Known | None:
     """The FLOPs of the operators that have shapes and launched an activity of the scope, each once."""
     if "shapes" not in scope.trace.meta.captured or not scope.activities.height:
         return None
-    counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
+    work = counted(scope)
     rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration")
-    works = ~rows.select(one_of("kind", *_NO_ARITHMETIC)).to_series().to_numpy()
+    copies = rows.select(one_of("kind", *_NO_ARITHMETIC)).to_series().to_numpy()
     anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
-    owner = np.where(works, take(counted.owner, anchor), -1)
-    owner[take(counted.flops, owner) < 0] = -1
+    owner = np.where(copies, -1, take(work.owner, anchor))
+    owner[take(work.flops, owner) < 0] = -1
     owners = np.unique(owner[owner >= 0])
-    if not owners.size:
+    flops = work.flops[owners]
+    if not flops.any():
         return None
-    flops = counted.flops[owners]
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
-    covered = int(duration[owner >= 0].sum()) / total if total else None
-    by_precision = np.bincount(counted.precision[owners] + 1, weights=flops, minlength=len(counted.names) + 1)
-    precision = (None, *counted.names)[int(by_precision.argmax())]
+    covered = int(duration[copies | (owner >= 0)].sum()) / total if total else None
+    products = work.matrix[owners]
+    weights = flops * products if products.any() else flops
+    by_precision = np.bincount(work.precision[owners] + 1, weights=weights, minlength=len(work.names) + 1)
+    precision = (None, *work.names)[int(by_precision.argmax())]
     if precision == "fp32":
-        names = rows["name"].filter(pl.Series(owner >= 0)).unique().cast(pl.String)
+        of_products = (owner >= 0) & work.matrix[np.maximum(owner, 0)]
+        names = rows["name"].filter(pl.Series(of_products)).unique().cast(pl.String)
         precision = "tf32" if names.str.contains(_TF32).any() else precision
-    return _Known(int(flops.sum()), "analytic", covered, precision)
+    return _Known(int(flops.sum()), int(flops[products].sum()), "analytic", covered, precision)
 
 
-def _utilisation(scope: Scope, tflops: float, precision: str | None) -> float | None:
+def _utilisation(scope: Scope, known: _Known) -> float | None:
     """The share of the peak; None if there are devices of several kinds, or the rate is next to nothing or above the peak."""
     devices = scope.trace.meta.devices
-    if scope.on_cpu or len({device.name for device in devices}) != 1 or precision not in _PEAKED:
+    if scope.on_cpu or len({device.name for device in devices}) != 1 or known.precision not in _PEAKED:
         return None
-    peak = peak_tflops(devices[0].name, precision, devices[0].memory_bytes)
-    share = None if peak is None else tflops / (peak * scope.activities["device_id"].n_unique())
-    return share if share is not None and _LEAST_SHARE <= share <= 1 else None
+    peak = peak_tflops(devices[0].name, known.precision, devices[0].memory_bytes)
+    if peak is None or known.matrix is None:
+        return None
+    share = known.matrix / scope.duration / 1e3 / (peak * scope.activities["device_id"].n_unique())
+    return share if _LEAST_SHARE <= share <= 1 else None

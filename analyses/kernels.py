@@ -94,7 +94,7 @@ class Kernels(Result):
     flops_share: float | None = None
     """The share of the device time whose FLOPs are known."""
     flops_utilisation: float | None = None
-    """Of the peak of the device for the precision, 0 to 1; None if it is not known."""
+    """Of the peak of the device for the precision, by the FLOPs of matrix products, 0 to 1; None if it is not known."""
 
 
 def kernels(scope: Scope | Trace) -> Kernels:

@@ -22,7 +22,7 @@ from typing import Any, Final, get_type_hints
 import typer
 
 from tracekit import read
-from tracekit.analyses.flops import models
+from tracekit.analyses.flops import model_patterns, models
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
 from tracekit.analyses.registry import BUILT_IN, Analysis
@@ -261,7 +261,8 @@ def nsys_stats_tables() -> str:
 def operator_families() -> str:
     """What the models of each family count, and the operators that have one."""
     families: dict[str, list[str]] = {}
-    for name, operator in models().items():
+    patterns = ((pattern.pattern, operator) for pattern, operator in model_patterns())
+    for name, operator in (*models().items(), *patterns):
         if operator.work.__module__.startswith("tracekit."):
             shown = f"`{name}`{'*' if operator.composite else ''}"
             families.setdefault(operator.work.__module__, []).append(shown)

@@ -5,7 +5,8 @@ An operator without a model, or whose shapes, types or scalar arguments were not
 
 from tracekit.analyses.flops.attention import attended_pairs, attention_flops
 from tracekit.analyses.flops.convolution import convolution_flops, convolution_output
-from tracekit.analyses.flops.count import PRECISIONS, CountedOperators, counted_operators
+from tracekit.analyses.flops.count import PRECISIONS, CountedOperators, counted, counted_operators
+from tracekit.analyses.flops.coverage import Coverage, coverage
 from tracekit.analyses.flops.matmul import FIRST_FACTOR, matmul_flops, product_sizes
 from tracekit.analyses.flops.work import (
     DTYPES,
@@ -16,6 +17,7 @@ from tracekit.analyses.flops.work import (
     Operator,
     Work,
     json_list,
+    model_patterns,
     models,
     operator_work,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "ODD_INPUTS",
     "PRECISIONS",
     "CountedOperators",
+    "Coverage",
     "Family",
     "Inputs",
     "Operator",
@@ -35,9 +38,12 @@ __all__ = [
     "attention_flops",
     "convolution_flops",
     "convolution_output",
+    "counted",
     "counted_operators",
+    "coverage",
     "json_list",
     "matmul_flops",
+    "model_patterns",
     "models",
     "operator_work",
     "product_sizes",

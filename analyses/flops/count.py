@@ -1,7 +1,7 @@
 """The work of the operators of a trace: which spans of the host count, and around which spans they lie.
 
 Operators are nested (`aten::convolution` calls `aten::cudnn_convolution`), so only the outermost with a model counts. A composite one
-counts only if no other operator with a model lies inside.
+counts only if no other does its work inside: of a product, no other product; it may hold copies.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, models, work_of
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.flops.calls import INPUTS, modelled_calls
+from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
+from tracekit.analyses.scope import Scope, once
 from tracekit.spans import BoolArray, Int64Array, Nesting
+from tracekit.trace import Trace
 
-__all__ = ["PRECISIONS", "CountedOperators", "counted_operators"]
+__all__ = ["PRECISIONS", "CountedOperators", "counted", "counted_operators"]
 
 PRECISIONS: Final = (
     *dict.fromkeys(precision for _, precision in DTYPES.values() if precision),
     "int8",  # a type of matrix products only: integers have no precision
 )
-_KEYS: Final = ("name", "shapes", "dtypes", "concrete_inputs")
+_KEYS: Final = ("name", *INPUTS)
 _FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)
 
@@ -45,12 +49,33 @@ class CountedOperators:
     names: tuple[str, ...] = PRECISIONS
 
 
-def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
-    """The work of the spans of `trace.host`."""
-    known = models()
-    rows = host.select("span_id", *_KEYS).filter(
-        pl.col("shapes").is_not_null() & pl.col("name").cast(pl.String).is_in(list(known))
-    )
+def counted(of: Scope | Trace) -> CountedOperators:
+    """The work of the spans of a trace's host, computed once for a scope.
+
+    >>> import tracekit
+    >>> known = counted(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> known.flops[known.matrix].sum() > known.flops[~known.matrix & (known.flops > 0)].sum() > 0
+    np.True_
+    """
+    return once(of, _counted)
+
+
+def _counted(scope: Scope) -> CountedOperators:
+    trace = scope.trace
+    nesting = attribution(scope).model.stack.nesting
+    return counted_operators(trace.host, nesting, device=trace.device, collectives=trace.collectives)
+
+
+def counted_operators(
+    host: pl.DataFrame,
+    nesting: Nesting,
+    *,
+    device: pl.DataFrame | None = None,
+    collectives: pl.DataFrame | None = None,
+) -> CountedOperators:
+    """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
+    rows = modelled_calls(host, device, collectives)
+    known = {name: operator for name in rows["name"].unique() if (operator := operator_named(name))}
     rows = _with_inputs_of_others(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
     distinct = rows.select(_KEYS).unique(maintain_order=True)
@@ -58,13 +83,12 @@ def counted_operators(host: pl.DataFrame, nesting: Nesting) -> CountedOperators:
     composite = [name for name, operator in known.items() if operator.composite]
     by_inputs = distinct.hstack(figures).filter(pl.any_horizontal(pl.col("flops", "read", "written") >= 0))
     rows = rows.join(by_inputs, on=list(_KEYS), how="inner", nulls_equal=True).with_columns(
-        pl.col("name").cast(pl.String).is_in(composite).alias("composite")
+        pl.col("name").is_in(composite).alias("composite")
     )
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
-    contains = _around(counted, nesting)
-    counted[spans] &= ~(rows["composite"].to_numpy() & contains[spans])
+    counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(rows, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
     flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
     owner = nesting.nearest_ancestor(outermost)
@@ -76,12 +100,12 @@ def _with_inputs_of_others(
 ) -> pl.DataFrame:
     """The calls, with the inputs of the operator directly around where the model takes those; without it the call is left out."""
     lenders = {name: operator.inputs_of for name, operator in known.items() if operator.inputs_of}
-    name = pl.col("name").cast(pl.String)
+    name = pl.col("name")
     borrowing = rows.filter(name.is_in(list(lenders)))
     if not borrowing.height:
         return rows
     parents = nesting.parent[borrowing["span_id"].to_numpy()]
-    around = host[np.maximum(parents, 0)].select(name.alias("around"), *_KEYS[1:])
+    around = host[np.maximum(parents, 0)].select(name.alias("around"), *INPUTS).cast(pl.String)
     expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
     lent = borrowing.select("span_id", "name").hstack(around).filter(pl.Series(parents >= 0))
     lent = lent.filter(pl.col("around") == expected)
@@ -94,6 +118,17 @@ def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int6
     column[spans] = figures.to_numpy()
     column[~outermost] = -1
     return column
+
+
+def _holds_another(rows: pl.DataFrame, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
+    """Which of the spans do their work in another that counts: a product not in a copy of its factors."""
+    products = rows["matrix"].to_numpy() == 1
+    of_products = np.zeros(counted.size, dtype=bool)
+    of_products[spans] = products
+    held: BoolArray = np.where(
+        products, _around(of_products, nesting)[spans], _around(counted, nesting)[spans]
+    )
+    return held
 
 
 def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
@@ -109,7 +144,7 @@ def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame
     precisions: dict[str | None, int] = {precision: index for index, precision in enumerate(PRECISIONS)}
     texts = InputTexts()
     works: list[tuple[int, ...]] = []
-    columns = (calls[key].cast(pl.String).to_list() for key in _KEYS)
+    columns = (calls[key].to_list() for key in _KEYS)
     for name, shapes, dtypes, concrete in zip(*columns, strict=True):
         work = work_of(known[name], texts.read(shapes, dtypes, concrete))
         if work is None:

@@ -7,6 +7,7 @@ group `tracekit.operators`: the name is the operator's, the value the function.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ __all__ = [
     "Unit",
     "Work",
     "json_list",
+    "model_patterns",
     "models",
+    "operator_named",
     "operator_work",
     "work_of",
 ]
@@ -60,6 +63,9 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
 _SCALAR_TYPES: Final = (
     *("unsigned char", "signed char", "short", "int", "long", "c10::Half", "float", "double"),
     *("", "c10::complex<float>", "c10::complex<double>", "bool", "", "", "", "c10::BFloat16"),
+    *("", "", "", "", "", "", ""),
+    *(f"c10::Float8_{kind}" for kind in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz")),
+    *("unsigned short", "unsigned int", "unsigned long"),
 )
 """What the profiler calls the types that an argument `dtype` names by their numbers, in torch's order."""
 
@@ -213,6 +219,7 @@ class Family:
     def __init__(self, name: str) -> None:
         self.name = name
         self.operators: dict[str, Operator] = {}
+        self.patterns: dict[str, Operator] = {}
 
     def model(
         self,
@@ -237,6 +244,15 @@ class Family:
 
         return declare
 
+    def matching(self, pattern: str) -> Callable[[Model], Model]:
+        """Declare a function as the model of the operators whose whole name matches a regular expression; the first that does counts."""
+
+        def declare(work: Model) -> Model:
+            self.patterns[pattern] = Operator(work, self.name)
+            return work
+
+        return declare
+
 
 def _of_last(model: Model, count: int) -> Model:
     @wraps(model)
@@ -250,13 +266,32 @@ def _of_last(model: Model, count: int) -> Model:
     return work
 
 
-_MODULES: Final = ("matmul", "convolution", "attention", "recurrent")
+_MODULES: Final = (
+    *("matmul", "convolution", "attention", "recurrent"),
+    *("pointwise", "normalisation", "reduction", "pooling", "movement", "optimizer"),
+    *("collective", "serving", "triton"),
+)
 """The modules that declare models."""
 
 
 def models() -> dict[str, Operator]:
     """The models by the name of the operator: those of tracekit, and those of installed packages, which cannot replace one."""
     return _models(tuple(sys.path))
+
+
+def operator_named(name: str) -> Operator | None:
+    """The operator of a name, whose model is known by the name or by a pattern; None without a model."""
+    operator = models().get(name)
+    if operator is not None:
+        return operator
+    return next((operator for pattern, operator in model_patterns() if pattern.fullmatch(name)), None)
+
+
+@cache
+def model_patterns() -> list[tuple[re.Pattern[str], Operator]]:
+    """The models whose operators are known by a pattern of their names, in the order in which they are tried."""
+    families: list[Family] = [import_module(f"tracekit.analyses.flops.{name}").FAMILY for name in _MODULES]
+    return [(re.compile(pattern), each) for family in families for pattern, each in family.patterns.items()]
 
 
 @cache
@@ -280,7 +315,7 @@ def operator_work(name: str, shapes: Any, dtypes: Any, concrete: Any) -> Work | 
     >>> operator_work("aten::mm", [[2, 3], [5, 4]], ["float", "float"], ["", ""]) is None
     True
     """
-    operator = models().get(name)
+    operator = operator_named(name)
     return None if operator is None else work_of(operator, Inputs(shapes, dtypes, concrete))
 
 
@@ -288,15 +323,13 @@ def work_of(operator: Operator, inputs: Inputs) -> Work | None:
     """The least work of one call of this operator; None with odd inputs, or if no figure can be told."""
     try:
         work = operator.work(inputs)
-        known = False
         for figure in (work.flops, work.read, work.written):
-            if figure is not None:
-                known = True
-                if not 0 <= figure <= MOST:
-                    return None
+            if figure is not None and not 0 <= figure <= MOST:
+                return None
     except ODD_INPUTS:
         return None  # a trace is foreign matter: its inputs may be anything
-    return work if known else None
+    # That nothing is computed is no figure where the bytes are not known.
+    return work if work.flops or work.read is not None or work.written is not None else None
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0)]

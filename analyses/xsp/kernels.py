@@ -22,7 +22,7 @@ from tracekit.analyses.counters.analysis import (
     linked,
     measured_ranges,
 )
-from tracekit.analyses.flops import counted_operators
+from tracekit.analyses.flops import counted
 from tracekit.analyses.result import in_schema
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.xsp.catalogue import COLUMNS
@@ -172,14 +172,14 @@ def _ranges(scope: Scope) -> pl.DataFrame:
 
 def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """`flops` of kernels without a counter: the FLOPs of the counted operator around the launch, at its longest kernel."""
-    counted = counted_operators(scope.trace.host, attribution(scope).model.stack.nesting)
-    owner = take(counted.owner, rows["anchor"].to_numpy())
-    owner = np.where(take(counted.flops, owner) >= 0, owner, -1)  # of some operators only the bytes are known
-    precision = np.where(owner >= 0, take(counted.precision, owner), -1)
-    names = pl.Series("precision", [*counted.names, None])
+    work = counted(scope)
+    owner = take(work.owner, rows["anchor"].to_numpy())
+    owner = np.where(take(work.flops, owner) >= 0, owner, -1)  # of some operators only the bytes are known
+    precision = np.where(owner >= 0, take(work.precision, owner), -1)
+    names = pl.Series("precision", [*work.names, None])
     rows = rows.with_columns(
         pl.Series("owner", owner),
-        pl.Series("of_operator", take(counted.flops, owner)),
+        pl.Series("of_operator", take(work.flops, owner)),
         names.gather(precision % names.len()),
     )
     # Copies do no arithmetic; among equal kernels the first counts.

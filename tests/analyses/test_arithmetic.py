@@ -24,8 +24,10 @@ from tracekit.trace import Trace
 SAMPLES = sorted(ROOT.glob("sample_traces/*/trace.json.gz"))
 
 
-def loop(folder: Path, *, shapes: bool = True, dtype: str = "c10::BFloat16") -> Path:
-    """Two steps of 1 ms: a product of 2·1000·1000·1000 FLOPs whose two kernels take 300 µs, and an addition of 100 µs."""
+def loop(
+    folder: Path, *, shapes: bool = True, dtype: str = "c10::BFloat16", other: str = "mylib::act"
+) -> Path:
+    """Two steps of 1 ms: a product of 2·1000·1000·1000 FLOPs whose two kernels take 300 µs, and 100 µs of another operator."""
 
     def event(cat: str, name: str, start: int, length: int, **args: Any) -> dict[str, Any]:
         row = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length}
@@ -35,7 +37,7 @@ def loop(folder: Path, *, shapes: bool = True, dtype: str = "c10::BFloat16") -> 
     for step in range(2):
         at = 1000 * step
         made.append(event("user_annotation", f"ProfilerStep#{step}", at, 1000))
-        for number, (name, length) in enumerate((("aten::mm", 200), ("aten::mm", 100), ("aten::add", 100))):
+        for number, (name, length) in enumerate((("aten::mm", 200), ("aten::mm", 100), (other, 100))):
             link = 1 + 3 * step + number
             if number != 1:  # the product launches two kernels
                 inputs = {"Input Dims": [[1000, 1000], [1000, 1000]], "Input type": [dtype, dtype]}
@@ -58,9 +60,17 @@ def test_shapes_give_the_flops_of_a_step(tmp_path: Path) -> None:
     assert found.tflops == pytest.approx(2.0)
     assert (found.precision, found.utilisation) == ("bf16", pytest.approx(2.0 / 312))
     assert found.sentence == (
-        "The run did 2.00 GFLOP a step by shapes (analytic), known for 75.0 % of the device time: 2.00 TFLOP/s on average, 0.6 % of "
-        "the peak for bf16."
+        "The run did 2.00 GFLOP a step by shapes (analytic), known for 75.0 % of the device time: 2.00 TFLOP/s on average, its "
+        "matrix products at 0.6 % of the peak for bf16."
     )
+
+
+def test_the_peak_is_that_of_matrix_products_and_so_is_what_reaches_it(tmp_path: Path) -> None:
+    """An addition of 10⁶ elements is arithmetic, but not of the units whose peak it is."""
+    found = arithmetic(tracekit.read(loop(tmp_path, other="aten::add")))
+    assert (found.flops, found.matrix_flops) == (2 * (2 * 10**9 + 10**6), 4 * 10**9)
+    assert found.covered == pytest.approx(1.0)
+    assert found.utilisation == pytest.approx(2.0 / 312)
 
 
 def test_an_unlisted_precision_has_no_peak(tmp_path: Path) -> None:
@@ -92,12 +102,15 @@ def test_info_and_report_show_them(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
 def test_shapes_agree_with_torchs_counter(path: Path) -> None:
-    """It leaves out biases, and the attention of the small encoder is told otherwise."""
+    """It counts matrix products alone, without biases, and the attention of the small encoder is told otherwise."""
     trace = tracekit.read(path)
     assert trace.manifest is not None
     found = arithmetic(trace)
     assert found.source == "analytic"
-    assert found.flops_per_step == pytest.approx(trace.manifest.flops_per_step, rel=0.04)
+    assert found.matrix_flops is not None
+    steps = trace.manifest.flops_per_step * round(found.flops / found.flops_per_step)
+    assert found.matrix_flops == pytest.approx(steps, rel=0.04)
+    assert found.flops > found.matrix_flops
     assert "of the operators' time" in found.sentence
 
 

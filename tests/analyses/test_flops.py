@@ -263,7 +263,7 @@ def test_products_and_convolutions_by_hand() -> None:
         ("aten::mm", None, []),
         ("aten::mm", "mm", []),
         ("aten::mm", [[2, True], [True, 2]], []),
-        ("aten::add", [[2, 3], [2, 3]], []),
+        ("mylib::add", [[2, 3], [2, 3]], []),
         ("aten::convolution", [[1, 3, 8, 8], [16, 3, 3, 3]], []),
         (
             "aten::convolution",

@@ -12,6 +12,8 @@ import pytest
 from planted import Planted
 from xsp_planted import H100, model
 
+import tracekit
+from tracekit.analyses.arithmetic import arithmetic
 from tracekit.analyses.xsp.analysis import find_runs, xsp
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.analyses.xsp.runs import XspRun, run_of
@@ -217,10 +219,13 @@ def test_a_real_capture_gives_each_table_from_its_level(recorded: Path) -> None:
         assert latency == trimmed_mean(run.manifest.step_times_ns(level))
 
 
-def test_analytic_flops_of_a_real_model_are_those_that_torch_counts(recorded: Path) -> None:
+def test_analytic_flops_of_a_real_models_products_are_those_that_torch_counts(recorded: Path) -> None:
     """All but the bias of the one linear layer (2 samples × 10 classes), which torch's counter leaves out."""
     row = xsp([recorded], analyses=["A15"])["A15"].frame.row(0, named=True)
-    assert row["flops"] == row["counted_flops"] + 2 * 10
+    found = arithmetic(tracekit.read(recorded / "trace.json.gz"))
+    assert found.matrix_flops is not None
+    assert found.matrix_flops * found.flops_per_step / found.flops == row["counted_flops"] + 2 * 10
+    assert row["flops"] == found.flops_per_step > row["counted_flops"]
     assert row["flops_source"] == "analytic"
 
 

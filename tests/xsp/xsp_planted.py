@@ -191,7 +191,7 @@ def _operator(
 def _inputs(it: Recorded) -> tuple[int | None, str, dict[str, str]]:
     """The number of a counted operator, its name and its recorded inputs; None for one that is not counted."""
     if it.rng.random() < 0.5:
-        return None, "aten::relu", {"shapes": "[[4, 4]]", "dtypes": '["float"]', "concrete_inputs": '[""]'}
+        return None, "mylib::relu", {"shapes": "[[4, 4]]", "dtypes": '["float"]', "concrete_inputs": '[""]'}
     m, k, n = (it.rng.randint(1, 9) for _ in range(3))
     it.counted.append(2 * m * k * n)
     shapes = {"shapes": json.dumps([[m, k], [k, n]]), "dtypes": '["c10::BFloat16", "c10::BFloat16"]'}

@@ -1,0 +1,102 @@
+"""The calls of operators with models in a trace, with their inputs as the models read them.
+
+Of two kinds of inputs the operator's own record does not tell enough. The type of a list's tensors stands in the name of the kernel
+that copies or updates them; what a collective moves stands in its record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.flops.collective import RECORD
+from tracekit.analyses.flops.tensors import LIST
+from tracekit.analyses.flops.work import operator_named
+
+__all__ = ["INPUTS", "is_composite", "modelled_calls", "modelled_names"]
+
+INPUTS: Final = ("shapes", "dtypes", "concrete_inputs")
+
+_WIDTH: Final = r"CatArrayBatchedCopy\w*<[^<>]*OpaqueType<([0-9]+)"
+"""Kernels that copy tensors of one width into one (`cat`); old ones name the type."""
+
+_TYPE: Final = (
+    r"(?:CatArrayBatchedCopy\w*<"
+    r"|multi_tensor_apply_kernel<.*?Functor_?<)"
+    r"(float|double|c10::Half|c10::BFloat16|long|int|short|bool|signed char|unsigned char)\b"
+)
+"""Kernels that work on all tensors of a list, with the type of their elements."""
+
+_WIDTHS: Final = {
+    **dict.fromkeys(("double", "long"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
+    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1),
+}
+
+
+def modelled_names(names: pl.Series) -> list[str]:
+    """Those of the names whose operators have a model."""
+    return [name for name in names.drop_nulls().unique().cast(pl.String) if operator_named(name)]
+
+
+def is_composite(name: str) -> bool:
+    """Whether the operator of a name has a model that counts only where no others do its work."""
+    operator = operator_named(name)
+    return operator is not None and operator.composite
+
+
+def modelled_calls(
+    host: pl.DataFrame, device: pl.DataFrame | None = None, collectives: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """The calls of operators with models whose inputs were recorded: `span_id`, `name` and the columns of INPUTS as texts."""
+    shaped = host.select("span_id", "name", *INPUTS).filter(pl.col("shapes").is_not_null())
+    shaped = shaped.filter(pl.col("name").is_in(modelled_names(shaped["name"])))
+    shaped = shaped.with_columns(pl.col("name", *INPUTS).cast(pl.String))
+    if device is not None:
+        shaped = _with_list_widths(shaped, device)
+    if collectives is None:
+        return shaped
+    recorded = _recorded(collectives)
+    return pl.concat([shaped.join(recorded, on="span_id", how="anti"), recorded])
+
+
+def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The calls, with the width of the elements behind the type of a list, where all kernels of the call agree on it."""
+    lists = calls.filter(pl.col("dtypes").str.contains(LIST))
+    if not lists.height:
+        return calls
+    kernels = device.select(pl.col("op_id").alias("span_id"), "name").join(lists, on="span_id", how="semi")
+    name = pl.col("name").cast(pl.String)
+    width = pl.coalesce(
+        name.str.extract(_WIDTH).cast(pl.Int64),
+        name.str.extract(_TYPE).replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64),
+    )
+    by_name = kernels.select("name").unique().with_columns(width.alias("width"))
+    widths = (
+        kernels.join(by_name, on="name")
+        .group_by("span_id")
+        .agg(pl.col("width").drop_nulls().min(), pl.col("width").drop_nulls().max().alias("widest"))
+        .filter(pl.col("width") == pl.col("widest"))
+        .drop("widest")
+    )
+    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), "width"))
+    return (
+        calls.join(widths, on="span_id", how="left", maintain_order="left")
+        .with_columns(pl.when(pl.col("width").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))
+        .drop("width")
+    )
+
+
+def _recorded(collectives: pl.DataFrame) -> pl.DataFrame:
+    """The calls of RECORD: the elements in and out as shapes, their type, and as scalars the name and the size of the group."""
+    known = collectives.drop_nulls(["span_id", "elements_in", "elements_out", "dtype", "group_size"])
+    dtype, kind = pl.col("dtype").cast(pl.String), pl.col("name").cast(pl.String)
+    return known.select(
+        "span_id",
+        pl.lit(RECORD).alias("name"),
+        pl.format("[[{}],[{}]]", "elements_in", "elements_out").alias("shapes"),
+        pl.format('["{}","{}"]', dtype, dtype).alias("dtypes"),
+        pl.format('["{}","{}"]', kind, "group_size").alias("concrete_inputs"),
+    )

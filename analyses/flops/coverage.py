@@ -1,0 +1,138 @@
+"""Of how much of the device time the work is known, and what is in the way for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.flops.calls import is_composite, modelled_names
+from tracekit.analyses.flops.count import counted
+from tracekit.analyses.scope import Scope, once
+from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.spans import take
+from tracekit.trace import Trace, one_of
+
+__all__ = ["UNMODELLED", "Coverage", "coverage"]
+
+UNMODELLED: Final = {
+    "name": pl.String,
+    "reason": pl.String,
+    "calls": pl.Int64,
+    "device_ns": pl.Int64,
+    "share": pl.Float64,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coverage:
+    """Device time (in ns, the sum of durations) by what is known of its work.
+
+    The parts exclude each other: FLOPs known (0 where data are only moved), else bytes known (by a model, or by the
+    record of a copy or fill), else nothing.
+    """
+
+    device_ns: int
+    """Of all activities."""
+    launched_ns: int
+    """Of those that an operator launched."""
+    flops_ns: int
+    """Of those, where FLOPs are known."""
+    bytes_ns: int
+    """Of those, where only bytes are known."""
+    unmodelled: pl.DataFrame
+    """What is not known, the longest first: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
+    operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
+
+    * `no model`: so have operators that only call others, or that make views;
+    * `shapes not recorded`;
+    * `not in the inputs`: there is a model, and the inputs do not tell the work;
+    * `replayed graph`: one call launched many activities; the operators that made them, and their shapes, are not recorded;
+    * `no operator` around the launch.
+    """
+
+    @property
+    def share(self) -> float | None:
+        """The share of the launched time of which FLOPs or bytes are known, 0 to 1; None if an operator launched nothing."""
+        return (self.flops_ns + self.bytes_ns) / self.launched_ns if self.launched_ns else None
+
+    @property
+    def flops_share(self) -> float | None:
+        """The share of the launched time of which FLOPs are known, 0 to 1; None if an operator launched nothing."""
+        return self.flops_ns / self.launched_ns if self.launched_ns else None
+
+
+def coverage(of: Scope | Trace) -> Coverage:
+    """How much of the device time a model of its operator covers. Without a device, of the operators' time on the processors.
+
+    >>> import tracekit
+    >>> known = coverage(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> known.launched_ns == known.flops_ns + known.bytes_ns + known.unmodelled["device_ns"].sum()
+    True
+    """
+    return once(of, _coverage)
+
+
+def _coverage(scope: Scope) -> Coverage:
+    work = counted(scope)
+    rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration", "bytes")
+    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
+    owner = take(work.owner, anchor)
+    carried = rows.select(one_of("kind", "memcpy", "memset") & pl.col("bytes").is_not_null()).to_series()
+    flops = (take(work.flops, owner) >= 0) & ~carried.to_numpy()
+    known = carried.to_numpy() | (take(np.maximum(work.read, work.written), owner) >= 0)
+    launched = rows["op_id"].is_not_null().to_numpy()
+    duration = rows["duration"].to_numpy()
+    total = int(duration.sum())
+    lost = ~((flops | known) & launched)
+    return Coverage(
+        device_ns=total,
+        launched_ns=int(duration[launched].sum()),
+        flops_ns=int(duration[launched & flops].sum()),
+        bytes_ns=int(duration[launched & known & ~flops].sum()),
+        unmodelled=_unmodelled(scope, rows.filter(pl.Series(lost)), anchor[lost], total),
+    )
+
+
+def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
+    """The table of that name, of the activities that are not known."""
+    stack, host = attribution(scope).model.stack, scope.trace.host
+    # A composite operator only calls those that do its work.
+    names = [name for name in modelled_names(host["name"]) if not is_composite(name)]
+    modelled = host["name"].is_in(names).to_numpy()
+    outermost = modelled & (stack.nesting.nearest_ancestor(modelled, include_self=False) < 0)
+    span = take(stack.nesting.nearest_ancestor(outermost), anchor)
+    operator = rows["op_id"].fill_null(-1).to_numpy()
+    named = pl.Series("span", np.where(span >= 0, span, operator)).replace(-1, None)
+    replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
+    shown = rows.with_columns(
+        named,
+        pl.Series("replayed", replayed),
+        pl.Series("modelled", span >= 0),
+        host["shapes"].gather(named).cast(pl.String).is_not_null().alias("shaped"),
+        host["name"].gather(named).cast(pl.String).alias("operator"),
+    )
+    reason = (
+        pl.when("replayed").then(pl.lit("replayed graph"))
+        .when(pl.col("span").is_null()).then(pl.lit("no operator"))
+        .when(~pl.col("modelled")).then(pl.lit("no model"))
+        .when("shaped").then(pl.lit("not in the inputs"))
+        .otherwise(pl.lit("shapes not recorded"))
+    )  # fmt: skip
+    return (
+        shown.group_by(
+            pl.coalesce("operator", pl.col("name").cast(pl.String)).alias("name"), reason.alias("reason")
+        )
+        .agg(
+            (pl.col("span").drop_nulls().n_unique() + pl.col("span").is_null().sum())
+            .cast(pl.Int64)
+            .alias("calls"),
+            pl.col("duration").sum().alias("device_ns"),
+        )
+        .with_columns((pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share"))
+        .sort("device_ns", "name", descending=[True, False])
+        .select(*UNMODELLED)
+    )

@@ -1,0 +1,170 @@
+"""Operators that treat each element alone: FLOPs for each element of the output are those of the formula.
+
+One FLOP is an addition, multiplication, division, power, root, change of sign, rounding or elementary function (exp, log, tanh, erf,
+…) of real numbers; a comparison (relu, maximum), a selection, an operation on bits or a change of type is none. A composed function
+counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, hardswish 3, addcmul and lerp 3, dropout 2; backward,
+sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
+not recorded. The factor `alpha` of an addition is not counted. Bytes: each input once and the output once; an operator in place reads and
+writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final, Literal
+
+from tracekit.analyses.flops.tensors import (
+    LIST,
+    broadcast,
+    bytes_of,
+    is_floating,
+    list_shapes,
+    list_width,
+    made,
+    precision_of,
+    result_width,
+    tensors,
+)
+from tracekit.analyses.flops.work import Family, Inputs, Model, Work
+
+__all__ = ["BACKWARD", "COMPARISONS", "FAMILY", "POINTWISE"]
+
+FAMILY: Final = Family("pointwise")
+
+POINTWISE: Final[dict[tuple[int, int], str]] = {
+    (1, 0): "relu relu6 hardtanh threshold sign sgn nan_to_num bitwise_not tril triu flip roll conj_physical",
+    (
+        1,
+        1,
+    ): "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf erfc erfinv ceil floor round trunc frac lgamma digamma leaky_relu hardshrink softshrink",
+    (1, 2): "hardsigmoid elu",
+    (1, 3): "hardswish logit",
+    (1, 4): "sigmoid silu mish softplus",
+    (1, 5): "gelu",
+    (2, 0): "maximum minimum fmax fmin clamp_min clamp_max bitwise_and bitwise_or bitwise_xor copysign "
+    "bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__",
+    (2, 1): "add sub mul div rsub pow fmod remainder atan2 floor_divide heaviside",
+    (2, 2): "xlogy",
+    (2, 3): "hypot",
+    (3, 0): "where clamp masked_fill",
+    (3, 3): "addcmul addcdiv lerp",
+}
+"""The names by the places at which a tensor may be an input, counted from the first, and the FLOPs for each element."""
+
+COMPARISONS: Final = {
+    1: "logical_not isnan isinf isfinite signbit isposinf isneginf",
+    2: "eq ne lt le gt ge logical_and logical_or logical_xor",
+}
+"""Operators whose result is true or false, by the places of tensors: no FLOPs."""
+
+BACKWARD: Final[dict[tuple[int, int], str]] = {
+    (2, 0): "threshold_backward hardtanh_backward hardshrink_backward softshrink_backward",
+    (2, 1): "leaky_relu_backward hardsigmoid_backward",
+    (2, 2): "native_dropout_backward",
+    (2, 3): "sigmoid_backward tanh_backward logit_backward hardswish_backward",
+    (2, 5): "softplus_backward",
+    (2, 9): "silu_backward",
+    (2, 11): "gelu_backward",
+    (3, 2): "smooth_l1_loss_backward huber_loss_backward",
+    (3, 3): "mse_loss_backward",
+    (4, 5): "binary_cross_entropy_backward",
+    (6, 2): "elu_backward",
+}
+"""The same of gradients, which no operator computes in place."""
+
+_LISTED: Final = (
+    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp lgamma log "
+    "log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
+)
+"""Those that torch has for lists of tensors, too."""
+
+_NEVER_IN_PLACE: Final = "flip roll hardshrink softshrink softplus maximum minimum fmax fmin rsub where isnan isinf isfinite signbit isposinf isneginf"
+
+_FRACTIONS: Final = (
+    "div exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+    "erfc erfinv lgamma digamma sigmoid logit atan2 xlogy"
+)
+"""Of integers they make numbers of torch's default type, which is not recorded."""
+
+Result = Literal["promoted", "bool", "first"]
+
+
+def _model(operands: int, flops: int, result: Result = "promoted", *, fractions: bool = False) -> Model:
+    """The model of an operator whose tensors are among the first inputs; one behind them is the given output (`out=`)."""
+
+    def work(inputs: Inputs) -> Work:
+        places = tensors(inputs, range(operands))
+        if len(inputs.shapes) < operands:
+            raise ValueError  # such as `where` of a condition alone
+        elements = prod(broadcast([inputs.shape(place, 0) for place in places]))
+        out = tensors(inputs, range(operands, len(inputs.shapes)))
+        if out or result == "first":
+            width = inputs.itemsize(out[0] if out else 0)
+        elif result == "bool":
+            width = 1
+        else:
+            width = result_width(inputs, range(operands))
+            if fractions and not any(is_floating(inputs, place) for place in places):
+                width = None
+        return Work(
+            elements * flops, bytes_of(inputs, places), made(elements, width), precision_of(inputs, places)
+        )
+
+    return work
+
+
+def _in_lists(operands: int, flops: int) -> Model:
+    """The model of an operator on the tensors of lists, one after another (`_foreach_…`), all of one type."""
+
+    def work(inputs: Inputs) -> Work:
+        elements = sum(map(prod, list_shapes(inputs, 0)))
+        lists = sum(str(dtype).startswith(LIST) for dtype in inputs.dtypes[:operands])
+        width = list_width(inputs, 0)
+        return Work(elements * flops, made(elements * lists, width), made(elements, width))
+
+    return work
+
+
+def _declare(names: Sequence[str], operands: int, flops: int, result: Result = "promoted") -> None:
+    """The operators of these names; those that work in place have the type of their first input."""
+    for name in names:
+        of_self = "first" if name == "masked_fill" else result
+        FAMILY.model(f"aten::{name}")(_model(operands, flops, of_self, fractions=name in _FRACTIONS.split()))
+        if not name.startswith("__") and name not in _NEVER_IN_PLACE.split():
+            FAMILY.model(f"aten::{name}_")(_model(operands, flops, "first"))
+        if name in _LISTED.split():
+            FAMILY.model(f"aten::_foreach_{name}", f"aten::_foreach_{name}_")(_in_lists(operands, flops))
+
+
+for (_operands, _flops), _names in POINTWISE.items():
+    _declare(_names.split(), _operands, _flops)
+for _operands, _compared in COMPARISONS.items():
+    _declare(_compared.split(), _operands, 0, "bool")
+for (_operands, _flops), _names in BACKWARD.items():
+    for _name in _names.split():
+        FAMILY.model(f"aten::{_name}")(_model(_operands, _flops))
+
+
+@FAMILY.model("aten::native_dropout", "aten::_fused_dropout")
+def _dropout(inputs: Inputs) -> Work:
+    """`native_dropout(input, p, train)`: 2 FLOPs an element, with the mask and the factor; it writes the mask, too."""
+    width = inputs.itemsize(0)
+    elements = inputs.elements(0)
+    return Work(
+        2 * elements, inputs.size(0), None if width is None else elements * (width + 1), inputs.precision(0)
+    )
+
+
+@FAMILY.model("aten::glu")
+def _gated(inputs: Inputs) -> Work:
+    """`glu(input, dim)`: one half of it times the sigmoid of the other, 5 FLOPs for each element of the result."""
+    size = inputs.elements(0) // 2
+    return Work(5 * size, inputs.size(0), made(size, inputs.itemsize(0)), inputs.precision(0))
+
+
+@FAMILY.model("aten::_amp_foreach_non_finite_check_and_unscale_")
+def _unscaled(inputs: Inputs) -> Work:
+    """`_amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)`: a product for each element."""
+    return _in_lists(1, 1)(inputs)

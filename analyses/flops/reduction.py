@@ -1,0 +1,184 @@
+"""Reductions, scans, sorts and losses: FLOPs for each element of the input.
+
+A sum, product, mean or running sum is 1 for each element of the input; a norm 2 (square, add), a variance 4, log-sum-exp 3. To compare
+(max, argmax, any, sort, topk) is none. A loss is what each pair of elements needs, and 1 more where they are summed: a squared error 2,
+smooth L1 and Huber 3, binary cross entropy 8; a negative log-likelihood 1 for each row. Bytes: the input and the result, once.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from tracekit.analyses.flops.tensors import (
+    INDEX,
+    asked_width,
+    broadcast,
+    bytes_of,
+    is_floating,
+    list_shapes,
+    list_width,
+    made,
+    reduced,
+    tensors,
+)
+from tracekit.analyses.flops.work import Family, Inputs, Model, Work
+
+__all__ = ["FAMILY", "REDUCTIONS"]
+
+FAMILY: Final = Family("reduction")
+
+REDUCTIONS: Final[dict[str, tuple[int, int, int | None]]] = {
+    "sum": (1, 1, 3),
+    "nansum": (1, 1, 3),
+    "mean": (1, 1, 3),
+    "prod": (1, 1, 3),
+    "amax": (0, 1, None),
+    "amin": (0, 1, None),
+    "norm": (2, 2, 4),
+    "linalg_vector_norm": (2, 2, 4),
+    "logsumexp": (3, 1, None),
+    "var": (4, 1, None),
+    "std": (4, 1, None),
+}
+"""FLOPs for each element of the input, and where the schema has `dim` and `dtype`."""
+
+
+def _reduction(flops: int, at: int, asked: int | None) -> Model:
+    def work(inputs: Inputs) -> Work:
+        size, width = inputs.elements(0), inputs.itemsize(0)
+        if asked == 3 and not is_floating(inputs, 0):
+            width = INDEX  # sums of integers are long
+        # The overload for all dimensions has `dtype` where the others have `dim`.
+        whole = asked == 3 and len(inputs.shapes) < 4
+        left = 1 if whole else reduced(inputs, 0, at)
+        number = at if whole else asked
+        return Work(
+            flops * size,
+            inputs.size(0),
+            made(left, width if number is None else asked_width(inputs, number, width)),
+            inputs.precision(0),
+        )
+
+    return work
+
+
+for _name, _how in REDUCTIONS.items():
+    FAMILY.model(f"aten::{_name}")(_reduction(*_how))
+
+
+@FAMILY.model("aten::var_mean", "aten::std_mean")
+def _moments(inputs: Inputs) -> Work:
+    """`var_mean(input, dim, …)`: 4 FLOPs as for the variance alone; two results."""
+    written = made(reduced(inputs, 0, 1), inputs.itemsize(0))
+    both = None if written is None else 2 * written
+    return Work(4 * inputs.elements(0), inputs.size(0), both, inputs.precision(0))
+
+
+@FAMILY.model("aten::_foreach_norm")
+def _norms(inputs: Inputs) -> Work:
+    """`_foreach_norm(tensors, ord)`: a number for each tensor."""
+    shapes, width = list_shapes(inputs, 0), list_width(inputs, 0)
+    elements = sum(map(prod, shapes))
+    return Work(2 * elements, made(elements, width), made(len(shapes), width))
+
+
+def _chosen(*written: int) -> Model:
+    """The model of a reduction that compares: what it writes for each element that is left."""
+
+    def work(inputs: Inputs) -> Work:
+        at = tensors(inputs, range(2))
+        if len(at) == 2:  # max and min of two tensors
+            width = inputs.itemsize(0) if inputs.itemsize(0) == inputs.itemsize(1) else None
+            elements = prod(broadcast([inputs.shape(place, 0) for place in at]))
+            return Work(0, bytes_of(inputs, at), made(elements, width), inputs.precision(0))
+        whole = len(inputs.shapes) < 2 or (len(inputs.shapes) > 1 and inputs.dtypes[1:2] == [""])
+        width = inputs.itemsize(0)
+        widths = [width if each < 0 else each for each in (written[:1] if whole else written)]
+        each = None if None in widths else sum(filter(None, widths))
+        return Work(0, inputs.size(0), made(1 if whole else reduced(inputs, 0, 1), each), inputs.precision(0))
+
+    return work
+
+
+FAMILY.model("aten::max", "aten::min")(_chosen(-1, INDEX))
+FAMILY.model("aten::argmax", "aten::argmin")(_chosen(INDEX))
+FAMILY.model("aten::any", "aten::all")(_chosen(1))
+
+
+def _kept(flops: int, *written: int) -> Model:
+    """The model of a scan or a sort, whose results are as large as its input; −1 stands for the width of its elements."""
+
+    def work(inputs: Inputs) -> Work:
+        size, width = inputs.elements(0), inputs.itemsize(0)
+        each = None if width is None else sum(width if wide < 0 else wide for wide in written)
+        return Work(flops * size, inputs.size(0), made(size, each), inputs.precision(0))
+
+    return work
+
+
+FAMILY.model("aten::cumprod_", "aten::cumsum_")(_kept(1, -1))
+FAMILY.model("aten::sort")(_kept(0, -1, INDEX))
+FAMILY.model("aten::argsort", composite=True)(_kept(0, INDEX))
+FAMILY.model("aten::cummax", "aten::cummin")(_kept(0, -1, INDEX))
+
+
+@FAMILY.model("aten::cumsum", "aten::cumprod")
+def _running(inputs: Inputs) -> Work:
+    """`cumsum(input, dim, dtype)`: a running sum of integers is long."""
+    size = inputs.elements(0)
+    width = asked_width(inputs, 2, inputs.itemsize(0) if is_floating(inputs, 0) else INDEX)
+    return Work(size, inputs.size(0), made(size, width), inputs.precision(0))
+
+
+@FAMILY.model("aten::topk")
+def _topk(inputs: Inputs) -> Work:
+    """`topk(input, k, dim, …)`: it writes values and their places."""
+    shape, width = inputs.shape(0), inputs.itemsize(0)
+    left = None
+    if len(inputs.concrete) > 2:
+        left = prod(shape) // max(shape[inputs.number(2)], 1) * inputs.number(1)
+    each = None if width is None else width + INDEX
+    return Work(0, inputs.size(0), made(left, each), inputs.precision(0))
+
+
+def _loss(flops: int, reduction: int) -> Model:
+    """The model of a loss of two tensors: one result, or with the reduction `none` (0) as many as there are elements."""
+
+    def work(inputs: Inputs) -> Work:
+        places = tensors(inputs, range(reduction))
+        size = prod(broadcast([inputs.shape(place, 0) for place in places]))
+        known = reduction < len(inputs.concrete)
+        each = known and inputs.number(reduction) == 0
+        return Work(
+            size * (flops + (not each)) if known else None,
+            bytes_of(inputs, places),
+            made(size if each else 1, inputs.itemsize(0)) if known else None,
+            inputs.precision(0),
+        )
+
+    return work
+
+
+FAMILY.model("aten::mse_loss")(_loss(2, 2))
+FAMILY.model("aten::smooth_l1_loss", "aten::huber_loss")(_loss(3, 2))
+FAMILY.model("aten::binary_cross_entropy")(_loss(8, 3))
+
+
+@FAMILY.model("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+def _picked(inputs: Inputs) -> Work:
+    """`nll_loss_forward(input, target, weight, reduction, ignore_index)`: of each row it reads the target's element and adds it."""
+    rows = inputs.elements(1)
+    own, given = made(rows, inputs.itemsize(0)), bytes_of(inputs, (1, 2))
+    read = None if own is None or given is None else own + given
+    known = len(inputs.concrete) > 3
+    each = known and inputs.number(3) == 0
+    # One result and the sum of the weights.
+    written = made(rows if each else 2, inputs.itemsize(0)) if known else None
+    return Work(rows, read, written, inputs.precision(0))
+
+
+@FAMILY.model("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+def _picked_back(inputs: Inputs) -> Work:
+    """`nll_loss_backward(grad_output, input, target, weight, …)`: zeros but for one element of each row."""
+    return Work(inputs.elements(2), bytes_of(inputs, (0, 2, 3)), inputs.size(1), inputs.precision(1))
