@@ -11,25 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import polars as pl
 
-from tracekit.analyses.counters.analysis import measured_kernels
-from tracekit.analyses.flops import counted
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
+from tracekit.analyses.roofline.analysis import matrix_utilisation, rated_pieces
+from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.scope import Scope, once
-from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_flop, format_share
 from tracekit.readers import flag_for
-from tracekit.spans import take
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["Arithmetic", "arithmetic"]
-
-_NO_ARITHMETIC: Final = ("memcpy", "memset")
-_PEAKED: Final = ("fp32", "tf32", "bf16", "fp16")
-_TF32: Final = r"(?i)tf32|s1688|_1688"
-"""Kernels that multiply fp32 inputs in TF32."""
 
 _WHOLE: Final = 0.995
 """From this share on, the FLOPs are those of all the device time."""
@@ -40,6 +33,7 @@ _LEAST_SHARE: Final = 0.0005
 _WORDS: Final = {
     "counter": "by hardware counters (counter)",
     "analytic": "by shapes (analytic)",
+    "counter+analytic": "by hardware counters and else by shapes (counter, analytic)",
     "manifest": "by torch's counter (manifest)",
 }
 
@@ -54,11 +48,11 @@ class Arithmetic:
     flops_per_step: float | None
     """None without steps, too."""
     source: str | None
-    """`counter`, `analytic` or `manifest`."""
+    """`counter`, `analytic`, `counter+analytic` or `manifest`."""
     covered: float | None
     """The share of the device time whose operators or kernels are counted, 0 to 1; None if that is not known."""
     tflops: float | None
-    """10¹² FLOPs a second of the window."""
+    """10¹² FLOPs a second of the window; None where kernels were replayed to count their work."""
     precision: str | None
     """Of most of the matrix FLOPs (of all, if there are none), as the inputs' types and the kernels' names tell."""
     utilisation: float | None
@@ -78,7 +72,7 @@ class Arithmetic:
     @property
     def figures(self) -> str:
         """The figures as `1.20 TFLOP a step by shapes (analytic): 4.10 TFLOP/s on average`; empty without any."""
-        if self.source is None or self.flops is None or self.tflops is None:
+        if self.source is None or self.flops is None:
             return ""
         amount = f"{format_flop(self.flops)} in the window"
         if self.flops_per_step is not None:
@@ -87,7 +81,8 @@ class Arithmetic:
         if self.covered is not None and self.covered < _WHOLE:
             time = "operators' time" if self.on_cpu else "device time"
             text += f", known for {format_share(self.covered)} of the {time}"
-        text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
+        if self.tflops is not None:
+            text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
         if self.utilisation is not None:
             text += (
                 f", its matrix products at {format_share(self.utilisation)} of the peak for {self.precision}"
@@ -109,22 +104,24 @@ def _arithmetic(scope: Scope) -> Arithmetic:
     flag = flag_for("shapes", scope.trace.meta.format) if program(scope.trace).pytorch else ""
     steps = scope.steps.height if scope.window == "steps" else 0
     manifest = scope.trace.manifest
-    known = _counted(scope) or _analytic(scope)
+    known = _recorded(scope)
     if known is None and manifest is not None and manifest.flops_per_step is not None and steps:
         flops = manifest.flops_per_step * steps
         known = _Known(flops, flops, "manifest", None, None)
     if known is None or scope.duration <= 0:
         return Arithmetic(None, None, None, None, None, None, None, None, flag, scope.on_cpu)
-    tflops = known.flops / scope.duration / 1e3
+    timed = not has_ranges(scope.trace)
+    utilisation = matrix_utilisation(scope) if timed and known.source != "manifest" else None
+    sensible = utilisation is not None and _LEAST_SHARE <= utilisation <= 1
     return Arithmetic(
         flops=known.flops,
         matrix_flops=known.matrix,
         flops_per_step=known.flops / steps if steps else None,
         source=known.source,
         covered=known.covered,
-        tflops=tflops,
+        tflops=known.flops / scope.duration / 1e3 if timed else None,
         precision=known.precision,
-        utilisation=_utilisation(scope, known),
+        utilisation=utilisation if sensible else None,
         flag=flag,
         on_cpu=scope.on_cpu,
     )
@@ -139,53 +136,22 @@ class _Known:
     precision: str | None
 
 
-def _counted(scope: Scope) -> _Known | None:
-    """The FLOPs that Nsight Compute counted, of kernels of which it measured all launches."""
-    kernels = measured_kernels(scope)
-    if kernels is None:
+def _recorded(scope: Scope) -> _Known | None:
+    """The FLOPs of all pieces of work (`analyses.roofline.pieces`), each by counters or by a model; None without any."""
+    rows = rated_pieces(scope).drop_nulls("flops")
+    working = rows.filter(pl.col("flops") > 0)
+    if not working.height:
         return None
-    whole = kernels.filter((pl.col("measured") == pl.col("count")) & pl.col("flops").is_not_null())
-    total = int(scope.activities["duration"].sum())
-    if not whole.height or not total:
-        return None
-    return _Known(int(whole["flops"].sum()), None, "counter", int(whole["total_ns"].sum()) / total, None)
-
-
-def _analytic(scope: Scope) -> _Known | None:
-    """The FLOPs of the operators that have shapes and launched an activity of the scope, each once."""
-    if "shapes" not in scope.trace.meta.captured or not scope.activities.height:
-        return None
-    work = counted(scope)
-    rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration")
-    copies = rows.select(one_of("kind", *_NO_ARITHMETIC)).to_series().to_numpy()
-    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
-    owner = np.where(copies, -1, take(work.owner, anchor))
-    owner[take(work.flops, owner) < 0] = -1
-    owners = np.unique(owner[owner >= 0])
-    flops = work.flops[owners]
-    if not flops.any():
-        return None
-    duration = rows["duration"].to_numpy()
-    total = int(duration.sum())
-    covered = int(duration[copies | (owner >= 0)].sum()) / total if total else None
-    products = work.matrix[owners]
-    weights = flops * products if products.any() else flops
-    by_precision = np.bincount(work.precision[owners] + 1, weights=weights, minlength=len(work.names) + 1)
-    precision = (None, *work.names)[int(by_precision.argmax())]
-    if precision == "fp32":
-        of_products = (owner >= 0) & work.matrix[np.maximum(owner, 0)]
-        names = rows["name"].filter(pl.Series(of_products)).unique().cast(pl.String)
-        precision = "tf32" if names.str.contains(_TF32).any() else precision
-    return _Known(int(flops.sum()), int(flops[products].sum()), "analytic", covered, precision)
-
-
-def _utilisation(scope: Scope, known: _Known) -> float | None:
-    """The share of the peak; None if there are devices of several kinds, or the rate is next to nothing or above the peak."""
-    devices = scope.trace.meta.devices
-    if scope.on_cpu or len({device.name for device in devices}) != 1 or known.precision not in _PEAKED:
-        return None
-    peak = peak_tflops(devices[0].name, known.precision, devices[0].memory_bytes)
-    if peak is None or known.matrix is None:
-        return None
-    share = known.matrix / scope.duration / 1e3 / (peak * scope.activities["device_id"].n_unique())
-    return share if _LEAST_SHARE <= share <= 1 else None
+    matrix = working.filter(pl.col("unit") == "matrix")
+    by_precision = (matrix if matrix.height else working).group_by("precision").agg(pl.col("flops").sum())
+    precision = by_precision.sort("flops", "precision", descending=[True, False])["precision"][0]
+    total = int(rated_pieces(scope)["duration"].sum())
+    by_model = working["source"] == ANALYTIC
+    sources = [name for name, some in (("counter", (~by_model).any()), (ANALYTIC, by_model.any())) if some]
+    return _Known(
+        flops=int(working["flops"].sum()),
+        matrix=int(matrix["flops"].sum()) if by_model.all() else None,
+        source="+".join(sources),
+        covered=int(rows["piece_ns"].sum()) / total if total else None,
+        precision=precision,
+    )

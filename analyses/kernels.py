@@ -18,6 +18,7 @@ from tracekit.analyses.arithmetic import arithmetic
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
+from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_ns, format_share
 from tracekit.names import category_name
@@ -30,8 +31,8 @@ __all__ = ["TABLES", "Kernels", "kernels"]
 TABLES: Final = {
     "by_name": TableView(
         "By name",
-        f"name category kind {AGGREGATES} share",
-        short="name category count total_ns share",
+        f"name category kind {AGGREGATES} share {RATES}",
+        short="name category count total_ns share flops_per_s bound",
         main=True,
     ),
     "by_category": TableView(
@@ -72,7 +73,7 @@ class Kernels(Result):
     """
 
     by_name: pl.DataFrame
-    """By `name`, `category` and `kind`."""
+    """By `name`, `category` and `kind`, with the rates of their work (`analyses.roofline.rates`)."""
     by_category: pl.DataFrame
     """By `category`."""
     by_operator: pl.DataFrame
@@ -118,7 +119,7 @@ def _kernels(scope: Scope) -> Kernels:
     answer = _answer(by_category, total, on_cpu=scope.on_cpu)
     return Kernels(
         answer=f"{answer} {work.sentence}" if rows.height else answer,
-        by_name=_table(rows, ["name", "category", "kind"], total),
+        by_name=with_rates(_table(rows, _NAMED, total), scope, "kernels", _NAMED),
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
         by_layer=_table(rows, ["layer", "name", "category"], total) if _any_layer(scope) else None,
@@ -138,6 +139,9 @@ def _kernels(scope: Scope) -> Kernels:
             "no device activity and no operators", how_to_record("everything", trace.meta.format)
         ),
     )
+
+
+_NAMED: Final = ["name", "category", "kind"]
 
 
 def _layer_paths(scope: Scope) -> pl.Series:

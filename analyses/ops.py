@@ -21,6 +21,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import PHASE_COLUMNS, NotCaptured, Result, TableView
+from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -46,9 +47,9 @@ TABLES: Final = {
         "By operator",
         (
             "operator calls host_total_ns host_self_ns mean_host_ns device_total_ns device_self_ns "
-            f"mean_device_ns launched {PHASE_COLUMNS} share"
+            f"mean_device_ns launched {PHASE_COLUMNS} share {RATES}"
         ),
-        short="operator device_self_ns share device_total_ns calls host_self_ns host_total_ns",
+        short="operator device_self_ns share device_total_ns calls host_self_ns host_total_ns flops_per_s bound",
         titles=_TITLES,
         main=True,
     ),
@@ -56,9 +57,9 @@ TABLES: Final = {
         "By operator and shape",
         (
             "operator shapes dtypes calls host_total_ns host_self_ns mean_host_ns device_total_ns "
-            f"device_self_ns mean_device_ns launched {PHASE_COLUMNS} share"
+            f"device_self_ns mean_device_ns launched {PHASE_COLUMNS} share {RATES}"
         ),
-        short="operator shapes device_self_ns share device_total_ns calls host_self_ns host_total_ns",
+        short="operator shapes device_self_ns share device_total_ns calls host_self_ns host_total_ns flops_per_s bound",
         titles=_TITLES,
     ),
 }
@@ -74,7 +75,7 @@ class Ops(Result):
     `device_self_ns`, `mean_device_ns` (total per call), the `launched` activities at any depth, the self time by phase
     (`forward_ns` … `other_ns`) and its `share` of the device time, or without a device of the operators' self time. The
     row without an operator has the activities that no operator launched. The device's columns are null if no device was
-    captured.
+    captured. Rates are those of the work of its calls (`analyses.roofline.rates`), over the time of all their kernels.
     """
     by_shape: pl.DataFrame | None
     """The same for each combination of operator, shapes and types of inputs; these are null for a call without recorded
@@ -102,7 +103,7 @@ def ops(scope: Scope | Trace) -> Ops:
 def _ops(scope: Scope) -> Ops:
     trace = scope.trace
     calls = _calls(scope)
-    by_operator = _table(calls, ["operator"], scope)
+    by_operator = with_rates(_table(calls, ["operator"], scope), scope, "operators", ["operator"])
     counted = calls.filter("counted")
     return Ops(
         answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
@@ -110,7 +111,9 @@ def _ops(scope: Scope) -> Ops:
         if calls.height
         else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
-        by_shape=_table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None,
+        by_shape=with_rates(_table(calls, _SHAPE, scope), scope, "shapes", _SHAPE)
+        if "shapes" in trace.meta.captured
+        else None,
         calls=counted.height,
         host_self_ns=int(counted["host_self"].sum()),
     )

@@ -94,6 +94,13 @@ BUILT_IN: Final = (
         "tracekit.analyses.ops:ops",
         on_processors="Which operators take the time, and how often are they called?",
     ),
+    Analysis(
+        "roofline",
+        "How close does the work come to what the device can do?",
+        "tracekit.analyses.roofline.analysis:roofline",
+        optional=True,
+        on_processors="How close does the work come to what the processors can do?",
+    ),
     Analysis("launches", "Does the host launch work fast enough?", "tracekit.analyses.launches:launches"),
     Analysis("overlap", "Is communication hidden behind computation?", "tracekit.analyses.overlap:overlap"),
     Analysis(

@@ -126,10 +126,25 @@ AGGREGATES: Final = "count total_ns mean_ns median_ns p95_ns min_ns max_ns std_n
 """The columns of `statistics.duration_aggregates`."""
 PHASE_COLUMNS: Final = " ".join(f"{name}_ns" for name in PHASES)
 
-Unit = Literal["text", "id", "device", "ns", "time", "bytes", "ratio", "count", "number", "gbps", "flag"]
+Unit = Literal[
+    "text",
+    "id",
+    "device",
+    "ns",
+    "time",
+    "bytes",
+    "byte_rate",
+    "flop",
+    "flop_rate",
+    "ratio",
+    "count",
+    "number",
+    "gbps",
+    "flag",
+]
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 """`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
-coefficient of variation), `gbps` is 10⁹ bytes a second, `id` a number that is no quantity, `device` such a
+coefficient of variation), `gbps` is 10⁹ bytes a second, `byte_rate` bytes and `flop_rate` FLOPs a second, `id` a number that is no quantity, `device` such a
 number where −1 stands for the host."""
 
 
@@ -170,17 +185,21 @@ _OF_UNIT: Final[dict[Unit, str]] = {
     "id": "step sequence source destination",
     "time": "start time span_start peak_time",
     "bytes": "allocated reserved bytes",
+    "byte_rate": "bytes_per_s",
+    "flop": "flops flops_per_step",
+    "flop_rate": "flops_per_s attainable_flops_per_s",
     "ratio": (
-        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation"
+        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation efficiency "
+        "model_utilisation hardware_utilisation"
     ),
     "number": (
-        "overhead throughput_per_s achieved_tflops flops_per_step flops intensity tflops total mean min max "
+        "overhead throughput_per_s achieved_tflops intensity l1_intensity l2_intensity tflops total mean min max "
         "mean_length"
     ),
     "text": (
         "phase method layer path parent type source pattern level name category kind operator frame range "
         "call os_call function cause dependency shapes dtypes measure part role direction host_memory series "
-        "dram_source group group_ranks dtype algorithm protocol carries"
+        "dram_source bytes_source bound precision unit figure device reason group group_ranks dtype algorithm protocol carries"
     ),
     "count": "ranks",
     "flag": "outlier relative",
@@ -221,6 +240,19 @@ _TITLES: Final[dict[str, str]] = {
     "host_ns": "on host",
     "host_self_ns": "own on host",
     "union_ns": "any running",
+    "flops": "FLOPs",
+    "flops_per_s": "FLOP/s",
+    "bytes_per_s": "bandwidth",
+    "attainable_flops_per_s": "attainable",
+    "l1_intensity": "intensity at L1",
+    "l2_intensity": "intensity at L2",
+    "bandwidth_share": "of the bandwidth",
+    "rated_share": "known",
+    "model_utilisation": "MFU",
+    "hardware_utilisation": "HFU",
+    "bytes_source": "bytes from",
+    "faster_ns": "faster than the roof",
+    "least_ns": "at the roof",
     "class_compute_ns": "computing",
     "class_communication_ns": "communicating",
     "class_memory_ns": "copying",

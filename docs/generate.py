@@ -63,6 +63,9 @@ _UNITS: Final = {
     "count": "count",
     "number": "number",
     "gbps": "10⁹ bytes/s",
+    "byte_rate": "bytes/s",
+    "flop": "FLOPs",
+    "flop_rate": "FLOP/s",
     "flag": "true or false",
 }
 

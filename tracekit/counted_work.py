@@ -5,6 +5,8 @@
   kernel's name tells them, and their operations were not counted, FLOPs are not captured.
 * DRAM bytes: read and written where both were counted, else their sum where it was, else the rate over the time of
   the measured launch, which is `derived`.
+* The precision (fp64, fp32, fp16; of tensor cores that of the factors) and the unit (`matrix`, `vector`) of most of the FLOPs.
+* L2 and L1 bytes: what passes through the caches.
 * Occupancy: the warps that are active on average over the most that fit, while the multiprocessor is active.
 """
 
@@ -29,6 +31,10 @@ WORK_SCHEMA: Final[Schema] = {
     "dram_write_bytes": pl.Int64,
     "dram_bytes": pl.Int64,
     "dram_source": pl.String,
+    "l2_bytes": pl.Int64,
+    "l1_bytes": pl.Int64,
+    "flops_precision": pl.String,
+    "flops_unit": pl.String,
     "occupancy": pl.Float64,
 }
 """What the counters of a launch tell; null where they were not recorded."""
@@ -57,6 +63,7 @@ def work_of(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     derived = pl.col("_rate") * pl.col("_ns") / 1e9
     made = sums.with_columns(
         _whole(pl.when(~unseen).then(total)).alias("flops"),
+        *_most(),
         _whole(pl.col("_read")).alias("dram_read_bytes"),
         _whole(pl.col("_written")).alias("dram_write_bytes"),
         _whole(pl.coalesce(moved, derived)).alias("dram_bytes"),
@@ -65,9 +72,22 @@ def work_of(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         .when(derived.is_not_null())
         .then(pl.lit(DERIVED))
         .alias("dram_source"),
+        _whole(pl.col("_l2")).alias("l2_bytes"),
+        _whole(pl.col("_l1")).alias("l1_bytes"),
         (pl.col("_occupancy") / 100).alias("occupancy"),
     )
     return made.select(*keys, *(pl.col(name).cast(kind) for name, kind in WORK_SCHEMA.items()))
+
+
+def _most() -> list[pl.Expr]:
+    """The precision and the unit of most of the FLOPs; null without any."""
+    most = pl.max_horizontal(f"_{name}_{unit}" for name, unit in names.FLOPS_OF)
+    found = [pl.when((most > 0) & (pl.col(f"_{name}_{unit}") == most)) for name, unit in names.FLOPS_OF]
+    parts = zip(("flops_precision", "flops_unit"), zip(*names.FLOPS_OF, strict=True), strict=True)
+    return [
+        pl.coalesce(case.then(pl.lit(text)) for case, text in zip(found, texts, strict=True)).alias(title)
+        for title, texts in parts
+    ]
 
 
 def _sums() -> list[pl.Expr]:
@@ -88,6 +108,12 @@ def _sums() -> list[pl.Expr]:
         _first(*names.WRITTEN_BYTES).alias("_written"),
         _first(names.BYTES).alias("_moved"),
         _first(names.BYTES_PER_SECOND).alias("_rate"),
+        *(
+            (value * _weight()).filter(series.str.contains(counters)).sum().alias(f"_{name}_{unit}")
+            for (name, unit), counters in names.FLOPS_OF.items()
+        ),
+        _first(names.L2_BYTES).alias("_l2"),
+        _first(names.L1_BYTES).alias("_l1"),
         _first(*names.DURATIONS).alias("_ns"),
         _first(names.OCCUPANCY).alias("_occupancy"),
     ]
@@ -96,9 +122,13 @@ def _sums() -> list[pl.Expr]:
 def _instructions(unit: str) -> pl.Expr:
     series, value = pl.col("series"), pl.col("value")
     counted = series.str.starts_with(unit) & series.str.contains(names.FLOP_INSTRUCTION)
-    times = pl.when(series.str.contains("fma_pred_on")).then(2.0).otherwise(1.0)
     complete = value.filter(counted).len() == names.FLOP_KINDS
-    return pl.when(complete).then((value * times).filter(counted).sum())
+    return pl.when(complete).then((value * _weight()).filter(counted).sum())
+
+
+def _weight() -> pl.Expr:
+    """The operations of an instruction."""
+    return pl.when(pl.col("series").str.contains("fma_pred_on")).then(2.0).otherwise(1.0)
 
 
 def _first(*series: str) -> pl.Expr:

@@ -13,6 +13,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.facts.ceilings import Ceilings
 from tracekit.manifest import Manifest
 from tracekit.names import clean
 from tracekit.notebook import block, grid, items
@@ -334,6 +335,7 @@ class Trace:
     layer_ranges: RangeFilter | None = (
         None  # which named ranges count as layers (None: all); no reader sets it
     )
+    ceilings: Ceilings | None = None  # measured on the device, or the processors; no reader sets it
 
     def __post_init__(self) -> None:
         for name, schema in FRAMES.items():

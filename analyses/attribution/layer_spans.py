@@ -31,6 +31,7 @@ from tracekit.trace import Trace
 
 __all__ = [
     "LAYER_SCHEMA",
+    "OF_MODEL",
     "ROOT",
     "LayerSource",
     "Layers",
@@ -42,6 +43,9 @@ __all__ = [
 
 
 ROOT = "<root>"
+
+OF_MODEL = ("capture", "module", "range", "compiled", "interval")
+"""The sources of layers that are part of the model; other rows stand for work in no layer."""
 
 _MOST_CONTAINERS = 32
 """A captured name with several parts is one layer: tracekit does not add modules around it that are never called."""

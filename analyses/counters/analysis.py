@@ -30,6 +30,7 @@ __all__ = [
     "measured_kernels",
     "measured_ranges",
     "replayed",
+    "with_counters",
 ]
 
 TABLES: Final = {
@@ -224,6 +225,49 @@ def join_launches(trace: Trace) -> pl.DataFrame | None:
     if not ranges.height or calls.height != ranges.height:
         return None
     return ranges.with_columns(calls["span_id"].alias("launch_id"))
+
+
+def with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataFrame) -> pl.DataFrame:
+    """The rows with the columns of MEASURED and their sources: Nsight Compute (`linked`), else counters (`measured_ranges`); for
+    occupancy else the profiler's estimate.
+
+    The rows are activities (`activity_id`, `kind`, `name`, `step`, `occupancy`) in the order of their launches.
+    """
+    kernels = rows.filter(pl.col("kind") == "kernel")
+    counted = pl.DataFrame(schema=MEASURED).clear(kernels.height)
+    if ranges is not None and ranges.height:
+        counted = join_kernels(ranges, kernels)
+    counted = counted.with_columns(kernels["activity_id"])
+    both = (
+        rows.select("activity_id", pl.col("occupancy").alias("estimate"))
+        .join(ncu, on="activity_id", how="left", maintain_order="left")
+        .join(counted, on="activity_id", how="left", maintain_order="left", suffix="_counted")
+    )
+    # The bytes of a launch come from one source, because they belong together.
+    of_ncu = pl.col("dram_bytes").is_not_null()
+    traffic = [name for name in MEASURED if name.startswith("dram_")]
+    estimated = pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
+    figures = both.select(
+        pl.coalesce("flops", "flops_counted").alias("flops"),
+        _source("flops").alias("flops_source"),
+        *(pl.when(of_ncu).then(name).otherwise(f"{name}_counted").alias(name) for name in traffic),
+        *(
+            pl.coalesce(name, f"{name}_counted").alias(name)
+            for name in ("l2_bytes", "l1_bytes", "flops_precision", "flops_unit")
+        ),
+        pl.coalesce("occupancy", "occupancy_counted", "estimate").alias("occupancy"),
+        pl.coalesce(_source("occupancy"), estimated).alias("occupancy_source"),
+    )
+    return rows.with_columns(figures.get_columns())
+
+
+def _source(figure: str) -> pl.Expr:
+    return (
+        pl.when(pl.col(figure).is_not_null())
+        .then(pl.lit(COUNTED + NCU_SUFFIX))
+        .when(pl.col(f"{figure}_counted").is_not_null())
+        .then(pl.lit(COUNTED))
+    )
 
 
 # -- kernels by name --------------------------------------------------------------------------------

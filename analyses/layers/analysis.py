@@ -20,9 +20,11 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed, attribution
+from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers.groups import HostTimes, by_group, host_times, pattern_of, shares
 from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
+from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
@@ -33,9 +35,6 @@ from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_no
 __all__ = ["CLASSES", "TABLES", "Layers", "has_layers", "layers", "most_own_time"]
 
 CLASSES = ("compute", "communication", "memory")
-
-_SOURCES = ("capture", "module", "range", "compiled", "interval")
-"""The sources of layers that are part of the model; other rows stand for work in no layer."""
 
 _NAMED = 3
 """The number of layers in the answer."""
@@ -59,9 +58,9 @@ TABLES: Final = {
             "layer_id parent_layer_id path parent name type source depth calls device_ns "
             f"device_own_ns {PHASE_COLUMNS} class_compute_ns class_communication_ns class_memory_ns "
             "recomputed_ns activities union_ns host_ns host_self_ns idle_caused_ns idle_caused_own_ns"
-            " share own_share"
+            f" share own_share {RATES}"
         ),
-        short="path device_ns share device_own_ns calls host_ns idle_caused_ns union_ns type",
+        short="path device_ns share device_own_ns calls host_ns idle_caused_ns flops_per_s bound union_ns type",
         titles={
             "communication_ns": "gradients, buffers",
             "device_own_ns": "own",
@@ -75,9 +74,9 @@ TABLES: Final = {
         "By type of layer",
         (
             f"type layers calls device_ns device_own_ns {PHASE_COLUMNS} recomputed_ns host_ns "
-            "host_self_ns idle_caused_own_ns mean_ns share own_share"
+            f"host_self_ns idle_caused_own_ns mean_ns share own_share {RATES}"
         ),
-        short="type device_own_ns own_share device_ns layers calls host_ns",
+        short="type device_own_ns own_share device_ns layers calls host_ns flops_per_s bound",
         titles={
             "mean_ns": "mean of a layer",
             "communication_ns": "gradients, buffers",
@@ -167,7 +166,9 @@ def _layers(scope: Scope) -> Layers:
         answer=_answer(by_pattern, by_phase, has_layers(tree), places.coverage_share, on_cpu=scope.on_cpu),
         not_captured="; ".join(places.missing) or None,
         tree=tree,
-        by_type=by_group(types, ["type"], total) if tree["type"].is_not_null().any() else None,
+        by_type=with_rates(by_group(types, ["type"], total), scope, "types", ["type"])
+        if tree["type"].is_not_null().any()
+        else None,
         by_pattern=by_pattern,
         by_phase=by_phase,
         coverage=places.coverage,
@@ -177,7 +178,7 @@ def _layers(scope: Scope) -> Layers:
 
 def _type_or_pseudo() -> pl.Expr:
     """Rows for work in no layer have no class; their name takes its place."""
-    return pl.when(pl.col("source").is_in(_SOURCES)).then("type").otherwise("name")
+    return pl.when(pl.col("source").is_in(OF_MODEL)).then("type").otherwise("name")
 
 
 def _tree(scope: Scope, places: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
@@ -197,7 +198,7 @@ def _tree(scope: Scope, places: Attribution, rows: pl.DataFrame, total: int) -> 
     idle_own = _idle_caused(scope, parent.size)
     idle = rolled_up(idle_own, parent, depth)
     columns = _columns(table, own, sums, union, host, calls, inside)
-    columns |= _idle_columns(scope, idle, idle_own)
+    columns |= _idle_columns(scope, idle, idle_own) | tree_rates(scope, parent, depth)
     kept = np.flatnonzero((sums[:, -1] > 0) | (device > 0) | (inside.total > 0) | (idle > 0))
     order = _walk(kept, parent, first)
     return pl.DataFrame(columns)[order].with_columns(shares(total))
@@ -301,7 +302,7 @@ def _by_phase(rows: pl.DataFrame, total: int) -> pl.DataFrame:
 
 def has_layers(tree: pl.DataFrame) -> bool:
     """Whether a tree has a row for a layer of the model, and not only rows for work outside layers."""
-    return bool(tree["source"].is_in(_SOURCES).any())
+    return bool(tree["source"].is_in(OF_MODEL).any())
 
 
 def _answer(

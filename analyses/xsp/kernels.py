@@ -15,12 +15,10 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.counters.analysis import (
     COUNTED,
-    MEASURED,
-    NCU_SUFFIX,
-    join_kernels,
     join_launches,
     linked,
     measured_ranges,
+    with_counters,
 )
 from tracekit.analyses.flops import counted
 from tracekit.analyses.result import in_schema
@@ -59,7 +57,7 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
         rows = _ranges(scope)
     else:
         ranges = None if run.counters is None else measured_ranges(run.counters.trace)
-        rows = _with_counters(_recorded(scope), ranges, linked(scope.trace))
+        rows = with_counters(_recorded(scope), ranges, linked(scope.trace))
     if run.kernels is None:
         rows = rows.with_columns(pl.lit(None, pl.Int64).alias("duration_ns"))
     rows = _with_flops(rows, scope)
@@ -102,43 +100,6 @@ def _recorded(scope: Scope) -> pl.DataFrame:
         pl.col("name").cast(pl.String),
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("duration").alias("duration_ns"),
-    )
-
-
-def _with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataFrame) -> pl.DataFrame:
-    """The rows with the columns of MEASURED and their sources: Nsight Compute, else the counters; for occupancy else
-    the profiler's estimate.
-    """
-    kernels = rows.filter(pl.col("kind") == "kernel")
-    counted = pl.DataFrame(schema=MEASURED).clear(kernels.height)
-    if ranges is not None and ranges.height:
-        counted = join_kernels(ranges, kernels)
-    counted = counted.with_columns(kernels["activity_id"])
-    both = (
-        rows.select("activity_id", pl.col("occupancy").alias("estimate"))
-        .join(ncu, on="activity_id", how="left", maintain_order="left")
-        .join(counted, on="activity_id", how="left", maintain_order="left", suffix="_counted")
-    )
-    # The bytes of a launch come from one source, because they belong together.
-    of_ncu = pl.col("dram_bytes").is_not_null()
-    traffic = [name for name in MEASURED if name.startswith("dram_")]
-    estimated = pl.when(pl.col("estimate").is_not_null()).then(pl.lit("estimate"))
-    figures = both.select(
-        pl.coalesce("flops", "flops_counted").alias("flops"),
-        _source("flops").alias("flops_source"),
-        *(pl.when(of_ncu).then(name).otherwise(f"{name}_counted").alias(name) for name in traffic),
-        pl.coalesce("occupancy", "occupancy_counted", "estimate").alias("occupancy"),
-        pl.coalesce(_source("occupancy"), estimated).alias("occupancy_source"),
-    )
-    return rows.with_columns(figures.get_columns())
-
-
-def _source(figure: str) -> pl.Expr:
-    return (
-        pl.when(pl.col(figure).is_not_null())
-        .then(pl.lit(COUNTED + NCU_SUFFIX))
-        .when(pl.col(f"{figure}_counted").is_not_null())
-        .then(pl.lit(COUNTED))
     )
 
 

@@ -14,12 +14,13 @@ import polars as pl
 import pytest
 import small_traces
 from paths import PUBLIC, PUBLIC_NSYS, SAMPLES
-from real_traces import report_of, traces
+from real_traces import report_of, scope_of, traces
 from synthetic.nsys_export import Program, write_sqlite
 
 import tracekit
 from tracekit.analyses.registry import BUILT_IN, Analysis, get_analysis
 from tracekit.analyses.result import Result
+from tracekit.analyses.roofline import roofline
 from tracekit.analyses.scope import Scope, select
 from tracekit.errors import UsageError
 from tracekit.findings import Finding
@@ -98,6 +99,8 @@ COMMUNICATING = ("ddp", "cpu_only", "hta_nccl")
 def test_every_trace_gives_a_report(path: Path) -> None:
     report = report_of(path)
     there = {"workload"} if path in SAMPLES else set()
+    if roofline(scope_of(path)).not_captured is None:
+        there.add("roofline")
     if any(name in str(path) for name in COMMUNICATING):
         there.add("collectives")
     expected = [a.name for a in BUILT_IN if not a.optional or a.name in there]

@@ -18,7 +18,7 @@ import typer
 
 import tracekit
 from tracekit.analyses.registry import BUILT_IN
-from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops
+from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops, roofline
 from tracekit.cli.commands.capture import capture
 from tracekit.cli.commands.characterize import characterize
 from tracekit.cli.commands.doctor import doctor
@@ -66,6 +66,7 @@ _WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
     "layers": layers,
     "kernels": kernels,
     "ops": ops,
+    "roofline": roofline,
     "counters": counters,
 }
 

@@ -17,6 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tracekit.cli.answers import Question
+from tracekit.cli.ceilings import kept_measurements, with_ceilings
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
@@ -64,13 +65,22 @@ class Sources:
         reading: Reading,
         ncu: Sequence[Path] | None = None,
         *,
+        machine: Path | None = None,
         all_processes: bool = False,
     ) -> None:
         self._paths = paths
         self._selection = selection
         self._reading = reading
         self._ncu = [local(path) for path in ncu or ()]
-        keep_inputs([*paths, *self._ncu, *(path.parent / MANIFEST_FILE for path in paths)])
+        self._machine = None if machine is None else local(machine)
+        keep_inputs(
+            [
+                *paths,
+                *self._ncu,
+                *([self._machine] if self._machine else []),
+                *(path.parent / MANIFEST_FILE for path in paths),
+            ]
+        )
         self._all_processes = all_processes
         self.unread: list[tuple[str, str]] = []
         """Of several files those that cannot be read, each with what is wrong with it."""
@@ -87,15 +97,18 @@ class Sources:
         if len(names) > 1:  # which the folders tell apart, if the names do not
             subject = (*subject, [path.resolve().parent.name for path in self._paths])
         digests = [] if None in metrics else self._digests
-        return Question(digests, *subject, names, self._selection, self._reading.limits, metrics)
+        measured = (
+            kept_measurements() if self._machine is None else _digests_of([self._machine], no_cache=False)
+        )
+        return Question(digests, *subject, names, self._selection, self._reading.limits, metrics, measured)
 
     def read(self) -> tuple[list[Trace], bool]:
         """The traces, and whether nothing is to be said of them: stderr has which of several files cannot be read, and which tables
         of Nsight Compute do not fit.
 
         Raises UnreadableTraceError if no file can be read. Raises UsageError when no trace, or more than one,
-        is of the rank, when none is of the process, for a pattern that is no regular expression, and when the choice
-        of ranges leaves a trace none.
+        is of the rank, when none is of the process, for a pattern that is no regular expression, when the choice
+        of ranges leaves a trace none, and for measured ceilings of another device.
         """
         reports = read_reports(self._ncu)
         selection = self._selection
@@ -103,7 +116,8 @@ class Sources:
         traces = _of_process(self._all(), selection.process)
         if selection.rank is not None:
             traces = [_of_rank(traces, selection.rank)]
-        pairs = [attached(_with_ranges(trace, ranges), reports) for trace in traces]
+        traces = [with_ceilings(_with_ranges(trace, ranges), self._machine) for trace in traces]
+        pairs = [attached(trace, reports) for trace in traces]
         return [trace for trace, _ in pairs], not self.unread and all(fits for _, fits in pairs)
 
     def _all(self) -> list[Trace]:

@@ -15,9 +15,12 @@ __all__ = [
     "COUNTER_RANGE_CATEGORY",
     "DURATION",
     "DURATIONS",
+    "FLOPS_OF",
     "FLOP_INSTRUCTION",
     "FLOP_KINDS",
     "KINETO_METRICS",
+    "L1_BYTES",
+    "L2_BYTES",
     "OCCUPANCY",
     "READ_BYTES",
     "REGISTERS",
@@ -40,11 +43,25 @@ TENSOR_FLOPS: Final = (
 Products of integers have names of the same form, and are no floating-point operations.
 """
 
+FLOPS_OF: Final = {
+    ("fp64", "vector"): r"_op_d(add|mul|fma)_pred_on\.sum$",
+    ("fp32", "vector"): r"_op_f(add|mul|fma)_pred_on\.sum$",
+    ("fp16", "vector"): r"_op_h(add|mul|fma)_pred_on\.sum$",
+    **{
+        (name, "matrix"): rf"^sm__ops_path_tensor_src_{name}_dst_[a-z0-9]+\.sum$"
+        for name in ("fp64", "tf32", "bf16", "fp16", "fp8")
+    },
+}
+"""The counters of the FLOPs of each precision (of tensor cores, that of the factors) and unit."""
+
 READ_BYTES: Final = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
 WRITTEN_BYTES: Final = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 """The first that is there counts; newer devices have the second name."""
 BYTES: Final = "dram__bytes.sum"
 BYTES_PER_SECOND: Final = "dram__bytes.sum.per_second"
+L2_BYTES: Final = "lts__t_bytes.sum"
+L1_BYTES: Final = "l1tex__t_bytes.sum"
+"""What passes through the caches; of these, hierarchical rooflines are drawn."""
 OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 DURATION: Final = "gpu__time_duration.sum"
 DURATIONS: Final = (DURATION, "gpu__time_duration.avg", "gpu__time_duration.max")
@@ -57,6 +74,7 @@ WORK: Final = "|".join(
         TENSOR_INSTRUCTION,
         r"^dram__bytes(_op)?_(read|write)\.sum$",
         r"^dram__bytes\.sum(\.per_second)?$",
+        r"^(lts|l1tex)__t_bytes\.sum$",
         r"^sm__warps_active\.avg\.pct_of_peak_sustained_active$",
     )
 )

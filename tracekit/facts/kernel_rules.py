@@ -17,6 +17,7 @@ __all__ = [
     "OPTIMIZER_RANGE",
     "QUALIFIERS",
     "TENSOR_CORE",
+    "TF32",
 ]
 
 QUALIFIERS: Final[tuple[tuple[str, str], ...]] = (
@@ -212,3 +213,6 @@ TENSOR_CORE: Final = (
     r"|_MI[0-9]+x[0-9]+x[0-9]+|mfma|flash_?(fwd|bwd)|fmha|_tc_|tensor_?core|cutlass_[0-9]+_[0-9A-Za-z_]*op|gmma"
 )
 """Names of kernels that run on tensor or matrix cores."""
+
+TF32: Final = r"(?i)tf32|s1688|_1688"
+"""Kernels that multiply fp32 inputs in TF32."""

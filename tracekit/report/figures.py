@@ -241,16 +241,20 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
 
 
 def _curve(axes: Axes, data: dict[str, Any]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
+    base = data.get("base", 2)
+    axes.set_xscale("log", base=base)
+    axes.set_yscale("log", base=base)
     for index, series in enumerate(data["series"]):
         colour, label = _SERIES[index % len(_SERIES)], _label(series["label"])
         if series["style"] == "dots":
-            axes.scatter(series["x"], series["y"], color=colour, label=label, zorder=3, s=22)
-            axes.set_xticks(sorted(set(series["x"])))
+            sizes = [22 + 200 * size for size in series.get("sizes", [0] * len(series["x"]))]
+            axes.scatter(series["x"], series["y"], color=colour, label=label, zorder=3, s=sizes, alpha=0.8)
+            if base == 2:
+                axes.set_xticks(sorted(set(series["x"])))
         elif series["style"] == "dashes":
             axes.plot(series["x"], series["y"], color=_OTHER, label=label, linestyle="--", linewidth=1)
-            axes.set_ylim(top=2 * max(series["y"]))
+            if base == 2:
+                axes.set_ylim(top=2 * max(series["y"]))
         else:
             axes.plot(series["x"], series["y"], color=colour, label=label, linewidth=1.2)
             axes.fill_between(series["x"], series["low"], series["high"], color=colour, alpha=0.15)

@@ -15,6 +15,7 @@ import polars as pl
 from tracekit.analyses.steps import PARTS
 from tracekit.facts.stack_names import PHASES
 from tracekit.report.model import Figure
+from tracekit.report.roofline_figure import roofline_figures
 
 __all__ = ["MAX_BARS", "MAX_POINTS", "figures_of", "thin"]
 
@@ -48,6 +49,7 @@ def figures_of(section: str, tables: Frames, *, on_cpu: bool = False) -> tuple[F
         "idle": ("streams", partial(_idle, on_cpu=on_cpu)),
         "layers": ("by_phase", lambda phases: _icicle(tables["tree"], phases)),
         "kernels": ("by_category", _categories),
+        "roofline": ("operators", lambda _: roofline_figures(tables)),
         "launches": ("queue", _queue),
         "overlap": ("positions", _within_step),
         "memory": ("timeline", _memory),

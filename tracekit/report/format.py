@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
-from tracekit.analyses.result import unit_of
+from tracekit.analyses.result import UNITS, unit_of
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
-from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns, format_share
 from tracekit.findings import bound_name
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
@@ -30,6 +30,7 @@ __all__ = [
     "format_cell",
     "format_device",
     "format_excerpt",
+    "format_number",
     "format_scalars",
     "format_source",
     "format_value",
@@ -45,7 +46,7 @@ NOT_CAPTURED: Final = "–"
 REPEATS: Final = {"union_ns": "device_ns"}
 """Columns that are shown only where they differ from another."""
 
-RIGHT_ALIGNED: Final = frozenset({"ns", "time", "bytes", "ratio", "count", "number", "gbps", "id", "device"})
+RIGHT_ALIGNED: Final = frozenset(UNITS) - {"text", "flag"}
 
 
 def format_cell(value: Any, unit: Unit) -> str:
@@ -127,6 +128,9 @@ _FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
     "count": lambda number: format_count(int(number)),
     "number": format_number,
     "gbps": lambda rate: f"{format_bytes(rate * 1e9)}/s",
+    "byte_rate": lambda rate: f"{format_bytes(rate)}/s",
+    "flop": format_flop,
+    "flop_rate": lambda rate: format_flop(rate, per_second=True),
     "flag": lambda true: "yes" if true else "no",
 }
 

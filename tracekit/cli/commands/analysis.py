@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["Part", "analysis", "command_of", "counters", "idle", "kernels", "ops", "run_analysis"]
+__all__ = ["Part", "analysis", "command_of", "counters", "idle", "kernels", "ops", "roofline", "run_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,22 @@ def command_of(name: str) -> Callable[..., None]:
 
 
 def run_analysis(
-    name: str, request: Request, part: Part | None = None, *, ncu: Sequence[Path] | None = None
+    name: str,
+    request: Request,
+    part: Part | None = None,
+    *,
+    ncu: Sequence[Path] | None = None,
+    machine: Path | None = None,
 ) -> None:
     """Run one analysis on each trace and write its result, or a part of it.
 
-    `ncu` are tables of Nsight Compute, whose metrics are joined to the kernels.
+    `ncu` are tables of Nsight Compute, whose metrics are joined to the kernels; `machine` holds measured ceilings.
 
     Raises UsageError for an unknown table, column or format.
     """
     chosen = formats.choose_format(Can.SECTION, request.format_, request.output, command=name)
     page = out.page_for(chosen, request.top)
-    sources = Sources(expanded(request.traces), request.selection, request.reading, ncu)
+    sources = Sources(expanded(request.traces), request.selection, request.reading, ncu, machine=machine)
     question = sources.question(name, request.table, request.sort, part, chosen, page)
     if Can.FILES not in chosen.can and (answer := question.answer()) is not None:
         out.emit(answer, request.output)
@@ -234,6 +239,46 @@ def kernels(
     needs = {KernelsBy.layer: "layers", KernelsBy.shape: "shapes"}
     part = None if by is None else Part((f"by_{by.value}",), needs.get(by))
     run_analysis("kernels", request, part, ncu=ncu)
+
+
+class RooflineOf(str, Enum):
+    """The meaning of a row of `tracekit roofline`."""
+
+    kernel = "kernel"
+    op = "op"
+    layer = "layer"
+    type = "type"
+    model = "model"
+
+
+_LEVELS: Final = {
+    RooflineOf.kernel: "kernels",
+    RooflineOf.op: "operators",
+    RooflineOf.layer: "layers",
+    RooflineOf.type: "types",
+    RooflineOf.model: "model",
+}
+
+
+@with_flags
+def roofline(
+    request: Request,
+    level: Annotated[
+        RooflineOf | None,
+        flags.flag("Show only the table of this level. The default is all tables.", of=RooflineOf),
+    ] = None,
+    machine: Annotated[
+        Path | None,
+        flags.flag(
+            "Use the ceilings in this file of tracekit machine. The default is the catalogue, else what was measured before.",
+            metavar="FILE",
+        ),
+    ] = None,
+    ncu: flags.Ncu = None,
+) -> None:
+    """Run `roofline`; the registry has its help."""
+    part = None if level is None else Part((_LEVELS[level],))
+    run_analysis("roofline", request, part, ncu=ncu, machine=machine)
 
 
 @with_flags

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log2
-from typing import Final
+from math import ceil, floor, log
+from typing import Any, Final
 
 from tracekit.report.model import Figure
 
@@ -16,18 +16,21 @@ HEIGHT: Final = 300
 LEFT: Final = 44
 BOTTOM: Final = 34
 EDGE: Final = 12
+LEAST_RADIUS: Final = 2.5
+RADIUS: Final = 10
+MIDDLE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One series: `path` for a line, `band` around it, and `dots` (x, y, what it is)."""
+    """One series: `path` for a line, `band` around it, and `dots` (x, y, radius, what it is)."""
 
     label: str
     style: str
     kind: str
     path: str
     band: str
-    dots: tuple[tuple[float, float, str], ...]
+    dots: tuple[tuple[float, float, float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +51,20 @@ class _Axis:
     high: float
     begin: float
     end: float
+    base: float
 
     def at(self, value: float) -> float:
         """The place of a value, at an end of the axis if it lies beyond."""
-        inside = min(max(value, 2**self.low), 2**self.high)
-        share = (log2(inside) - self.low) / (self.high - self.low)
+        inside = min(max(value, self.base**self.low), self.base**self.high)
+        share = (log(inside, self.base) - self.low) / (self.high - self.low)
         return round(self.begin + share * (self.end - self.begin), 1)
 
 
 def curves(figure: Figure) -> Curves:
     """The shapes of a figure of this kind. The axes hold all dots and lines; of a band that goes beyond, its part inside is drawn."""
-    series = figure.data["series"]
-    x = _axis([value for one in series for value in one["x"]], LEFT, WIDTH - EDGE)
-    y = _axis([value for one in series for value in one["y"]], HEIGHT - BOTTOM, EDGE)
+    series, base = figure.data["series"], float(figure.data.get("base", 2))
+    x = _axis([value for one in series for value in one["x"]], LEFT, WIDTH - EDGE, base)
+    y = _axis([value for one in series for value in one["y"]], HEIGHT - BOTTOM, EDGE, base)
     return Curves(
         WIDTH,
         HEIGHT,
@@ -71,22 +75,31 @@ def curves(figure: Figure) -> Curves:
     )
 
 
-def _axis(values: Sequence[float], begin: float, end: float) -> _Axis:
-    positive = [value for value in values if value > 0]
-    low, high = floor(log2(min(positive))), ceil(log2(max(positive)))
-    return _Axis(low, max(high, low + 1), begin, end)
+def _axis(values: Sequence[float], begin: float, end: float, base: float) -> _Axis:
+    powers = [log(value, base) for value in values if value > 0]
+    low, high = floor(min(powers)), ceil(max(powers))
+    return _Axis(low, max(high, low + 1), begin, end, base)
 
 
 def _ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
     every = ceil((axis.high - axis.low) / 10)
     powers = range(int(axis.low), int(axis.high) + 1, every)
-    return tuple((axis.at(2.0**power), f"{2.0**power:g}") for power in powers)
+    return tuple((axis.at(axis.base**power), f"{axis.base**power:g}") for power in powers)
 
 
-def _curve(one: dict[str, list[float]], index: int, x: _Axis, y: _Axis) -> Curve:
+def _curve(one: dict[str, Any], index: int, x: _Axis, y: _Axis) -> Curve:
     label, style = str(one["label"]), str(one["style"])
     points = list(zip(one["x"], one["y"], strict=True))
-    dots = [(x.at(a), y.at(b), f"{a:g}: {b:.3g}") for a, b in points] if style == "dots" else []
+    dots = []
+    if style == "dots":
+        names = one.get("names") or [f"{a:g}: {b:.3g}" for a, b in points]
+        radii = [
+            LEAST_RADIUS + (RADIUS - LEAST_RADIUS) * size for size in one.get("sizes", [MIDDLE] * len(points))
+        ]
+        dots = [
+            (x.at(a), y.at(b), round(r, 1), name)
+            for (a, b), r, name in zip(points, radii, names, strict=True)
+        ]
     path = "" if style == "dots" else _path([(x.at(a), y.at(b)) for a, b in points])
     around = [*zip(one["x"], one["high"], strict=True), *reversed(list(zip(one["x"], one["low"], strict=True)))] if "low" in one else []  # fmt: skip
     band = f"{_path([(x.at(a), y.at(b)) for a, b in around])}Z" if around else ""

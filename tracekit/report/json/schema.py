@@ -27,8 +27,12 @@ _DESCRIPTIONS: Final[dict[Unit, str]] = {
     "bytes": "bytes",
     "ratio": "a ratio, 1 is all",
     "gbps": "10⁹ bytes a second",
+    "byte_rate": "bytes a second",
+    "flop": "floating-point operations",
+    "flop_rate": "floating-point operations a second",
     "device": "a device number; −1 is the host",
 }
+_FRACTIONS: Final = frozenset({"ratio", "gbps", "number", "byte_rate", "flop", "flop_rate"})
 _AVERAGES: Final = ("mean", "median", "p95", "std", "trimmed")
 """Durations whose names begin so are not whole numbers."""
 
@@ -99,9 +103,8 @@ def _columns(names: list[str]) -> dict[str, Any]:
 
 def _column(name: str) -> dict[str, Any]:
     unit = unit_of(name)
-    kind = {"text": "string", "flag": "boolean", "ratio": "number", "gbps": "number", "number": "number"}.get(
-        unit, "number" if unit == "ns" and name.startswith(_AVERAGES) else "integer"
-    )
+    kind = "number" if unit in _FRACTIONS or (unit == "ns" and name.startswith(_AVERAGES)) else "integer"
+    kind = {"text": "string", "flag": "boolean"}.get(unit, kind)
     schema: dict[str, Any] = {"type": [kind, "null"]}
     if unit in _DESCRIPTIONS:
         schema["description"] = _DESCRIPTIONS[unit]

@@ -47,6 +47,7 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "idle": (("by_cause", 4),),
     "layers": (("tree", 8),),
     "kernels": (("by_category", 4), ("by_name", 5), ("measured", 5)),
+    "roofline": (("operators", 3),),
     "launches": (("calls", 3),),
     "overlap": (("groups", 3),),
     "collectives": (("by_size", 3), ("pairs", 3)),

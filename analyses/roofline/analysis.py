@@ -1,0 +1,301 @@
+"""How close the work comes to what the device can do: FLOPs and bytes against its ceilings (DEFINITIONS §7).
+
+The work comes from hardware counters, or from the shapes of operators (`analyses.roofline.pieces`); each row says which. The ceilings
+are those of the device in the catalogue, or measured ones that were joined to the trace (`tracekit.facts.ceilings`). Without a
+device the pieces are operators of the processors, with their self times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.analyses.attribution import UNATTRIBUTED, attribution
+from tracekit.analyses.attribution.layer_spans import OF_MODEL
+from tracekit.analyses.flops import coverage
+from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.result import NotCaptured, Result, TableView
+from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, level, under_roofs
+from tracekit.analyses.roofline.pieces import RECORDED, pieces
+from tracekit.analyses.scope import Scope, once
+from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
+from tracekit.facts.units import format_ns, format_share
+from tracekit.readers import how_to_record
+from tracekit.trace import DeviceInfo, Trace
+
+__all__ = ["TABLES", "Roofline", "matrix_utilisation", "rated_pieces", "roofline"]
+
+_LEVELS: Final = {
+    "operators": ("By operator", "operator", "", " rated_share"),
+    "layers": ("By layer", "layer", " type", " rated_share"),
+    "types": ("By type of layer", "type", "", " rated_share"),
+    "kernels": ("By kernel", "name", " category kind", ""),  # some have the time of others, too
+    "model": (
+        "The whole window",
+        "name",
+        " window_ns steps model_utilisation hardware_utilisation",
+        " model_utilisation rated_share",
+    ),
+}
+TABLES: Final = {
+    **{
+        name: TableView(
+            title,
+            f"{key}{more} {' '.join(LEVEL_SCHEMA)}",
+            short=f"{key} device_ns{shown} efficiency wasted_ns bound intensity flops_per_s flops source",
+            titles={"source": "FLOPs from"},
+            hidden="flops_ns bytes_ns rated_ns" + ("" if shown else " rated_share"),
+            main=name == "operators",
+        )
+        for name, (title, key, more, shown) in _LEVELS.items()
+    },
+    "coverage": TableView("Where the figures come from", "figure source device_ns share"),
+    "unmodelled": TableView("Neither FLOPs nor bytes are known", "name reason calls device_ns share"),
+    "ceilings": TableView("Ceilings", "device_id device precision unit level flops_per_s bytes_per_s source"),
+}
+"""How each table is presented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Roofline(Result):
+    """The work of a scope against the ceilings of its devices. The tables of levels have the columns of `levels.LEVEL_SCHEMA`; their
+    rows sum to the same `device_ns`, `flops`, `bytes`, `least_ns` and `wasted_ns`.
+    """
+
+    operators: pl.DataFrame
+    """By `operator`: the outermost with a model around the launch, else the innermost; null without one."""
+    layers: pl.DataFrame
+    """By path (`layer`) and `type`; a layer's own work, without that of the layers inside."""
+    types: pl.DataFrame
+    """By `type` of layer; work in no layer has a name in angle brackets."""
+    kernels: pl.DataFrame
+    """By `name`, `category` and `kind`. Of an operator with several kernels the longest has the figures, over the time of all."""
+    model: pl.DataFrame
+    """One row, the window: its `name`, `window_ns`, the number of `steps`, and `model_utilisation` (MFU): the matrix FLOPs over
+    those of all devices at their peaks in the window, without what activation checkpointing computes again;
+    `hardware_utilisation` counts that too. Null if a peak is not known.
+    """
+    coverage: pl.DataFrame
+    """For each `figure` (FLOPs, bytes) the time of the pieces by `source`, and the rest; `share` of the device time."""
+    unmodelled: pl.DataFrame | None
+    """The operators of which neither FLOPs nor bytes are known, with the reason (`analyses.flops.coverage`); None with counters."""
+    ceilings: pl.DataFrame
+    """The peak of each `precision` and `unit` that is used, and the bandwidth of each `level` of memory, with their `source`."""
+    flops_share: float | None
+    """The share of the device time for which FLOPs are known."""
+    bytes_share: float | None
+    """The same for bytes."""
+    efficiency: float | None
+    """The least time over the time, of the work whose FLOPs, bytes and ceilings are known."""
+    model_utilisation: float | None
+    """That of `model`."""
+    wasted_ns: int | None
+    """The time beyond the least time."""
+
+
+def roofline(scope: Scope | Trace) -> Roofline:
+    """The rooflines of the scope's kernels, operators, layers and model.
+
+    >>> import tracekit
+    >>> found = roofline(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> found.operators["flops"].sum() == found.layers["flops"].sum() == found.model["flops"].sum() > 0
+    True
+    """
+    return once(scope, _roofline)
+
+
+def device_ceilings(scope: Scope) -> dict[int, Ceilings]:
+    """The ceilings of each device by its number: measured ones, if the trace has them, else those of the catalogue, else what the
+    trace records.
+    """
+    measured = scope.trace.ceilings
+    if scope.on_cpu:
+        return {} if measured is None else {CPU_DEVICE: measured}
+    found = {one.device_id: measured or _published(one) for one in scope.trace.meta.devices}
+    return {number: ceilings for number, ceilings in found.items() if ceilings is not None}
+
+
+def _published(device: DeviceInfo) -> Ceilings | None:
+    listed = catalogue_ceilings(device.name, device.memory_bytes)
+    return listed or recorded_ceilings(
+        device.name,
+        compute_capability=device.compute_capability,
+        sm_count=device.sm_count,
+        clock_hz=device.clock_hz,
+        memory_bandwidth=device.memory_bandwidth,
+    )
+
+
+def rated_pieces(scope: Scope) -> pl.DataFrame:
+    """The pieces of the scope under the ceilings of their devices."""
+    return scope.once(rated_pieces, lambda: under_roofs(pieces(scope), device_ceilings(scope)))
+
+
+def _roofline(scope: Scope) -> Roofline:
+    rows = _with_layers(rated_pieces(scope), scope)
+    model = _model(scope, rows)
+    row = model.row(0, named=True)
+    measured = rows.filter((pl.col("source") != RECORDED) | (pl.col("bytes_source") != RECORDED)).height
+    lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
+    operators = level(rows, ["operator"])
+    unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
+    return Roofline(
+        answer=_answer(scope, row, operators, unmodelled),
+        not_captured=None if measured else lacking,
+        operators=operators,
+        layers=level(rows, ["layer", "type"]),
+        types=level(rows, ["type"]),
+        kernels=level(rows, ["name", "category", "kind"]),
+        model=model,
+        coverage=_coverage(rows),
+        unmodelled=unmodelled,
+        ceilings=_ceilings(scope, rows),
+        flops_share=_share(row["flops_ns"], row["device_ns"]),
+        bytes_share=_share(row["bytes_ns"], row["device_ns"]),
+        efficiency=row["efficiency"],
+        model_utilisation=row["model_utilisation"],
+        wasted_ns=row["wasted_ns"],
+    )
+
+
+def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """The pieces with the path of their `layer` and its `type`; work in no layer has a name in angle brackets for both."""
+    layers = attribution(scope).layers
+    types = layers.select(
+        pl.when(pl.col("source").is_in(OF_MODEL)).then("type").otherwise("path")
+    ).to_series()
+    at = rows["layer_id"]
+    none = pl.when(pl.col("layer_id").is_null()).then(pl.lit(UNATTRIBUTED))
+    return rows.with_columns(
+        layers["path"].gather(at).alias("layer"), types.gather(at).alias("type")
+    ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))
+
+
+def _model(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
+    """The table of that name."""
+    about = {
+        "name": scope.label,
+        "window_ns": scope.duration,
+        "steps": scope.steps.height if scope.window == "steps" else 0,
+        "model_utilisation": matrix_utilisation(scope),
+        "hardware_utilisation": matrix_utilisation(scope, again=True),
+    }
+    kinds = (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64)
+    schema = dict(zip(about, kinds, strict=True))
+    figures = level(rows.with_columns(pl.lit(scope.label).alias("name")), ["name"])
+    return pl.DataFrame([about], schema=schema).join(figures, on="name", how="left")
+
+
+def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
+    """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
+    computes again. None if there are none, or a peak is not known.
+    """
+    matrix = rated_pieces(scope).filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
+    time = scope.duration * max(1, scope.activities["device_id"].n_unique())
+    if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
+        return None
+    return float(matrix.filter(pl.lit(again) | ~pl.col("recomputed"))["compute_ns"].sum()) / time
+
+
+def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
+    """The table of that name."""
+    total = int(rows["duration"].sum())
+    parts = []
+    for figure, source in (("FLOPs", "source"), ("bytes", "bytes_source")):
+        found = rows.drop_nulls(source).group_by(pl.col(source).alias("source"))
+        known = found.agg(pl.col("piece_ns").sum().alias("device_ns")).sort("device_ns", descending=True)
+        rest = pl.DataFrame(
+            {"source": [None], "device_ns": [total - int(known["device_ns"].sum())]}, known.schema
+        )
+        parts.append(pl.concat([known, rest]).with_columns(pl.lit(figure).alias("figure")))
+    share = (pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share")
+    return pl.concat(parts).select("figure", "source", "device_ns", share)
+
+
+_CEILINGS: Final = {
+    "device_id": pl.Int64,
+    "device": pl.String,
+    "precision": pl.String,
+    "unit": pl.String,
+    "level": pl.String,
+    "flops_per_s": pl.Float64,
+    "bytes_per_s": pl.Float64,
+    "source": pl.String,
+}
+
+
+def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
+    """The table of that name."""
+    kinds = rows.filter(pl.col("flops") > 0).select("device_id", "precision", "unit").unique().sort(pl.all())
+    found = []
+    for number, one in device_ceilings(scope).items():
+        who = {"device_id": number, "device": one.device, "source": one.source}
+        for precision, unit in kinds.filter(pl.col("device_id") == number).select("precision", "unit").rows():
+            peak = one.peak(precision, unit or "vector") if precision else None
+            found += [{**who, "precision": precision, "unit": unit, "flops_per_s": peak}] if peak else []
+        found += [{**who, "level": name, "bytes_per_s": rate} for name, rate in one.bandwidth.items()]
+    return pl.DataFrame(found, schema=_CEILINGS)
+
+
+_TOLD_SHARE: Final = 0.005
+"""Less of the time is not worth a sentence."""
+_OF_LOST: Final = ["name", "reason", "device_ns", "share"]
+
+
+def _share(part: int | None, total: int | None) -> float | None:
+    return (part or 0) / total if total else None
+
+
+def _answer(
+    scope: Scope, model: dict[str, Any], operators: pl.DataFrame, unmodelled: pl.DataFrame | None
+) -> str:
+    total = model["device_ns"]
+    if not total:
+        return "The times are not known, since the kernels were replayed to count their work."
+    time = "operators' time" if scope.on_cpu else "device time"
+    flops, moved = (format_share(_share(model[name], total)) for name in ("flops_ns", "bytes_ns"))
+    rest = f"FLOPs are known for {flops} of the {time}, and bytes for {moved}."
+    text = f"FLOPs and bytes are known for {flops} of the {time}." if flops == moved else rest
+    for name, reason, ns, share in () if unmodelled is None else unmodelled[:1, _OF_LOST].rows():
+        if share >= _TOLD_SHARE:
+            text += f" The largest without: {name}, {format_ns(ns)} ({reason})."
+    if model["least_ns"] is None:
+        return f"{text} {_no_ceilings(scope)}"
+    text += (
+        f" The work of which both are known reaches {format_share(model['efficiency'])} of its roofline "
+        f"({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))}): at the roof it would take "
+        f"{format_ns(round(model['wasted_ns']))} less."
+    )
+    worst = operators.filter(pl.col("wasted_ns") > 0).head(1)
+    for name, wasted, share, bound in worst.select("operator", "wasted_ns", "efficiency", "bound").rows():
+        text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
+    if model["model_utilisation"] is not None:
+        text += f" Model FLOPs utilisation is {format_share(model['model_utilisation'])}."
+    return text
+
+
+def _named(ceilings: Ceilings) -> str:
+    """Whose ceilings they are, and where they come from."""
+    return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
+
+
+def _no_ceilings(scope: Scope) -> str:
+    """Why no roof is known, in one sentence."""
+    names = sorted({one.name for one in scope.trace.meta.devices if one.name})
+    if scope.on_cpu:
+        return (
+            "The ceilings of processors are only known where they were measured: `tracekit machine` does it."
+        )
+    if not names:
+        return "The trace does not name its device, so its ceilings are not known."
+    listed = [catalogue_ceilings(one.name, one.memory_bytes) for one in scope.trace.meta.devices]
+    if not any(listed):
+        return f"The catalogue does not have {', '.join(names)}: `tracekit machine` measures it."
+    lacks = (
+        "peak for the precision of this work"
+        if all(one is None or one.bandwidth for one in listed)
+        else "bandwidth"
+    )
+    return f"The catalogue has no {lacks} of {', '.join(names)}: `tracekit machine` measures it."

@@ -1,0 +1,250 @@
+"""The work of a scope in pieces, each with its FLOPs, its bytes, its time, and the sources of these.
+
+A piece is an operator with a model (`analyses.flops`) and all kernels that it launched; a kernel that hardware counters measured; or
+a copy or fill inside the device's memory, whose bytes the profiler recorded. Counters come before a model if they measured all
+kernels of an operator. Else the model counts for the whole operator: a part by counters and the rest by a model would count work
+twice. The figures of a piece stand at its longest kernel, and its time, `piece_ns`, is that of all its kernels, with the copies and
+fills between them.
+
+Copies between host and device, and communication, have figures but no roof: a link bounds them, and not the device.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.counters.analysis import (
+    COUNTED,
+    has_ranges,
+    join_launches,
+    linked,
+    measured_ranges,
+    with_counters,
+)
+from tracekit.analyses.flops import counted
+from tracekit.analyses.scope import Scope, launch_times, step_at
+from tracekit.classify import categorise
+from tracekit.facts.kernel_rules import TF32
+from tracekit.spans import Int64Array, NameTable, take
+from tracekit.trace import Schema, one_of
+
+__all__ = ["ANALYTIC", "PIECE_SCHEMA", "RECORDED", "pieces"]
+
+ANALYTIC: Final = "analytic"
+RECORDED: Final = "recorded"
+"""The source of the bytes of copies and fills: the profiler."""
+
+_INSIDE: Final = r"(?i)DtoD|Device-to-Device"
+"""Names of copies inside the memory of a device: each byte is read and written."""
+
+PIECE_SCHEMA: Final[Schema] = {
+    "flops": pl.Int64,
+    "source": pl.String,
+    "bytes": pl.Int64,
+    "bytes_source": pl.String,
+    "l2_bytes": pl.Int64,
+    "l1_bytes": pl.Int64,
+    "precision": pl.String,
+    "unit": pl.String,
+    "piece_ns": pl.Int64,
+}
+"""Of each activity what stands at it; null but at the longest kernel of a piece. FLOPs or bytes that are not captured are null there,
+too. `unit` is `matrix` or `vector`, or `link` if one bounds the work. `piece_ns` is null where times were not recorded, or are those of replays for counters.
+"""
+
+_PLACE: Final = (
+    *("name", "category", "kind", "device_id", "call", "operator", "op_id", "layer_id", "recomputed"),
+    "duration",
+)
+
+
+def pieces(scope: Scope) -> pl.DataFrame:
+    """One row per activity of the scope: where it belongs (`name`, `category`, `kind`, `device_id`; `op_id` and `operator`, the
+    operator whose model counts around it, else the innermost; `layer_id`, `recomputed`), its `call` and `duration`, and the
+    columns of PIECE_SCHEMA.
+    """
+    return scope.once(pieces, lambda: _pieces(scope))
+
+
+def _pieces(scope: Scope) -> pl.DataFrame:
+    replays = has_ranges(scope.trace)
+    if replays and scope.on_cpu:
+        rows = _of_ranges(scope)
+    else:
+        ranges = measured_ranges(scope.trace) if replays else None
+        rows = with_counters(_of_activities(scope), ranges, linked(scope.trace))
+    return _in_pieces(_with_models(rows, scope), timed=not replays)
+
+
+def _of_activities(scope: Scope) -> pl.DataFrame:
+    """The activities in the order of their launches."""
+    places = attribution(scope).activities
+    columns = (
+        "activity_id",
+        "name",
+        "category",
+        "kind",
+        "device_id",
+        "step",
+        "launch_id",
+        "op_id",
+        "duration",
+    )
+    rows = scope.activities.select(*columns, "bytes", "occupancy").with_columns(
+        *places.select("layer_id", "recomputed", "operator"),
+        pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
+        pl.col("launch_id" if scope.on_cpu else "activity_id").alias("call"),
+        pl.Series("launched", launch_times(scope.trace, scope.activities)),
+    )
+    return rows.sort("launched", "activity_id") if scope.trace.counters is not None else rows
+
+
+def _of_ranges(scope: Scope) -> pl.DataFrame:
+    """The launches of a trace that holds the counters of kernels, but not the kernels."""
+    ranges = join_launches(scope.trace)
+    if ranges is None:
+        return with_counters(_of_activities(scope), None, linked(scope.trace))
+    if scope.window == "steps":
+        opened = step_at(scope.steps, scope.trace.host["start"].gather(ranges["launch_id"]).to_numpy())
+        ranges = ranges.filter(opened.is_not_null())
+    model = attribution(scope).model
+    launch = ranges["launch_id"].to_numpy()
+    places = model.places(launch)
+    operator = take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)
+    kinds = pl.Series(["kernel"] * ranges.height, dtype=pl.String)
+    rows = ranges.with_columns(
+        pl.Series("op_id", operator).replace(-1, None),
+        pl.Series("layer_id", places.layer).replace(-1, None),
+        pl.Series("recomputed", places.recomputed),
+        *(pl.col("launch_id").alias(name) for name in ("anchor", "call")),
+        *(pl.lit(None, pl.Int64).alias(name) for name in ("duration", "bytes", "device_id")),
+        pl.when(pl.col("flops").is_not_null()).then(pl.lit(COUNTED)).alias("flops_source"),
+    ).with_columns(scope.trace.host["name"].gather(pl.Series(operator).replace(-1, None)).alias("operator"))
+    quiet = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
+    category = categorise(kinds, rows["name"], rows["operator"].cast(pl.String), quiet)
+    return rows.with_columns(category.alias("category"), kinds.alias("kind"))
+
+
+def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """The rows with the `owner`, the operator around the launch that counts, and the figures of its model."""
+    host = scope.trace.host
+    work = counted(scope)
+    inside = pl.col("name").cast(pl.String).str.contains(_INSIDE)
+    to_host = rows.select((pl.col("kind") == "memcpy") & ~inside).to_series().to_numpy()
+    owner = np.where(to_host, -1, take(work.owner, rows["anchor"].to_numpy()))
+    read, written = take(work.read, owner), take(work.written, owner)
+    owned = _known(owner)
+    matrix = take(work.matrix.astype(np.int64), owner) == 1
+    tf32 = NameTable(rows["name"].cast(pl.Categorical())).matching(TF32)
+    precision = pl.Series([*work.names, None], dtype=pl.String).gather(take(work.precision, owner))
+    return rows.with_columns(
+        owned.alias("owner"),
+        _known(take(work.flops, owner)).alias("model_flops"),
+        _known(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
+        precision.alias("precision"),
+        pl.Series("matrix", matrix),
+        pl.Series("tf32", matrix & tf32),
+        pl.Series("op_id", pl.select(pl.coalesce(owned, rows["op_id"])).to_series()),
+        pl.Series(
+            "operator", pl.select(pl.coalesce(host["name"].gather(owned), rows["operator"])).to_series()
+        ),
+    )
+
+
+def _known(figures: Int64Array) -> pl.Series:
+    """The figures, those that are −1 as null."""
+    return pl.Series(figures).replace(-1, None)
+
+
+def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
+    """The rows, with the figures of each piece at its longest kernel; of equal ones at the first."""
+    rows = rows.with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("row"),
+        *(
+            (pl.col(model).is_not_null() & ~pl.col(counter).is_not_null().all().over("owner")).alias(name)
+            for name, model, counter in (
+                ("flops_by_model", "model_flops", "flops"),
+                ("bytes_by_model", "model_bytes", "dram_bytes"),
+            )
+        ),
+    )
+    together = pl.col("flops_by_model") | pl.col("bytes_by_model")
+    piece = rows.select(pl.when(together).then("owner").otherwise(-1 - pl.col("row"))).to_series().to_numpy()
+    copies = rows.select(one_of("kind", "memcpy", "memset")).to_series().to_numpy()
+    order = np.lexsort((-rows["duration"].fill_null(0).to_numpy(), copies, piece))
+    begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
+    whole = [_sums(rows[name], order, begins) for name in (*_COUNTED, "duration")]
+    figures = rows[order[begins]].with_columns(whole).select("row", *_figures(timed=timed))
+    found = rows.select(*_PLACE, "row").join(figures, on="row", how="left", maintain_order="left").drop("row")
+    return found if timed else found.with_columns(pl.lit(None, pl.Int64).alias("duration"))
+
+
+_COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
+
+
+def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series:
+    """The sum of each piece; null if one of its values is."""
+    if not order.size:
+        return values
+    sums = np.add.reduceat(values.fill_null(0).to_numpy()[order], begins)
+    lacking = np.add.reduceat(values.is_null().to_numpy()[order].astype(np.int64), begins)
+    return pl.select(pl.when(pl.Series(lacking == 0)).then(pl.Series(sums))).to_series().alias(values.name)
+
+
+_WIDENED: Final = ("bf16", "fp16", "fp8")
+"""Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
+
+
+def _figures(*, timed: bool) -> list[pl.Expr]:
+    """The columns of PIECE_SCHEMA, one row for each piece."""
+    fill, copy = pl.col("kind") == "memset", pl.col("kind") == "memcpy"
+    inside = copy & pl.col("name").cast(pl.String).str.contains(_INSIDE)
+    link = (copy & ~inside) | (pl.col("category") == "communication")
+    recorded = (fill | copy) & pl.col("bytes").is_not_null() & pl.col("owner").is_null()
+    by_model, moved_by_model = pl.col("flops_by_model"), pl.col("bytes_by_model")
+    counted, traffic = pl.col("flops").is_not_null(), pl.col("dram_bytes").is_not_null()
+    is_tf32 = pl.col("tf32") & (pl.col("precision") == "fp32")
+    by_counter = counted & ~by_model & pl.col("flops_precision").is_not_null()
+    columns = {
+        "flops": pl.when(recorded).then(0).when(by_model).then("model_flops").otherwise("flops"),
+        "source": pl.when(recorded)
+        .then(pl.lit(RECORDED))
+        .when(by_model)
+        .then(pl.lit(ANALYTIC))
+        .when(counted)
+        .then("flops_source"),
+        "bytes": pl.when(recorded)
+        .then(pl.col("bytes") * pl.when(inside).then(2).otherwise(1))
+        .when(moved_by_model)
+        .then("model_bytes")
+        .otherwise("dram_bytes"),
+        "bytes_source": pl.when(recorded)
+        .then(pl.lit(RECORDED))
+        .when(moved_by_model)
+        .then(pl.lit(ANALYTIC))
+        .when(traffic)
+        .then("dram_source"),
+        "l2_bytes": pl.col("l2_bytes"),
+        "l1_bytes": pl.col("l1_bytes"),
+        "precision": pl.when(by_counter)
+        .then("flops_precision")
+        .when(is_tf32)
+        .then(pl.lit("tf32"))
+        .when(~pl.col("matrix") & pl.col("precision").is_in(_WIDENED))
+        .then(pl.lit("fp32"))
+        .otherwise("precision"),
+        "unit": pl.when(link)
+        .then(pl.lit("link"))
+        .when(by_counter)
+        .then("flops_unit")
+        .when("matrix")
+        .then(pl.lit("matrix"))
+        .when(pl.col("owner").is_not_null())
+        .then(pl.lit("vector")),
+        "piece_ns": pl.col("duration") if timed else pl.lit(None),
+    }
+    return [columns[name].cast(kind).alias(name) for name, kind in PIECE_SCHEMA.items()]

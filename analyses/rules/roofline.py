@@ -1,0 +1,131 @@
+"""Rules about rooflines: work far below its roof, and work that only fewer bytes make faster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.roofline.analysis import Roofline, rated_pieces
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import count_of, format_ns, format_share
+
+__all__ = ["FAR_BELOW_ROOF", "MEMORY_TRAFFIC"]
+
+SHORTEST_NS: Final = 20_000
+"""The time of a shorter kernel says little about its rate: much of it passes before all units work."""
+
+# -- far_below_roof ---------------------------------------------------------------------------------
+
+FAR_BELOW_ROOF_LEAST_SHARE: Final = 0.05
+"""Less than a twentieth of the device time is not worth the search for another kernel."""
+FAR_BELOW: Final = 0.4
+"""Kernels of libraries reach more than half of a roof in large work."""
+WHOLE: Final = 0.9
+"""Of so much of the operator's time the roof must be known."""
+
+
+def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
+    """The kernels of an operator take much longer than the arithmetic and the memory traffic that it needs.
+
+    The roof is the longer of two times: its FLOPs at the peak of the device, and its bytes at the bandwidth. Of an operator whose
+    figures come from shapes each tensor counts once, so a kernel that reads it several times is below the roof, as it should be.
+    Operators some of whose calls were faster than the roof do not count, since their bytes are in doubt. At stake is the time
+    beyond the roof, which no kernel gets below.
+
+    Fires when an operator loses `FAR_BELOW_ROOF_LEAST_SHARE` of the device time at less than `FAR_BELOW` of its roof, in kernels of
+    `SHORTEST_NS` or more on average.
+    """
+    total = int(scope.activities["duration"].sum())
+    rows = result.operators.filter(
+        (pl.col("efficiency") < FAR_BELOW)
+        & (pl.col("rated_share") >= WHOLE)
+        & (pl.col("faster_ns") == 0)
+        & (pl.col("device_ns") >= SHORTEST_NS * pl.col("calls"))
+        & (pl.col("wasted_ns") >= FAR_BELOW_ROOF_LEAST_SHARE * total)
+    )
+    if not rows.height:
+        return None
+    one, limits = (
+        rows.row(0, named=True),
+        {"memory": "the memory allows", "compute": "the arithmetic units allow"},
+    )
+    others = ", ".join(
+        f"{name} ({format_ns(ns)})" for name, ns in rows[1:4, ["operator", "wasted_ns"]].rows()
+    )
+    return Evidence(
+        title=f"{one['operator']} loses {of_time(one['wasted_ns'], scope)} against its roofline",
+        text=f"Its kernels take {format_ns(one['device_ns'])} and reach {format_share(one['efficiency'])} of what "
+        f"{limits.get(one['bound'], 'the caches allow')}: {format_ns(one['least_ns'])} would do."
+        + (f" Others lose time as well: {others}." if others else ""),
+        ns_at_stake=bounded(one["wasted_ns"], scope),
+    )
+
+
+FAR_BELOW_ROOF = Rule(
+    id="far_below_roof",
+    analysis="roofline",
+    evidence=far_below_roof,
+    runs="device",
+    restates=True,
+    advice=Advice(
+        "See which sizes are slow (tracekit ops --by-shape). What holds these kernels back, a profiler of kernels tells: Nsight Compute, or "
+        "ROCm Compute Profiler.",
+        plain="What holds these kernels back, a profiler of kernels tells: Nsight Compute, or ROCm Compute Profiler.",
+    ),
+)
+
+
+# -- memory_traffic ---------------------------------------------------------------------------------
+
+MEMORY_TRAFFIC_LEAST_SHARE: Final = 0.1
+"""A tenth of the device time."""
+NEAR: Final = 0.6
+"""Kernels that only stream data reach 60 to 95 % of the published bandwidth."""
+_STREAMS: Final = ("elementwise", "normalisation", "softmax", "reduction", "copy")
+
+
+def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
+    """Elementwise work, normalisations and reductions move data about as fast as the memory can.
+
+    Other kernels cannot make such work faster, only fewer bytes can: results that stay in registers because a compiler makes one
+    kernel of several operators, or types of fewer bits. How much that saves, the trace does not tell.
+
+    Fires when memory-bound kernels of these categories, each of `SHORTEST_NS` or more, at `NEAR` or more of the bandwidth and not
+    above it, take `MEMORY_TRAFFIC_LEAST_SHARE` of the device time.
+    """
+    total = int(scope.activities["duration"].sum())
+    reached = pl.col("least_ns") / pl.col("piece_ns")
+    rows = rated_pieces(scope).filter(
+        (pl.col("bound") == "memory")
+        & pl.col("category").cast(pl.String).is_in(_STREAMS)
+        & (pl.col("piece_ns") >= SHORTEST_NS)
+        & reached.is_between(NEAR, 1)
+    )
+    ns = int(rows["piece_ns"].sum())
+    if not total or ns / total < MEMORY_TRAFFIC_LEAST_SHARE:
+        return None
+    by_name = rows.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("piece_ns").sum())
+    largest = by_name.sort("piece_ns", "operator", descending=[True, False])
+    named = ", ".join(f"{name} {format_ns(time)}" for name, time in largest.drop_nulls().head(3).rows())
+    share = format_share(int(rows["least_ns"].sum()) / ns)
+    return Evidence(
+        title=f"Work that only moves data takes {of_time(ns, scope)}, near the bandwidth of the memory",
+        text=f"{count_of(rows.height, 'operator call')} reach {share} of the bandwidth, so that other kernels could hardly be faster: "
+        f"{named}.",
+    )
+
+
+MEMORY_TRAFFIC = Rule(
+    id="memory_traffic",
+    analysis="roofline",
+    evidence=memory_traffic,
+    runs="device",
+    restates=True,
+    advice=Advice(
+        "Only fewer bytes make it faster: torch.compile makes one kernel of several operators, whose results in between then never "
+        "reach the memory, and types of 16 bits halve the bytes.",
+        plain="Only fewer bytes make it faster: one kernel for several operations, or types of fewer bits.",
+    ),
+)

@@ -1,0 +1,90 @@
+"""`tracekit roofline`: its levels, and ceilings that were measured."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from commands import ok, run
+from paths import ROOT
+
+import tracekit
+from tracekit.machine_file import Machine, Memory, Product, Rates, machine_path
+
+TRACE = ROOT / "sample_traces/cnn_cpu/trace.json.gz"
+
+
+def machine(name: str, *, threads: int = 1, device: str = "cpu") -> bytes:
+    product = Product(precision="fp32", unit="matrix", size=256, best=1e11, median=9e10)
+    memory = Memory(level="DRAM", set_bytes=1 << 27, best=2e10, median=2e10)
+    rates = [Rates(threads=threads if device == "cpu" else None, products=[product], memory=[memory])]
+    made = Machine(
+        tracekit_version="0",
+        measured_on=datetime.date(2026, 1, 2),
+        device=device,  # type: ignore[arg-type]
+        device_name=name,
+        versions={},
+        rates=rates,
+    )
+    return made.to_json()
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    code, out, message = run(capsys, *arguments)
+    assert (code > 0, out) == (True, "")
+    return message
+
+
+def test_each_level_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    for level, table in (
+        ("kernel", "kernels"),
+        ("op", "operators"),
+        ("layer", "layers"),
+        ("type", "types"),
+        ("model", "model"),
+    ):
+        found = json.loads(ok(capsys, "roofline", TRACE, "--level", level, "-f", "json"))
+        assert list(found["analyses"]["roofline"]["tables"]) == [table]
+
+
+def test_measured_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ok(capsys, "roofline", TRACE, "--level", "op")
+    assert "`tracekit machine` does it" in " ".join(plain.split())
+    file = tmp_path / "machine.json"
+    file.write_bytes(machine("a processor"))
+    text = " ".join(ok(capsys, "roofline", TRACE, "--machine", file).split())
+    assert "of its roofline (a processor, measured on 2026-01-02, 1 thread)" in text
+    file.write_bytes(machine("another processor"))  # a kept answer does not outlive the file
+    assert "another processor" in ok(capsys, "roofline", TRACE, "--machine", file)
+
+
+def test_ceilings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "machine.json"
+    file.write_bytes(machine("a processor", threads=64))
+    assert "it has no rates with 1 thread; measure them with tracekit machine --threads 1" in failed(
+        capsys, "roofline", TRACE, "--machine", file
+    )
+    file.write_bytes(machine("a board", device="cuda"))
+    assert "it is of a board, and" in failed(capsys, "roofline", TRACE, "--machine", file)
+    file.write_text("{}")
+    assert "not a valid measurement" in failed(capsys, "roofline", TRACE, "--machine", file)
+
+
+def test_what_was_measured_before_on_the_processor_of_a_capture_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRACEKIT_CACHE_DIR", str(tmp_path))
+    manifest = tracekit.read(TRACE).manifest
+    assert manifest is not None
+    assert "roofline (" not in ok(capsys, "roofline", TRACE)
+    path = machine_path(manifest.device_name)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(machine(manifest.device_name))
+    assert f"({manifest.device_name}, measured on" in " ".join(ok(capsys, "roofline", TRACE).split())
+    path.write_bytes(b"damaged")
+    code, out, warning = run(capsys, "roofline", TRACE)
+    assert (code, "roofline (" in out) == (0, False)
+    assert warning.startswith("warning: ")
+    assert "not a valid measurement" in warning
