@@ -139,7 +139,8 @@ def _roofline(scope: Scope) -> Roofline:
     row = model.row(0, named=True)
     measured = rows.filter((pl.col("source") != RECORDED) | (pl.col("bytes_source") != RECORDED)).height
     lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
-    operators = level(rows, ["operator"])
+    by_call = rows.with_columns(pl.coalesce("op_id", -1 - pl.col("call")).alias("call"))
+    operators = level(by_call, ["operator"])
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
         answer=_answer(scope, row, operators, unmodelled),

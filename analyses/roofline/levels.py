@@ -19,7 +19,7 @@ from tracekit.trace import Schema
 __all__ = ["BOUNDS", "LEVEL_SCHEMA", "level", "under_roofs"]
 
 LEVEL_SCHEMA: Final[Schema] = {
-    "calls": pl.Int64,  # activities; without a device, calls of operators
+    "calls": pl.Int64,  # activities; of operators, and without a device, calls of operators
     "device_ns": pl.Int64,  # of all activities of the row; null where times were not recorded
     "flops": pl.Int64,
     "source": pl.String,  # of the FLOPs: counter (ncu), counter, analytic, recorded (a copy), or several, joined by +

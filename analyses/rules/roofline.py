@@ -34,7 +34,7 @@ def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
     Operators some of whose calls were faster than the roof do not count, since their bytes are in doubt. At stake is the time
     beyond the roof, which no kernel gets below.
 
-    Fires when an operator loses `FAR_BELOW_ROOF_LEAST_SHARE` of the device time at less than `FAR_BELOW` of its roof, in kernels of
+    Fires when an operator loses `FAR_BELOW_ROOF_LEAST_SHARE` of the device time at less than `FAR_BELOW` of its roof, in calls of
     `SHORTEST_NS` or more on average.
     """
     total = int(scope.activities["duration"].sum())

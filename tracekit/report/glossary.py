@@ -160,6 +160,7 @@ COLUMNS: Final = {
     "unit": "The units for matrix products (tensor cores), or the others.",
     "model_utilisation": "FLOPs of matrix products over those of the devices at their peak, without what is computed again.",
     "hardware_utilisation": "The same with what is computed again.",
+    "roofline.calls": "How many activities there are; how often the operator was called.",
     "roofline.device_ns": "The summed time of the activities.",
     "roofline.layer": "A layer's own work, without that of the layers inside.",
     "overhead": "The median over that of the level without recording.",
