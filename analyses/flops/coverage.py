@@ -49,7 +49,7 @@ class Coverage:
 
     * `no model`: so have operators that only call others, or that make views;
     * `shapes not recorded`;
-    * `not in the inputs`: there is a model, and the inputs do not tell the work;
+    * `inputs do not tell`: there is a model, and the inputs do not tell the work;
     * `replayed graph`: one call launched many activities; the operators that made them, and their shapes, are not recorded;
     * `no operator` around the launch.
     """
@@ -119,7 +119,7 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
         pl.when("replayed").then(pl.lit("replayed graph"))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
         .when(~pl.col("modelled")).then(pl.lit("no model"))
-        .when("shaped").then(pl.lit("not in the inputs"))
+        .when("shaped").then(pl.lit("inputs do not tell"))
         .otherwise(pl.lit("shapes not recorded"))
     )  # fmt: skip
     return (

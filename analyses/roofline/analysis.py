@@ -264,8 +264,9 @@ def _answer(
             text += f" The largest without: {name}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:
         return f"{text} {_no_ceilings(scope)}"
+    work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
     text += (
-        f" The work of which both are known reaches {format_share(model['efficiency'])} of its roofline "
+        f" {work} reaches {format_share(model['efficiency'])} of its roofline "
         f"({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))}): at the roof it would take "
         f"{format_ns(round(model['wasted_ns']))} less."
     )
@@ -273,7 +274,8 @@ def _answer(
     for name, wasted, share, bound in worst.select("operator", "wasted_ns", "efficiency", "bound").rows():
         text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
     if model["model_utilisation"] is not None:
-        text += f" Model FLOPs utilisation is {format_share(model['model_utilisation'])}."
+        least = "" if flops == format_share(1) else "at least "
+        text += f" Model FLOPs utilisation is {least}{format_share(model['model_utilisation'])}."
     return text
 
 

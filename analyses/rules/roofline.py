@@ -70,9 +70,10 @@ FAR_BELOW_ROOF = Rule(
     runs="device",
     restates=True,
     advice=Advice(
-        "See which sizes are slow (tracekit ops --by-shape). What holds these kernels back, a profiler of kernels tells: Nsight Compute, or "
-        "ROCm Compute Profiler.",
-        plain="What holds these kernels back, a profiler of kernels tells: Nsight Compute, or ROCm Compute Profiler.",
+        "See which sizes are slow (tracekit ops --by-shape).\n"
+        "[!amd] Nsight Compute tells what holds these kernels back.\n"
+        "[amd] ROCm Compute Profiler tells what holds these kernels back.",
+        plain="Nsight Compute, or ROCm Compute Profiler on AMD, tells what holds these kernels back.",
     ),
 )
 
@@ -124,8 +125,8 @@ MEMORY_TRAFFIC = Rule(
     runs="device",
     restates=True,
     advice=Advice(
-        "Only fewer bytes make it faster: torch.compile makes one kernel of several operators, whose results in between then never "
-        "reach the memory, and types of 16 bits halve the bytes.",
+        "[!compiled] Use torch.compile: it makes one kernel of several operators, whose results in between then never reach the memory.\n"
+        "[!low_precision] Use bf16: types of 16 bits halve the bytes.",
         plain="Only fewer bytes make it faster: one kernel for several operations, or types of fewer bits.",
     ),
 )
