@@ -148,7 +148,7 @@ def _roofline(scope: Scope) -> Roofline:
         operators=operators,
         layers=level(rows, ["layer", "type"]),
         types=level(rows, ["type"]),
-        kernels=level(rows, ["name", "category", "kind"]),
+        kernels=_of_kernels(rows),
         model=model,
         coverage=_coverage(rows),
         unmodelled=unmodelled,
@@ -247,6 +247,12 @@ _OF_LOST: Final = ["name", "reason", "device_ns", "share"]
 
 def _share(part: int | None, total: int | None) -> float | None:
     return (part or 0) / total if total else None
+
+
+def _of_kernels(rows: pl.DataFrame) -> pl.DataFrame:
+    """The level of kernels. Figures stand at the longest kernel over the time of all of its operator, so they have no share of its own."""
+    unknown = pl.lit(None, pl.Float64).alias("rated_share")
+    return level(rows, ["name", "category", "kind"]).with_columns(unknown)
 
 
 def _answer(
