@@ -70,7 +70,7 @@ def test_threads_that_scale_contend_and_fall_back(capsys: pytest.CaptureFixture[
     assert "scaling from 1 to 2, contention from 2 to 4, retrograde from 4 to 8." in text
     assert "Ceilings are not known for all runs" in text
     assert "they show no cache loss" in text
-    measured({1: (1e13, 1e10), 2: (1e13, 1e10), 4: (1e9, 1e13), 8: (1e13, 1e10)})
+    measured({1: (1e13, 1e10), 2: (1e13, 1e10), 4: (4.3e10, 1e13), 8: (1e13, 1e10)})
     text, _ = answer(capsys, *folders)
     assert "scaling from 1 to 2, compute-saturated from 2 to 4, retrograde from 4 to 8." in text
     assert "Ceilings are not known" not in text
@@ -89,6 +89,7 @@ def test_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     answer(capsys, *runs, "-o", page, "--figures", tmp_path / "figures")
     assert page.read_text().count('<svg class="curve"') == 3
+    assert "<title>batch size 8: " in page.read_text()
     names = ["trajectory.kernel_class.svg", "trajectory.layer_type.svg", "trajectory.model.svg"]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
     answer(capsys, *runs, "-f", "csv", "-o", tmp_path / "tables")

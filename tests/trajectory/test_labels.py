@@ -117,6 +117,15 @@ def test_the_way_back_of_growth_is_retrograde(one: Point, other: Point) -> None:
         assert segment_of(other, one, "work").label in ("retrograde", "bandwidth-saturated", "compute-saturated")  # fmt: skip
 
 
+def test_a_point_far_above_its_roof_is_not_at_it() -> None:
+    """Its bytes come from caches, so that the bandwidth of the memory is not what limits it."""
+    roofs = {"error": 0.01, "peak": 100.0, "bandwidth": 10.0}
+    served = [Point(key, 1.0, rate, **roofs) for key, rate in ((1, 30.0), (2, 30.0))]
+    assert segment_of(*served, "work").label == "no change"
+    fed = [Point(key, 1.0, rate, **roofs) for key, rate in ((1, 9.5), (2, 9.5))]
+    assert segment_of(*fed, "work").label == "bandwidth-saturated"
+
+
 def test_a_cache_loss_needs_measured_bytes() -> None:
     for source, expected in (("analytic", "loss"), ("counter", "cache loss")):
         runs = [made("batch", batch, [10**9] * 5, intensity, bytes_source=source) for batch, intensity in ((1, 20.0), (2, 12.0))]  # fmt: skip

@@ -14,7 +14,7 @@ from tracekit.facts.units import count_of, format_flop, format_ns, format_share
 from tracekit.names import category_name, clean, clean_frame
 from tracekit.report.format import format_cell, format_number
 from tracekit.report.model import Column, Figure, Section, Table
-from tracekit.trajectory import KEYS, Prediction, Recommendation, Trajectories, Trial, described
+from tracekit.trajectory import ABOVE, KEYS, Prediction, Recommendation, Trajectories, Trial, described
 
 __all__ = ["trajectory_section"]
 
@@ -81,7 +81,8 @@ def _best(found: Trajectories) -> Iterator[str]:
         if one.best is one.default:
             yield f"No configuration of {program} that was run is faster than {name}: {rate} samples a second."
             continue
-        gain = f"{one.gain:.2f} times ({one.low:.2f} to {one.high:.2f}) those with {default}"
+        own = "" if one.default.chosen else "the default, "
+        gain = f"{one.gain:.2f} times ({one.low:.2f} to {one.high:.2f}) those with {own}{default}"
         if isinstance(one.best, Prediction):
             yield f"{program} should be fastest with {name}, which was not run: about {rate} samples a second, {gain}."
             if one.best.extrapolated:
@@ -151,6 +152,8 @@ def _rests_on(found: Trajectories) -> Iterator[str]:
     yield f"FLOPs are known for {low if low == high else f'{low} to {high}'} of the operators' or kernels' time."
     if models["efficiency"].null_count():
         yield "Ceilings are not known for all runs, so saturation shows only where they are: `tracekit machine` measures them."
+    if (found.points["efficiency"] > ABOVE).any():
+        yield "Points above their roofs have bytes from caches, or ceilings that were measured too low; they are not called saturated."
     if models["bytes_source"].str.contains("analytic").any() and KEYS[found.key] != "choice":
         yield "Bytes come from shapes, which no cache changes, so they show no cache loss: that needs bytes of hardware counters."
 
@@ -193,7 +196,7 @@ def _figures(found: Trajectories) -> Iterator[Figure]:
     """The models of all trajectories, and the layer types and categories of the first."""
     if not found.segments.height:
         return
-    first = found.points["trajectory"][0]
+    first = found.segments["trajectory"][0]
     of_first = pl.col("trajectory") == first
     for level, title, rows, label in (
         ("model", "Trajectories", found.points, "trajectory"),

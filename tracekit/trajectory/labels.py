@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final, Literal
 
-__all__ = ["ASSUMED_ERROR", "FELT", "KEYS", "NEAR", "Intensity", "Kind", "Label", "Point", "Segment", "segment_of"]  # fmt: skip
+__all__ = ["ABOVE", "ASSUMED_ERROR", "FELT", "KEYS", "NEAR", "Intensity", "Kind", "Label", "Point", "Segment", "segment_of"]  # fmt: skip
 
 Kind = Literal["parallel", "work", "choice"]
 KEYS: Final[dict[str, Kind]] = {
@@ -30,6 +30,8 @@ FELT: Final = 0.05
 """A change by less than this share is none, however sure: XSP's threshold for a larger batch that is worth it."""
 NEAR: Final = 0.8
 """From this part of the roof on, a point is at it: kernels that are known to be bound by a ceiling rarely come closer to it."""
+ABOVE: Final = 1.1
+"""A point further above its roof than this is under another one: caches serve its bytes, or the ceiling was measured too low."""
 ASSUMED_ERROR: Final = 0.03
 """The standard error of a time without repetitions, relative to it."""
 _FELT_LOG: Final = log(1 + FELT)
@@ -69,9 +71,11 @@ class Point:
 
     @property
     def at_roof(self) -> bool:
-        """Whether it is at its roof (`NEAR`), for sure."""
+        """Whether it is at its roof (from `NEAR` to `ABOVE`), the lower end for sure."""
         roof = self.attainable
-        return roof is not None and log(self.flops_per_s / (NEAR * roof)) > _CERTAIN * self.error
+        if roof is None or self.flops_per_s > ABOVE * roof:
+            return False
+        return log(self.flops_per_s / (NEAR * roof)) > _CERTAIN * self.error
 
     @property
     def bound(self) -> Literal["bandwidth-saturated", "compute-saturated"] | None:

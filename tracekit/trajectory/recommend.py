@@ -61,7 +61,7 @@ class Trial:
     choice: tuple[object, ...] = ()
     """The other settings that differ between runs; a law holds for equal ones."""
     chosen: int = 0
-    """How many settings are not the workload's own."""
+    """How many of the settings that differ are not the workload's own."""
 
     @property
     def rate(self) -> float:

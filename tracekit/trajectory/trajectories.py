@@ -225,7 +225,8 @@ def _recommendations(runs: Sequence[Run], swept: Swept) -> Iterator[tuple[str, R
     ]
     for group in programs:
         settings = group[0].settings
-        trials = [trial for run in group if (trial := _trial(run)) is not None]
+        varied = {name for name in settings if len({run.settings.get(name) for run in group}) > 1}
+        trials = [trial for run in group if (trial := _trial(run, varied)) is not None]
         if len(trials) < 2:
             continue
         full = [
@@ -236,7 +237,7 @@ def _recommendations(runs: Sequence[Run], swept: Swept) -> Iterator[tuple[str, R
         yield _title(group[0], differing), recommend(trials, too_large=min(full, default=None))
 
 
-def _trial(run: Run) -> Trial | None:
+def _trial(run: Run, varied: set[str]) -> Trial | None:
     time = run.time_ns
     if not time or any(run.settings.get(name) is None for name in NUMERIC):
         return None
@@ -250,5 +251,5 @@ def _trial(run: Run) -> Trial | None:
         choice=tuple(
             (name, value) for name, value in run.settings.items() if name not in (*NUMERIC, *_IDENTITY)
         ),
-        chosen=len(run.chosen),
+        chosen=len(run.chosen & varied),
     )
