@@ -50,6 +50,7 @@ def trajectory(
     from tracekit.report.trajectory import trajectory_section
     from tracekit.trajectory import KEYS, read_runs, trajectories_of
 
+    key = None if key is None else key.replace("-", "_")
     if key is not None and key not in KEYS:
         raise UsageError(
             f"there is no key {key!r}", remedy=nearest(key, KEYS, f"choose one of {', '.join(KEYS)}")
