@@ -7,6 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracekit.trajectory import Prediction, Trial, recommend
 
@@ -112,6 +114,19 @@ def test_choices_are_not_mixed() -> None:
     assert {one.choice for one in found.predictions} <= {("bf16",)}
     assert found.best is fast[1]
     assert found.unknown == ({"batch": 16, "threads": 1, "ranks": 1},)
+
+
+@settings(max_examples=20)
+@given(st.dictionaries(st.sampled_from(CELLS), st.floats(1, 1000), min_size=2, max_size=6), st.sampled_from([0.125, 1024.0]))  # fmt: skip
+def test_the_unit_of_time_changes_nothing(times: dict[tuple[int, int], float], unit: float) -> None:
+    one, other = (recommend([trial(b, t, time * factor) for (b, t), time in times.items()]) for factor in (1.0, unit))  # fmt: skip
+    assert one.best.place == other.best.place
+    assert one.gain == pytest.approx(other.gain)
+    assert max(each.rate for each in one.trials) <= one.best.rate
+    assert one.low <= one.gain <= one.high
+    assert [each.extrapolated for each in one.predictions] == [
+        each.extrapolated for each in other.predictions
+    ]
 
 
 def test_the_default_is_the_workloads_own() -> None:
