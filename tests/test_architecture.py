@@ -32,7 +32,7 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules",),
-    ("verdict", "job", "scaling"),
+    ("verdict", "job", "scaling", "trajectory"),
     ("report", "merge"),
     ("cli", "__main__"),
 )

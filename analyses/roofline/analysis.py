@@ -25,7 +25,7 @@ from tracekit.facts.units import format_ns, format_share
 from tracekit.readers import how_to_record
 from tracekit.trace import DeviceInfo, Trace
 
-__all__ = ["TABLES", "Roofline", "matrix_utilisation", "rated_pieces", "roofline"]
+__all__ = ["TABLES", "Roofline", "device_ceilings", "matrix_utilisation", "rated_pieces", "roofline"]
 
 _LEVELS: Final = {
     "operators": ("By operator", "operator", "", " rated_share"),

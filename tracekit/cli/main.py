@@ -33,6 +33,7 @@ from tracekit.cli.commands.run import run as run_script
 from tracekit.cli.commands.scaling import scaling
 from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
+from tracekit.cli.commands.trajectory import trajectory
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
 from tracekit.cli.ending import ended_by_signals
@@ -80,7 +81,7 @@ for command in (analysis, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, scaling, machine, xsp, nsys_stats):
+for command in (capture, sweep, characterize, trajectory, scaling, machine, xsp, nsys_stats):
     app.command(cls=PlainCommand)(command)
 
 

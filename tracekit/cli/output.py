@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.errors import UsageError
 from tracekit.facts.terminal_text import printable
-from tracekit.report.formats import Can, Format, Page, encode_frame
+from tracekit.report.formats import Can, FigureFormat, Format, Page, encode_frame, render_alone
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from tracekit.report.model import Section
 
 __all__ = [
     "PAGE_WIDTH",
@@ -23,6 +25,7 @@ __all__ = [
     "emit",
     "emit_frame",
     "emit_paths",
+    "emit_section",
     "labelled",
     "page_for",
     "say",
@@ -112,6 +115,36 @@ def emit_frame(frame: pl.DataFrame, chosen: Format, output: Path | None, *, pipe
     else:
         check_binary(chosen, None, piped=piped)
         _write(data)
+
+
+def emit_section(
+    section: Section,
+    chosen: Format,
+    output: Path | None,
+    *,
+    figures: Path | None,
+    figure_format: FigureFormat,
+) -> None:
+    """Write a section that is of no single trace to the file or stdout, or its tables into the folder; its figures into another.
+
+    Raises UsageError when a file cannot be written.
+    """
+    from tracekit.files import write_all
+
+    if figures is not None:
+        without_notes_of_matplotlib()
+        from tracekit.report.figures import encode
+
+        drawn = (
+            (f"{section.name}.{one.name}.{figure_format}", encode(one, figure_format))
+            for one in section.figures
+        )
+        write_all(figures, drawn)
+    if output is not None and Can.FILES in chosen.can:
+        tables = ((f"{section.name}.{one.name}.{chosen.value}", one.frame) for one in section.tables)
+        write_all(output, ((name, encode_frame(chosen, frame)) for name, frame in tables))
+    else:
+        emit(render_alone(chosen, section, page_for(chosen)), output)
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:

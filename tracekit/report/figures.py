@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from io import BytesIO
+from math import ceil, floor, log
 from pathlib import Path
 from typing import Any, Final
 
@@ -249,7 +250,11 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
         if series["style"] == "dots":
             sizes = [22 + 200 * size for size in series.get("sizes", [0] * len(series["x"]))]
             axes.scatter(series["x"], series["y"], color=colour, label=label, zorder=3, s=sizes, alpha=0.8)
-            if base == 2:
+            if marks := series.get("marks"):
+                axes.plot(series["x"], series["y"], color=colour, linewidth=1)
+                for x, y, mark in zip(series["x"], series["y"], marks, strict=True):
+                    axes.annotate(plain(mark), (x, y), (4, 4), textcoords="offset points", fontsize=7)
+            elif base == 2:
                 axes.set_xticks(sorted(set(series["x"])))
         elif series["style"] == "dashes":
             axes.plot(series["x"], series["y"], color=_OTHER, label=label, linestyle="--", linewidth=1)
@@ -258,6 +263,10 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
         else:
             axes.plot(series["x"], series["y"], color=colour, label=label, linewidth=1.2)
             axes.fill_between(series["x"], series["low"], series["high"], color=colour, alpha=0.15)
+    if any("marks" in series for series in data["series"]):  # else a narrow range of them may have no tick
+        powers = [log(value, base) for series in data["series"] for value in series["x"]]
+        axes.set_xlim(base ** floor(min(powers)), base ** ceil(max(powers)))
+        axes.set_ylim(top=1.5 * max(max(series["y"]) for series in data["series"]))
     low = min(min(series["y"]) for series in data["series"])
     axes.set_ylim(bottom=low / 1.5)
     for axis, title in ((axes.xaxis, data["x_title"]), (axes.yaxis, data["y_title"])):

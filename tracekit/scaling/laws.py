@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["HOPS", "Fit", "fit_messages", "fit_steps", "t_quantile"]
+__all__ = ["HOPS", "Fit", "fit_messages", "fit_steps", "non_negative", "t_quantile"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -163,7 +163,7 @@ def _fit(
     if len(np.unique(kinds)) <= free or not scale.all() or np.linalg.matrix_rank(design / scale) < free:
         return None
     design = design / scale
-    values, squares = _non_negative(design)
+    values, squares = non_negative(design)
     centre = np.linalg.lstsq(design, np.ones(count), rcond=None)[0] / scale
     covariance = np.linalg.inv(design.T @ design) * (squares / (count - free)) / np.outer(scale, scale)
     values = values / scale
@@ -186,7 +186,7 @@ def _fit(
     )
 
 
-def _non_negative(design: Floats) -> tuple[Floats, float]:
+def non_negative(design: Floats) -> tuple[Floats, float]:
     """The factors, none negative, by which the columns sum to 1 best, and the sum of squares that is left.
 
     Of so few columns every choice is tried: the best without a negative factor is the solution.
@@ -210,7 +210,7 @@ def _left_out(design: Floats, kinds: npt.NDArray[Any]) -> float | None:
         rest = design[kinds != kind]
         if len(rest) < design.shape[1] or np.linalg.matrix_rank(rest) < design.shape[1]:
             return None
-        errors.append(float(np.abs(design[kinds == kind] @ _non_negative(rest)[0] - 1).mean()))
+        errors.append(float(np.abs(design[kinds == kind] @ non_negative(rest)[0] - 1).mean()))
     return float(np.mean(errors))
 
 

@@ -21,7 +21,6 @@ from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.job.rank_set import Member
-    from tracekit.report.model import Section
     from tracekit.scaling import Run
 
 __all__ = ["scaling"]
@@ -72,12 +71,7 @@ def scaling(
     section = scaling_section(
         scaling_of(compared, without_batch=None if without_batch is None else without_batch.value)
     )
-    if figures is not None:
-        _draw(section, figures, figure_format)
-    if output is not None and Can.FILES in chosen.can:
-        _write(section, output, chosen)
-    else:
-        out.emit(formats.render_alone(chosen, section, out.page_for(chosen)), output)
+    out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
 
 
 def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Reading) -> list[Run]:
@@ -138,18 +132,3 @@ def _compared(runs: Sequence[Run]) -> list[Run]:
         )
         out.say(f"tracekit: left out: {run.name}: it is a run of {what}")
     return same
-
-
-def _draw(section: Section, folder: Path, form: formats.FigureFormat) -> None:
-    out.without_notes_of_matplotlib()
-    from tracekit.files import write_all
-    from tracekit.report.figures import encode
-
-    write_all(folder, ((f"scaling.{each.name}.{form}", encode(each, form)) for each in section.figures))
-
-
-def _write(section: Section, folder: Path, chosen: formats.Format) -> None:
-    from tracekit.files import write_all
-
-    tables = ((f"scaling.{each.name}.{chosen.value}", each.frame) for each in section.tables)
-    write_all(folder, ((name, formats.encode_frame(chosen, frame)) for name, frame in tables))

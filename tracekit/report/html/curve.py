@@ -23,7 +23,7 @@ MIDDLE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One series: `path` for a line, `band` around it, and `dots` (x, y, radius, what it is)."""
+    """One series: `path` for a line, `band` around it, `dots` (x, y, radius, what it is), and `marks` beside them (x, y, text)."""
 
     label: str
     style: str
@@ -31,6 +31,7 @@ class Curve:
     path: str
     band: str
     dots: tuple[tuple[float, float, float, str], ...]
+    marks: tuple[tuple[float, float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,14 @@ def _curve(one: dict[str, Any], index: int, x: _Axis, y: _Axis) -> Curve:
             (x.at(a), y.at(b), round(r, 1), name)
             for (a, b), r, name in zip(points, radii, names, strict=True)
         ]
-    path = "" if style == "dots" else _path([(x.at(a), y.at(b)) for a, b in points])
+    marks = tuple(
+        (x.at(a), y.at(b), mark) for (a, b), mark in zip(points, one.get("marks", []), strict=False)
+    )
+    path = "" if style == "dots" and not marks else _path([(x.at(a), y.at(b)) for a, b in points])
     around = [*zip(one["x"], one["high"], strict=True), *reversed(list(zip(one["x"], one["low"], strict=True)))] if "low" in one else []  # fmt: skip
     band = f"{_path([(x.at(a), y.at(b)) for a, b in around])}Z" if around else ""
     kind = "other" if style == "dashes" else f"series-{index}"
-    return Curve(label, style, kind, path, band, tuple(dots))
+    return Curve(label, style, kind, path, band, tuple(dots), marks)
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

@@ -1,0 +1,139 @@
+"""The best of all combinations is found from a few of them, its gain lies in its interval, and what is far off is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.trajectory import Prediction, Trial, recommend
+
+THREADS, BATCHES = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64)
+CELLS = list(product(BATCHES, THREADS))
+SUBSET = [
+    (1, 1),
+    (4, 1),
+    (16, 1),
+    (64, 1),
+    (1, 8),
+    (8, 8),
+    (64, 8),
+    (2, 2),
+    (32, 2),
+    (8, 4),
+    (64, 4),
+    (16, 8),
+]
+Law = Callable[[int, int], float]
+
+
+def amdahl(batch: int, threads: int) -> float:
+    return 4 + 0.5 * batch + 3 * batch / threads
+
+
+def synchronising(batch: int, threads: int) -> float:
+    return 2 + 2 * batch / threads + 1.5 * threads
+
+
+def cliff(batch: int, threads: int) -> float:
+    """Batches of more than 16 lose the cache."""
+    return 3 + 2 * batch / threads**0.8 * (1.3 if batch > 16 else 1.0)
+
+
+LAWS = (amdahl, synchronising, cliff)
+
+
+def trial(batch: float, threads: float, time: float, **more: object) -> Trial:
+    place = {"batch": batch, "threads": threads, "ranks": 1}
+    given = {"samples": batch, "error": 0.01, **more}
+    return Trial(name=f"{batch} {threads}", place=place, time_ns=1e6 * time, **given)  # type: ignore[arg-type]
+
+
+def recommended(law: Law, seed: int, noise: float) -> tuple[float, bool]:
+    """The rate at the recommendation over the best of the whole grid, and whether the true gain lies in its interval."""
+    rng = np.random.default_rng(seed)
+    seen = [trial(b, t, law(b, t) * (1 + noise * rng.standard_normal()), error=noise) for b, t in SUBSET]
+    found = recommend(seen)
+    batch, threads = (int(found.best.place[name]) for name in ("batch", "threads"))
+    rate, first = batch / law(batch, threads), 1 / law(1, 1)
+    return rate / max(b / law(b, t) for b, t in CELLS), found.low <= rate / first <= found.high
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_best_of_a_grid_is_found_from_less_than_half_of_it(law: Law) -> None:
+    found = [recommended(law, seed, 0.01) for seed in range(5)]
+    assert min(share for share, _ in found) >= 0.97
+    assert recommended(law, 0, 1e-4)[0] >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+def test_the_gain_lies_in_its_interval(law: Law) -> None:
+    found = [recommended(law, seed, 0.01) for seed in range(60)]
+    assert sum(share >= 0.97 for share, _ in found) >= 57
+    assert sum(inside for _, inside in found) >= 51  # 95 % are meant
+
+
+def test_measured_runs_stand_as_they_are() -> None:
+    runs = [trial(b, 1, time) for b, time in ((1, 10.0), (4, 20.0), (16, 64.0), (64, 300.0))]
+    found = recommend(runs)
+    assert found.best is runs[2]
+    assert found.default is runs[0]
+    assert found.gain == pytest.approx(16 / 64 * 10)
+    assert found.low < found.gain < found.high
+    assert found.predictions == ()
+    assert found.knee is None
+    assert recommend([*runs, trial(8, 1, 33.0)]).knee.place["batch"] == 8  # type: ignore[union-attr]
+
+
+def test_a_corner_that_no_run_surrounds_is_an_extrapolation() -> None:
+    corner = recommend(
+        [trial(b, t, amdahl(b, t)) for b, t in ((1, 1), (8, 1), (64, 1), (1, 8), (8, 8), (1, 2))]
+    )
+    assert isinstance(corner.best, Prediction)
+    assert corner.best.place == {"batch": 64, "threads": 8, "ranks": 1}
+    assert corner.best.extrapolated
+    between = recommend([trial(b, t, amdahl(b, t)) for b, t in ((1, 1), (8, 1), (64, 1), (1, 8), (64, 8))])
+    assert [one.extrapolated for one in between.predictions] == [False]
+
+
+def test_batches_that_do_not_fit_the_memory_are_not_recommended() -> None:
+    runs = [trial(b, t, amdahl(b, t)) for b, t in ((1, 1), (8, 1), (64, 1), (1, 8), (8, 8), (1, 2))]
+    assert all(one.place["batch"] < 64 for one in recommend(runs, too_large=64).predictions)
+
+
+def test_choices_are_not_mixed() -> None:
+    """A law of one precision says nothing of another; the best of all is recommended."""
+    runs = [trial(b, 1, 10 + b, choice=("fp32",)) for b in (1, 4, 16)]
+    fast = [trial(b, 1, 2 + b / 4, choice=("bf16",)) for b in (1, 4)]
+    found = recommend([*runs, *fast])
+    assert {one.choice for one in found.predictions} <= {("bf16",)}
+    assert found.best is fast[1]
+    assert found.unknown == ({"batch": 16, "threads": 1, "ranks": 1},)
+
+
+@settings(max_examples=20)
+@given(st.dictionaries(st.sampled_from(CELLS), st.floats(1, 1000), min_size=2, max_size=6), st.sampled_from([0.125, 1024.0]))  # fmt: skip
+def test_the_unit_of_time_changes_nothing(times: dict[tuple[int, int], float], unit: float) -> None:
+    one, other = (recommend([trial(b, t, time * factor) for (b, t), time in times.items()]) for factor in (1.0, unit))  # fmt: skip
+    assert one.best.place == other.best.place
+    assert one.gain == pytest.approx(other.gain)
+    assert max(each.rate for each in one.trials) <= one.best.rate
+    assert one.low <= one.gain <= one.high
+    assert [each.extrapolated for each in one.predictions] == [
+        each.extrapolated for each in other.predictions
+    ]
+
+
+def test_the_default_is_the_workloads_own() -> None:
+    own = trial(8, 4, 10.0, chosen=0)
+    assert recommend([trial(1, 1, 5.0, chosen=2), own, trial(16, 4, 15.0, chosen=1)]).default is own
+
+
+def test_without_runs_there_is_nothing_to_recommend() -> None:
+    with pytest.raises(ValueError, match="no runs"):
+        recommend([])
