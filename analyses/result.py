@@ -189,7 +189,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
     "flop": "flops flops_per_step",
     "flop_rate": "flops_per_s attainable_flops_per_s",
     "ratio": (
-        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation efficiency "
+        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation efficiency bandwidth_efficiency "
         "model_utilisation hardware_utilisation"
     ),
     "number": (
@@ -246,7 +246,7 @@ _TITLES: Final[dict[str, str]] = {
     "attainable_flops_per_s": "attainable",
     "l1_intensity": "intensity at L1",
     "l2_intensity": "intensity at L2",
-    "bandwidth_share": "of the bandwidth",
+    "bandwidth_efficiency": "of the bandwidth",
     "rated_share": "known",
     "model_utilisation": "MFU",
     "hardware_utilisation": "HFU",

@@ -40,7 +40,7 @@ LEVEL_SCHEMA: Final[Schema] = {
     "bytes_ns": pl.Int64,  # … whose bytes are
     "rated_ns": pl.Int64,  # … whose FLOPs, bytes and ceilings are
     "rated_share": pl.Float64,  # of device_ns
-    "bandwidth_share": pl.Float64,  # bytes_per_s over the peak
+    "bandwidth_efficiency": pl.Float64,  # bytes_per_s over the peak
     "l2_intensity": pl.Float64,  # FLOP per byte through L2, by counters
     "l1_intensity": pl.Float64,
 }
@@ -82,6 +82,8 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
         (pl.col("l1_bytes") / pl.col("L1") * 1e9).alias("l1_ns"),
     )
     known = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
+    # Of what took no tick of the clock no rate is known.
+    known &= (pl.col("piece_ns") > 0).fill_null(value=True)
     least = pl.max_horizontal(*BOUNDS.values())
     bound = pl.coalesce(pl.when(pl.col(time) == least).then(pl.lit(name)) for name, time in BOUNDS.items())
     return timed.with_columns(
@@ -169,7 +171,9 @@ def _rates() -> list[pl.Expr]:
         pl.when(rated).then("_wasted").alias("wasted_ns"),
         pl.when(rated).then("_faster").alias("faster_ns"),
         _over("rated_ns", pl.col("device_ns"), 1).alias("rated_share"),
-        pl.when(pl.col("_moving") > 0).then(_over("_moving", pl.col("bytes_ns"), 1)).alias("bandwidth_share"),
+        pl.when(pl.col("_moving") > 0)
+        .then(_over("_moving", pl.col("bytes_ns"), 1))
+        .alias("bandwidth_efficiency"),
     ]
 
 

@@ -114,7 +114,7 @@ def test_a_memory_bound_product() -> None:
     moved = 2 * (1024 + 1024**2 + 1024)
     assert (one["bytes"], one["bound"], one["least_ns"]) == (moved, "memory", round(moved / DRAM * 1e9))
     assert one["attainable_flops_per_s"] == pytest.approx(one["intensity"] * DRAM, rel=1e-3)
-    assert one["bandwidth_share"] == pytest.approx(moved / DRAM / 5e-6)
+    assert one["bandwidth_efficiency"] == pytest.approx(moved / DRAM / 5e-6)
 
 
 def test_the_other_kernels_of_an_operator_waste_nothing_of_their_own() -> None:

@@ -156,7 +156,7 @@ COLUMNS: Final = {
     "roofline.source": "Hardware counters, the shapes of operators (analytic), or the profiler (recorded).",
     "bytes_source": "Hardware counters, the shapes of operators (analytic: each tensor once), or the profiler (recorded).",
     "roofline.bytes": "The bytes read and written.",
-    "bandwidth_share": "The bandwidth over that of the device's memory.",
+    "bandwidth_efficiency": "The bandwidth over that of the device's memory.",
     "unit": "The units for matrix products (tensor cores), or the others.",
     "model_utilisation": "FLOPs of matrix products over those of the devices at their peak, without what is computed again.",
     "hardware_utilisation": "The same with what is computed again.",
