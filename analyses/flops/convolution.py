@@ -155,7 +155,6 @@ _ADD_RELU: Final = _Places(
 
 _FORWARD: Final[dict[str, _Places]] = {
     **dict.fromkeys(("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"), _PLAIN),
-    "aten::cudnn_convolution": _Places(padding=2, stride=3, dilation=4, groups=5),
     "aten::cudnn_convolution_transpose": _Places(
         padding=2, output_padding=3, stride=4, dilation=5, groups=6, transposed=True
     ),
@@ -189,6 +188,7 @@ _FORWARD: Final[dict[str, _Places]] = {
     ),
     "aten::_nnpack_spatial_convolution": _Places(bias=2, padding=3, stride=4),
 }
+_CUDNN: Final = _Places(padding=2, stride=3, dilation=4, groups=5)
 _COMPOSITE: Final[dict[str, _Places]] = {
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), _FUNCTION),
     **dict.fromkeys(
@@ -200,6 +200,18 @@ for _name, _at in _FORWARD.items():
     FAMILY.model(_name)(_forward(_at))
 for _name, _at in _COMPOSITE.items():
     FAMILY.model(_name, composite=True, arguments=8 if _at.transposed else 7)(_forward(_at))
+
+
+@FAMILY.model("aten::cudnn_convolution", backward="aten::cudnn_convolution_backward")
+def _cudnn(inputs: Inputs) -> Work:
+    """`cudnn_convolution(input, weight, padding, stride, dilation, groups, …)`; of traces without these, `cudnn_convolution_backward(input, gradient, weight, …)`.
+
+    The gradient has the shape of the output, and the forward does the products of one of the two gradients.
+    """
+    if not inputs.has(2):
+        return _forward(_CUDNN)(inputs)
+    one = _gradients(inputs, (1, 0, 2), (False, True))
+    return Work(one.flops, inputs.sizes([0, 2]), inputs.size(1), one.precision, one.unit)
 
 
 @FAMILY.model("mkldnn::_convolution_pointwise")

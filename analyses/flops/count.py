@@ -77,6 +77,7 @@ def counted_operators(
     rows = modelled_calls(host, device, collectives)
     known = {name: operator for name in rows["name"].unique() if (operator := operator_named(name))}
     rows = _with_inputs_of_others(rows, host, nesting, known)
+    rows = _with_inputs_of_backward(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
     distinct = rows.select(_KEYS).unique(maintain_order=True)
     figures = _figures(distinct, known)
@@ -110,6 +111,32 @@ def _with_inputs_of_others(
     lent = borrowing.select("span_id", "name").hstack(around).filter(pl.Series(parents >= 0))
     lent = lent.filter(pl.col("around") == expected)
     return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
+
+
+def _with_inputs_of_backward(
+    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
+) -> pl.DataFrame:
+    """The calls without scalar arguments, with the inputs of their backward where the model takes those.
+
+    A backward node has the sequence number of the call, and the operator directly inside it has the inputs.
+    """
+    lenders = {name: operator.backward for name, operator in known.items() if operator.backward}
+    bare = rows.filter(pl.col("name").is_in(list(lenders)) & pl.col("concrete_inputs").is_null())
+    if not bare.height:
+        return rows
+    sequence = host["sequence"]
+    inside = host.filter(pl.col("name").cast(pl.String).is_in(list(lenders.values())))
+    nodes = nesting.parent[inside["span_id"].to_numpy()]
+    lent = inside.select(pl.col("name").alias("lender"), *INPUTS).cast(pl.String)
+    lent = lent.with_columns(sequence[np.maximum(nodes, 0)].alias("sequence")).filter(pl.Series(nodes >= 0))
+    lent = lent.drop_nulls("sequence").unique("sequence", keep="none")
+    taken = bare.select(
+        "span_id",
+        "name",
+        pl.col("name").replace_strict(lenders, return_dtype=pl.String).alias("lender"),
+        sequence[bare["span_id"].to_numpy()].alias("sequence"),
+    ).join(lent, on=["sequence", "lender"])
+    return pl.concat([rows.join(taken, on="span_id", how="anti"), taken.select(rows.columns)])
 
 
 def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int64Array:

@@ -196,13 +196,15 @@ Model = Callable[[Inputs], Work]
 class Operator:
     """A model, the family of its operator, and whether other operators do its work where the trace shows them (`composite`).
 
-    `inputs_of` is the operator directly around it whose inputs the model takes, where its own do not tell.
+    `inputs_of` is the operator directly around it whose inputs the model takes, where its own do not tell; `backward` is one in the
+    backward node of the call whose inputs it takes if the scalar arguments were not recorded.
     """
 
     work: Model
     family: str
     composite: bool = False
     inputs_of: str | None = None
+    backward: str | None = None
 
 
 class Family:
@@ -226,6 +228,7 @@ class Family:
         *names: str,
         composite: bool = False,
         inputs_of: str | None = None,
+        backward: str | None = None,
         arguments: int | None = None,
     ) -> Callable[[Model], Model]:
         """Declare a function as the model of the operators of these names.
@@ -239,7 +242,7 @@ class Family:
                 if name in self.operators:
                     message = f"{name} has two models"
                     raise ValueError(message)
-                self.operators[name] = Operator(work, self.name, composite, inputs_of)
+                self.operators[name] = Operator(work, self.name, composite, inputs_of, backward)
             return model
 
         return declare

@@ -196,6 +196,32 @@ def test_gradients_of_older_torch_take_the_shapes_of_the_call_around_them() -> N
     assert counted.written.tolist() == [-1, 4 * 2 * 4 * 81, 4 * 6 * 2 * 9, -1]
 
 
+def test_convolutions_of_older_torch_take_the_shapes_of_their_backward() -> None:
+    """Traces of 2021 have no stride; the backward node has the sequence number of the call, and the gradient is as large as the output."""
+    image, weight, gradient = [2, 4, 9, 9], [6, 2, 3, 3], [2, 6, 5, 5]
+    rows = [
+        ("aten::cudnn_convolution", 7, [image, weight]),
+        ("aten::cudnn_convolution", 8, [image, weight]),  # nothing went back through it
+        ("CudnnConvolutionBackward", 7, [gradient]),
+        ("aten::cudnn_convolution_backward", None, [image, gradient, weight]),
+    ]
+    host = pl.DataFrame(
+        {
+            "span_id": range(4),
+            "name": [name for name, _, _ in rows],
+            "sequence": [number for _, number, _ in rows],
+            "shapes": [json.dumps(sizes + [[]] * 6) for _, _, sizes in rows],
+            "dtypes": json.dumps(["float"] * 3),
+            "concrete_inputs": None,
+        },
+        schema_overrides={"concrete_inputs": pl.String},
+    )
+    counted = counted_operators(host, nest([0] * 4, [0, 5, 20, 21], [4, 9, 30, 29]))
+    assert counted.flops.tolist() == [2 * (2 * 6 * 5 * 5) * 2 * 3 * 3, -1, -1, -1]
+    assert counted.read[0] == 4 * (2 * 4 * 81 + 6 * 2 * 9)
+    assert counted.written[0] == 4 * 2 * 6 * 25
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 def test_fused_attention(causal: bool, backward: bool, tmp_path) -> None:
