@@ -134,6 +134,10 @@ def read_machine(path: Path) -> Machine:
             newer = "use a newer tracekit" if version > MACHINE_VERSION else remedy
             raise UnreadableTraceError(f"its schema version is {version}", path=path, remedy=newer)
         return msgspec.json.decode(content, type=Machine)
+    except FileNotFoundError as error:
+        raise UnreadableTraceError(
+            "no such file", path=path, remedy="measure with tracekit machine -o"
+        ) from error
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise UnreadableTraceError(f"not a valid measurement ({error})", path=path, remedy=remedy) from error
 

@@ -89,7 +89,11 @@ def counted_operators(
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
-    counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(rows, spans, counted, nesting))
+    family = [
+        name for name, operator in known.items() if operator.family == "matmul"
+    ]  # of a matrix with a vector, too
+    products = rows.select((pl.col("matrix") == 1) | pl.col("name").is_in(family)).to_series().to_numpy()
+    counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(products, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
     flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
     owner = nesting.nearest_ancestor(outermost)
@@ -147,9 +151,8 @@ def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int6
     return column
 
 
-def _holds_another(rows: pl.DataFrame, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
+def _holds_another(products: BoolArray, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
     """Which of the spans do their work in another that counts: a product not in a copy of its factors."""
-    products = rows["matrix"].to_numpy() == 1
     of_products = np.zeros(counted.size, dtype=bool)
     of_products[spans] = products
     held: BoolArray = np.where(

@@ -22,6 +22,8 @@ FAR_BELOW_ROOF_LEAST_SHARE: Final = 0.05
 """Less than a twentieth of the device time is not worth the search for another kernel."""
 FAR_BELOW: Final = 0.4
 """Kernels of libraries reach more than half of a roof in large work."""
+LEAST_NS: Final = 2_000
+"""No kernel takes less, however little it has to do: one that does nothing takes about as long."""
 WHOLE: Final = 0.9
 """Of so much of the operator's time the roof must be known."""
 
@@ -35,7 +37,7 @@ def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
     beyond the roof, which no kernel gets below.
 
     Fires when an operator loses `FAR_BELOW_ROOF_LEAST_SHARE` of the device time at less than `FAR_BELOW` of its roof, in calls of
-    `SHORTEST_NS` or more on average.
+    `SHORTEST_NS` or more on average that need `LEAST_NS` or more at the roof.
     """
     total = int(scope.activities["duration"].sum())
     rows = result.operators.filter(
@@ -43,6 +45,7 @@ def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
         & (pl.col("rated_share") >= WHOLE)
         & (pl.col("faster_ns") == 0)
         & (pl.col("device_ns") >= SHORTEST_NS * pl.col("calls"))
+        & (pl.col("least_ns") >= LEAST_NS * pl.col("calls"))
         & (pl.col("wasted_ns") >= FAR_BELOW_ROOF_LEAST_SHARE * total)
     )
     if not rows.height:

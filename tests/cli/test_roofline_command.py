@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 
 import pytest
 from commands import ok, run
 from paths import ROOT
+from planted_machine import machine
 
 import tracekit
-from tracekit.machine_file import Machine, Memory, Product, Rates, machine_path
+from tracekit.machine_file import machine_path
 
 TRACE = ROOT / "sample_traces/cnn_cpu/trace.json.gz"
-
-
-def machine(name: str, *, threads: int = 1, device: str = "cpu") -> bytes:
-    product = Product(precision="fp32", unit="matrix", size=256, best=1e11, median=9e10)
-    memory = Memory(level="DRAM", set_bytes=1 << 27, best=2e10, median=2e10)
-    rates = [Rates(threads=threads if device == "cpu" else None, products=[product], memory=[memory])]
-    made = Machine(
-        tracekit_version="0",
-        measured_on=datetime.date(2026, 1, 2),
-        device=device,  # type: ignore[arg-type]
-        device_name=name,
-        versions={},
-        rates=rates,
-    )
-    return made.to_json()
 
 
 def failed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

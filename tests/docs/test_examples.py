@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import planted_machine
 import planted_ncu
 import pytest
 from private_nsys import private_export
@@ -181,6 +182,8 @@ def test_commands(
     words = [_at_hand(word) for word in shlex.split(command)[1:]]
     if "--ncu" in words:
         Path("metrics.csv").write_text(planted_ncu.raw([planted_ncu.Launch("k", planted_ncu.counted(1))]))
+    if "--machine" in words:
+        Path("machine.json").write_bytes(planted_machine.machine("a processor"))
     if (
         words[0] == "view"
     ):  # it would serve until Ctrl-C, and what it serves may be made by the command before it

@@ -30,7 +30,9 @@ _LONGEST_NAME: Final = 60
 
 
 def roofline_figures(tables: Mapping[str, pl.DataFrame]) -> Iterator[Figure]:
-    """A figure for each level whose rows have an intensity and a rate."""
+    """A figure for each level whose rows have an intensity and a rate; none where no ceiling is known."""
+    if not tables["ceilings"].height:
+        return
     ceilings = tables["ceilings"].unique(["device", "precision", "unit", "level"], maintain_order=True)
     for table, (key, title) in _DRAWN.items():
         rows = tables[table].filter((pl.col("intensity") > 0) & (pl.col("flops_per_s") > 0))

@@ -81,7 +81,9 @@ DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
 """Sections that open with their figure, not with a table."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
-CLOSED: Final = frozenset({"workload", "ops", "launches", "overlap", "collectives", "memory", "counters"})
+CLOSED: Final = frozenset(
+    {"workload", "ops", "roofline", "launches", "overlap", "collectives", "memory", "counters"}
+)
 """Sections whose answer is enough until the reader wants more."""
 CLOSED_BELOW: Final = CLOSED | {"idle", "kernels"}
 """The same below a view of several traces, which says where the time of each went."""

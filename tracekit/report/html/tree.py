@@ -20,7 +20,7 @@ from tracekit.trees import parent_rows
 __all__ = ["OPEN_LAYERS", "Branches", "Node", "branches", "repeats_as_one"]
 
 MAX_LAYERS: Final = 5000
-OPEN_LAYERS: Final = 20
+OPEN_LAYERS: Final = 15
 """Rows that are visible at first."""
 
 LEAST_OPEN: Final = 0.05
