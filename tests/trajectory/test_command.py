@@ -60,6 +60,14 @@ def measured(rates: dict[int, tuple[float, float]]) -> None:
     path.write_bytes(machine.to_json())
 
 
+def test_what_may_be_as_fast_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for threads, ms in ((1, 80), (2, 40.2), (4, 40)):
+        capture(tmp_path / f"t{threads}", ms, threads=threads, batch=4)
+    text, _ = answer(capsys, *sorted(tmp_path.iterdir()))
+    assert "cnn is fastest with threads 4" in text
+    assert "Within the noise these may be as fast: threads 2." in text
+
+
 def test_threads_that_scale_contend_and_fall_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for threads, ms in ((1, 40), (2, 20), (4, 16), (8, 24)):
         capture(tmp_path / f"t{threads}", ms, threads=threads, batch=4)

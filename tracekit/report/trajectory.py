@@ -19,7 +19,7 @@ from tracekit.trajectory import ABOVE, KEYS, Prediction, Recommendation, Traject
 __all__ = ["trajectory_section"]
 
 _MOST_TOLD: Final = 3
-"""Trajectories whose segments a sentence tells."""
+"""Trajectories whose segments a sentence tells, and configurations that may be as fast as the best."""
 _MOST_DRAWN: Final = 6
 _NARROW: Final = 1000
 """Axes over a smaller range have ticks at powers of 2."""
@@ -93,6 +93,14 @@ def _best(found: Trajectories) -> Iterator[str]:
 
 
 def _how_sure(one: Recommendation, names: Sequence[str]) -> Iterator[str]:
+    rivals = [
+        described(_settings(each), names) + (" (not run)" if isinstance(each, Prediction) else "")
+        for each in one.configurations
+        if each is not one.best and each.interval[1] >= one.best.interval[0]
+    ]
+    if rivals:
+        more = f"; and {len(rivals) - _MOST_TOLD} more" if len(rivals) > _MOST_TOLD else ""
+        yield f"Within the noise these may be as fast: {'; '.join(rivals[:_MOST_TOLD])}{more}."
     if one.knee is not None:
         yield f"With {described(_settings(one.knee), names)} it is less than 5 % slower."
     if one.predictions and one.error is not None:
