@@ -52,29 +52,9 @@ PLACES: dict[str, dict[int, str]] = {
         4: "weight",
         9: "output_mask",
     },
-    "native_batch_norm": {
-        0: "input",
-        1: "weight",
-        2: "bias",
-        3: "running_mean",
-        4: "running_var",
-        5: "training",
-    },
-    "cudnn_batch_norm": {
-        0: "input",
-        1: "weight",
-        2: "bias",
-        3: "running_mean",
-        4: "running_var",
-        5: "training",
-    },
-    "miopen_batch_norm": {
-        0: "input",
-        1: "weight",
-        2: "bias",
-        3: "running_mean",
-        4: "running_var",
-        5: "training",
+    **{
+        name: {0: "input", 1: "weight", 2: "bias", 3: "running_mean", 4: "running_var", 5: "training"}
+        for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
     },
     "_native_batch_norm_legit": {0: "input", 1: "weight", 3: "running_mean", 5: "training"},
     "_batch_norm_with_update": {0: "input", 1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"},

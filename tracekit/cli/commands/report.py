@@ -120,10 +120,7 @@ def report(
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
-        from tracekit.report.tables import write
-
-        for one, folder in _folders(reports, output):
-            write(one, folder, chosen.value)
+        _write_tables(reports, output, chosen)
         return
     text = formats.render_reports(chosen, _told_apart(reports), page, overview)
     if question and fits:  # a warning is to be seen every time
@@ -244,6 +241,13 @@ def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, T
             report = replace(report, trace=replace(report.trace, path=f"{folder}/{report.trace.path}"))  # noqa: PLW2901
         apart.append((report, trace))
     return apart
+
+
+def _write_tables(reports: Sequence[tuple[Report, Trace]], output: Path, chosen: Format) -> None:
+    from tracekit.report.tables import write
+
+    for one, folder in _folders(reports, output):
+        write(one, folder, chosen.value)
 
 
 def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
