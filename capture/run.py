@@ -88,7 +88,7 @@ def run(
 def prepare_torch() -> None:
     """Set what torch reads when it is loaded. Raises `MissingDependencyError` without torch."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
+        raise MissingDependencyError("this command needs torch", remedy=how_to_install("capture"))
     # Without them each recording prints lines about itself, and the allocator's warning that memory was in use before.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

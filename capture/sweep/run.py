@@ -147,7 +147,7 @@ def _check(plans: list[Plan]) -> None:
             "there is no such file or folder", path=data, remedy="give a file or folder that exists"
         )
     if importlib.util.find_spec("torch") is None:
-        raise MissingDependencyError("capturing needs torch", remedy=how_to_install("capture"))
+        raise MissingDependencyError("this command needs torch", remedy=how_to_install("capture"))
 
 
 def _left(seconds: list[float], runs: int) -> float | None:
