@@ -31,8 +31,8 @@ ROOMS = (
     ("readers",),
     ("scrub", "api", ""),
     ("analyses",),
-    ("analyses.rules",),
-    ("verdict", "job", "scaling", "trajectory"),
+    ("analyses.rules", "digest"),
+    ("verdict", "job", "scaling", "trajectory", "diff", "compare"),
     ("report", "merge"),
     ("cli", "__main__"),
 )

@@ -1,0 +1,58 @@
+"""The digest of a run: every ns of every step has one leaf, and the bytes give the same back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import tracekit
+from tests.paths import PUBLIC, SAMPLES
+from tracekit.analyses.breakdown import breakdown
+from tracekit.analyses.idle import idle
+from tracekit.analyses.scope import Scope, select
+from tracekit.digest import Digest, digest_of
+
+_SMALL = [path for path in PUBLIC if path.stat().st_size < 2_000_000]
+
+
+def _exact(scope: Scope, made: Digest) -> None:
+    rows = made.values.join(made.leaves, on="leaf")
+    sums = rows.group_by("step").agg(pl.col("ns").sum())
+    of_steps = made.steps.join(sums, on="step", how="left")
+    assert (of_steps["ns"] == of_steps["time_ns"] * made.facts.devices).all()
+    if scope.periods:  # what lies between periods is in no step
+        return
+    assert made.steps["time_ns"].sum() == scope.duration
+    parts, devices = (
+        dict(rows.group_by(pl.col("kind").cast(pl.String)).agg(pl.col("ns").sum()).rows()),
+        breakdown(scope).devices,
+    )
+    assert parts.get("compute", 0) == devices["compute_ns"].sum()
+    assert parts.get("communication", 0) == devices["exposed_communication_ns"].sum()
+    assert parts.get("memory", 0) == devices["exposed_memory_ns"].sum()
+    causes = rows.filter(pl.col("kind") == "idle").group_by("category").agg(pl.col("ns").sum())
+    expected = idle(scope).by_cause.group_by("cause").agg(pl.col("total_ns").sum())
+    assert dict(causes.rows()) == {cause: ns for cause, ns in expected.rows() if ns}
+    work = rows.filter(pl.col("kind").is_in(["compute", "communication", "memory"]))
+    assert work["calls"].sum() == scope.overlapping.height
+    assert work["duration_ns"].sum() == scope.overlapping["duration"].sum()
+
+
+@pytest.mark.parametrize("path", [*SAMPLES, *_SMALL], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_ns_of_a_step_has_one_leaf(path: Path) -> None:
+    for trace in tracekit.read_all(path):
+        scope = select(trace)
+        made = digest_of(scope)
+        _exact(scope, made)
+        again = Digest.unpacked(made.packed())
+        assert again.facts == made.facts
+        assert again.steps.equals(made.steps)
+        assert again.leaves.equals(made.leaves)
+        assert again.values.equals(made.values)
+
+
+def test_leaves_are_told_apart_by_their_texts() -> None:
+    leaves = digest_of(tracekit.read(SAMPLES[0])).leaves
+    assert leaves.drop("leaf").is_unique().all()
