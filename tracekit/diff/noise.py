@@ -124,7 +124,7 @@ def compare_times(
     sides = [_side(share, *side) for side in zip(values, which, warm_up, left_out, strict=True)]
     paired = paired and len(values[0]) == len(values[1]) > 1
     several = max(side.runs for side in sides) > 1
-    if len(base) == len(new) and all(map(np.array_equal, base, new)):
+    if sides[0].steps and len(base) == len(new) and all(map(np.array_equal, base, new)):
         same = Estimate(ratio=1.0, low=1.0, high=1.0, p=1.0, test="")
         found = [same, same]
     elif min(side.steps for side in sides) < FEWEST_STEPS:
@@ -280,16 +280,17 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     test = f"Student's t test of the {'pairs' if paired else 'runs'}" if freedom else "Student's t test"
     freedom = max(1, freedom or int(share * steps) - 2)
     base, new = (float(side.mean()) for side in figures)
-    low, high = (side.mean(axis=0) for side in drawn)
-    error = float(np.std(high - low))
+    means = [side.mean(axis=0) for side in drawn]
+    error = float(np.std(means[1] - means[0]))
     p = _tail((new - base) / error, freedom) if error else float(new <= base)
     if not base:
         return Estimate(ratio=None, low=None, high=None, p=p, test=test)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.nan_to_num(high / low, nan=1.0, posinf=math.inf)
+        ratios = np.nan_to_num(means[1] / means[0], nan=1.0, posinf=math.inf)
     ratio, wider = new / base, t_quantile(freedom) / t_quantile(10**9)
     ends = ratio + wider * (np.quantile(ratios, [_TAIL, 1 - _TAIL], method="nearest") - ratio)
-    return Estimate(ratio=ratio, low=max(0.0, float(ends[0])), high=float(ends[1]), p=p, test=test)
+    low, high = min(ratio, max(0.0, float(ends[0]))), max(ratio, float(ends[1]))
+    return Estimate(ratio=ratio, low=low, high=high, p=p, test=test)
 
 
 def _drawn(run: Floats, stat: Any, share: float, draws: int, random: np.random.Generator) -> Floats:
@@ -330,6 +331,6 @@ def _ranked(estimate: Estimate, values: list[list[Floats]], share: float) -> Est
 
 
 def _tail(t: float, freedom: int) -> float:
-    """The part of Student's distribution above t, within 3 % of it for more than one degree of freedom (Wallace's approximation)."""
+    """The part of Student's distribution above t (Wallace's approximation; of few degrees of freedom a small tail is up to a quarter too large)."""
     z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
     return 0.5 * math.erfc(math.copysign(z, t) / math.sqrt(2))
