@@ -57,6 +57,7 @@ _UNITS: Final = {
     "id": "id",
     "device": "device number, −1 is the host",
     "ns": "ns",
+    "change": "ns",
     "time": "ns from the trace's origin",
     "bytes": "bytes",
     "ratio": "ratio, 1 is all",

@@ -8,6 +8,7 @@ __all__ = [
     "NS_PER_US",
     "count_of",
     "format_bytes",
+    "format_change",
     "format_count",
     "format_flop",
     "format_ns",
@@ -35,6 +36,16 @@ def format_ns(ns: float | None) -> str:
         if abs(ns) >= size:
             return f"{_three_digits(ns / size)} {unit}"
     return f"{ns:.0f} ns"
+
+
+def format_change(ns: float | None) -> str:
+    """By how much a time differs, with its sign.
+
+    >>> format_change(3_907_825), format_change(-999), format_change(0)
+    ('+3.91 ms', '−999 ns', '0 ns')
+    """
+    sign = "" if not ns else "+" if ns > 0 else "−"
+    return NOT_CAPTURED if ns is None else f"{sign}{format_ns(abs(ns))}"
 
 
 def format_bytes(count: float | None) -> str:

@@ -52,6 +52,11 @@ _COLOURS: Final = {
     "forward": "#4e79a7",
     "backward": "#9d6bb3",
     "data": "#e39a2d",
+    "slower": "#c3272f",
+    "a little slower": "#e39a97",
+    "in both": "#8b93a0",
+    "a little faster": "#96b2e3",
+    "faster": "#3567c4",
 }
 _OTHER: Final = "#8b93a0"
 _SERIES: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#9d6bb3", "#4fa5a0", "#e8798a", "#9c755f", "#dcb53c")
@@ -191,7 +196,7 @@ def _icicle(axes: Axes, data: dict[str, Any]) -> None:
             edgecolor="white",
             linewidth=0.4,
             height=1,
-            label=kind,
+            label=data.get("kinds", {}).get(kind, kind),
         )
     for node in nodes:
         letters = int(LETTERS * node["value"] / total)
@@ -236,7 +241,7 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
             series["x"], series["y"], where="post", color=colour, label=_label(series["label"]), linewidth=1
         )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_cell(value, data["unit"])))
-    _time_axis(axes, "time")
+    _time_axis(axes, data.get("x_unit", "time"))
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if min(min(s["y"]) for s in data["series"]) >= 0 else None)
 

@@ -13,7 +13,15 @@ import polars as pl
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import UNITS, unit_of
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
-from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns, format_share
+from tracekit.facts.units import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    format_flop,
+    format_ns,
+    format_share,
+)
 from tracekit.findings import bound_name
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
@@ -122,6 +130,7 @@ _FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
     "id": str,
     "device": lambda number: "host" if number < 0 else str(number),
     "ns": format_ns,
+    "change": format_change,
     "time": format_ns,
     "bytes": format_bytes,
     "ratio": format_share,
@@ -261,7 +270,7 @@ def arranged(table: Table) -> pl.DataFrame:
     tree = table.tree
     if tree is None or not tree.largest_first:
         return table.frame
-    return _by(table.frame, tree.measure)
+    return _by(table.frame, tree.measure, sizes=True)
 
 
 def sorted_tree(table: Table, column: Column) -> Table:
@@ -273,8 +282,11 @@ def sorted_tree(table: Table, column: Column) -> Table:
     )
 
 
-def _by(frame: pl.DataFrame, column: str, *, descending: bool = True) -> pl.DataFrame:
-    rank = frame.select(pl.col(column).rank("ordinal", descending=descending)).to_series()
+def _by(
+    frame: pl.DataFrame, column: str, *, descending: bool = True, sizes: bool = False
+) -> pl.DataFrame:
+    value = pl.col(column).abs() if sizes else pl.col(column)
+    rank = frame.select(value.rank("ordinal", descending=descending)).to_series()
     key = rank.cast(pl.Int64).fill_null(frame.height + 1).to_numpy()
     return frame[depth_first(parent_rows(frame), key)]
 
@@ -285,7 +297,7 @@ def costliest(table: Table, rows: int) -> pl.DataFrame:
     if table.tree is None or frame.height <= rows:
         return frame.head(rows)
     above = parent_rows(frame).tolist()
-    measure = frame[table.tree.measure].fill_null(0).to_numpy()
+    measure = frame[table.tree.measure].fill_null(0).abs().to_numpy()
     kept: set[int] = set()
     for row in np.lexsort((np.arange(frame.height), frame["depth"].to_numpy(), -measure)).tolist():
         chain = _missing_chain(row, above, kept)

@@ -103,7 +103,9 @@ def _section(section: Section, top: int) -> Iterator[str]:
     if section.error is not None:
         yield f"This analysis failed: {escape(section.error)}"
         return
-    yield escape(section.answer)
+    yield f"**{escape(section.tag.capitalize())}.** {escape(section.answer)}" if section.tag else escape(section.answer)
+    if section.points:
+        yield "\n".join(f"- **{escape(label)}**: {escape(text)}" for label, text in section.points)
     lacking = missing(section)
     if lacking:
         yield f"*Not captured: {escape(lacking)}.*"
@@ -112,8 +114,9 @@ def _section(section: Section, top: int) -> Iterator[str]:
     if section.findings:
         yield "\n".join(map(_finding, section.findings))
     listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
-    for table in listed:
-        yield from _table(table, top)
+    for number, table in enumerate(listed):
+        # Below a verdict the first table is enough until a reader wants more.
+        yield from _folded(table, top) if section.tag and number else _table(table, top)
     if names := legend(costliest(table, top) for table in listed):
         yield escape(names)
 
@@ -122,6 +125,14 @@ def _finding(finding: Finding) -> str:
     stake = _stake(finding.ns_at_stake)
     text = f"- **{finding.severity}**: {escape(finding.title)}{stake}. {escape(finding.evidence)}"
     return f"{text} *Try:* {escape(finding.advice)}" if finding.advice else text
+
+
+def _folded(table: Table, top: int) -> Iterator[str]:
+    title, *rows = _table(table, top) if table.frame.height else [""]
+    if rows:
+        yield f"<details><summary>{title.replace('**', '')}</summary>"
+        yield from rows
+        yield "</details>"
 
 
 def _table(table: Table, top: int) -> Iterator[str]:

@@ -86,8 +86,8 @@ class Figure:
     """What to draw, as plain lists.
 
     `stack`: `{"unit", "rows": [{"label", "parts": [{"label", "value"}]}]}`; `bars`: `{"unit", "bars": [{"label",
-    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x;
-    `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other;
+    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x, which is a time or has an `x_unit`;
+    `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other; they may have a `hint`, and the figure words for its `kinds`;
     `curve`, on logarithmic axes: `{"x_title", "y_title", "series": [{"label", "style", "x", "y"}]}`, the style `dots`, `dashes`, or
     `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2;
     `heat`: `{"bin_ns", "span_ns", "maps": [{"label", "kind", "rows": [{"label", "ranks", "percent": [0 to 100, −1 for
@@ -104,7 +104,7 @@ class Figure:
 class Section:
     """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
 
-    `error` is the one line of an analysis from another package that failed; None otherwise.
+    A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise.
     """
 
     name: str
@@ -116,6 +116,8 @@ class Section:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     error: str | None = None
+    tag: str = ""
+    points: tuple[tuple[str, str], ...] = ()
 
     def table(self, name: str) -> Table | None:
         """The table of this name, None when there is none."""

@@ -31,6 +31,11 @@ KNOWN_KINDS: Final = frozenset(
             "data",
             "set-up",
             "waits",
+            "in-both",
+            "slower",
+            "a-little-slower",
+            "a-little-faster",
+            "faster",
         ),
     }
 )
@@ -165,10 +170,11 @@ def _icicle(figure: Figure) -> Chart:
         length = _percent(node["value"], total)
         kind = kind_class(node["kind"])
         label = node["label"] if length >= LABELLED else ""
-        hint = f"{node['label']}: {value} ({share})"
+        hint = node.get("hint", f"{node['label']}: {value} ({share})")
         boxes.append(Box(kind, _percent(node["start"], total), length, node["depth"], label, hint))
-        if node["depth"] == 0:
+        if node["depth"] == 0 and "kinds" not in figure.data:
             legend.append(Bar(node["label"], kind, length, value, share))
+    legend += [Bar(word, kind_class(kind), 0, "", "") for kind, word in figure.data.get("kinds", {}).items()]
     levels = max((node["depth"] for node in nodes), default=0) + 1
     return Chart(figure.name, figure.title, "icicle", legend=tuple(legend), boxes=tuple(boxes), levels=levels)
 
@@ -226,8 +232,8 @@ def _lines(figure: Figure) -> Chart:
         "line",
         lines=lines,
         top=format_cell(top, unit),
-        first=format_cell(low, "time"),
-        last=format_cell(high, "time"),
+        first=format_cell(low, figure.data.get("x_unit", "time")),
+        last=format_cell(high, figure.data.get("x_unit", "time")),
     )
 
 

@@ -85,9 +85,12 @@ def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
 
 def section_dict(section: Section, *, top: int | None = None) -> dict[str, Any]:
     """One analysis as plain data; every table a list of rows (at most `top`) by column name."""
+    points = [{"label": label, "text": text} for label, text in section.points]
     return {
         "question": section.question,
+        **({"verdict": section.tag} if section.tag else {}),
         "answer": section.answer,
+        **({"points": points} if points else {}),
         "not_captured": section.not_captured,
         "error": section.error,
         "scalars": dict(section.scalars),

@@ -23,6 +23,7 @@ _PRIMITIVES: Final[dict[Any, dict[str, Any]]] = {
 }
 _DESCRIPTIONS: Final[dict[Unit, str]] = {
     "ns": "a duration in ns",
+    "change": "by how much a duration in ns differs",
     "time": "an instant in ns from the trace's origin",
     "bytes": "bytes",
     "ratio": "a ratio, 1 is all",

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -179,12 +180,7 @@ def _head(report: Report, width: int) -> Lines:
 
 
 def _verdict(verdict: Verdict, width: int) -> Lines:
-    tag = bound_name(verdict.bound).upper()
-    for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
-        if index == 0:
-            yield Text.assemble((tag, "bold reverse"), line[len(tag) :])
-        else:
-            yield Text(line)
+    yield from _tagged(bound_name(verdict.bound), verdict.headline, width)
     costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
     if costs:
         yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
@@ -202,6 +198,13 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
         yield from _labelled("also" if index else "try", f"{advice.title}{stake}: {words}", width, most=8)
     for note in verdict.notes:
         yield from _labelled("note", note, width)
+
+
+def _tagged(tag: str, text: str, width: int) -> Lines:
+    """The text behind a word or two that stand out."""
+    tag = tag.upper()
+    for index, line in enumerate(_fold(f"{tag}  {text}", width)):
+        yield Text(line) if index else Text.assemble((tag, "bold reverse"), line[len(tag) :])
 
 
 def _first_sentence(text: str) -> str:
@@ -268,10 +271,17 @@ def _opening(section: Section, width: int) -> Lines:
     if section.error is not None:
         yield from _wrapped(f"This analysis failed: {section.error}", width, "red")
         return
-    yield from _wrapped(section.answer, width)
+    yield from _tagged(section.tag, section.answer, width) if section.tag else _wrapped(section.answer, width)
+    yield from _points(section.points, width)
     lacking = missing(section)
     if lacking:
         yield from _wrapped(f"Not captured: {lacking}.", width, "dim")
+
+
+def _points(points: Sequence[tuple[str, str]], width: int) -> Lines:
+    """Each text beside its label, which stands once beside several."""
+    for (above, _), (label, text) in pairwise([("", ""), *points]):
+        yield from _labelled("" if label == above else label, text, width)
 
 
 def _scalars(section: Section, width: int) -> Lines:
