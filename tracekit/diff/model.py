@@ -173,7 +173,7 @@ class Change:
 
     @property
     def delta_ns(self) -> float:
-        """ns per step: above 0 the new side takes longer."""
+        """The change per step in ns: above 0 the new side takes longer."""
         return float(self.delta)
 
 
