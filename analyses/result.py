@@ -207,7 +207,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
 }
 _UNITS: Final[dict[str, Unit]] = {name: unit for unit, names in _OF_UNIT.items() for name in names.split()}
 _SUFFIXES: Final[tuple[tuple[str, Unit], ...]] = (
-    ("change_ns", "change"),
+    ("delta_ns", "change"),
     ("_ns", "ns"),
     ("_bytes", "bytes"),
     ("_gbps", "gbps"),
@@ -255,6 +255,7 @@ _TITLES: Final[dict[str, str]] = {
     "bytes_source": "bytes from",
     "faster_ns": "faster than the roof",
     "least_ns": "at the roof",
+    "delta_ns": "change",
     "class_compute_ns": "computing",
     "class_communication_ns": "communicating",
     "class_memory_ns": "copying",

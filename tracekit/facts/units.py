@@ -76,10 +76,10 @@ def format_flop(count: float, *, per_second: bool = False) -> str:
 def format_share(part: float | None) -> str:
     """A ratio as a percentage with one decimal.
 
-    >>> format_share(0.31416), format_share(None)
-    ('31.4 %', '–')
+    >>> format_share(0.31416), format_share(-0.02), format_share(None)
+    ('31.4 %', '−2.0 %', '–')
     """
-    return NOT_CAPTURED if part is None else f"{100 * part:.1f} %"
+    return NOT_CAPTURED if part is None else f"{100 * part:.1f} %".replace("-", "−")
 
 
 def format_count(count: int | None) -> str:

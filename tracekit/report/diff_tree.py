@@ -1,18 +1,18 @@
-"""Two runs as one tree: the layers with their time in both, and the same with operators below them as a figure."""
+"""Two runs as one figure: boxes as wide as the longer of their two times, in the colour of the change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from tracekit.facts.units import format_change, format_ns
 from tracekit.report.model import Figure
 
-__all__ = ["DEEPEST", "Branch", "grown", "icicle", "joined", "layer_rows"]
+__all__ = ["Branch", "grown", "icicle"]
 
-DEEPEST: Final = 24
-"""Levels of a tree; what lies deeper stands on the last one."""
+_DEEPEST: Final = 24
+"""Levels of a tree; what lies deeper is a part of the last one."""
 _LEAST_BOX: Final = 0.0005
 _LITTLE: Final = 0.03
 _MUCH: Final = 0.15
@@ -46,51 +46,14 @@ def grown(leaves: Iterable[tuple[Sequence[str], float, float]]) -> Branch:
     """
     root = Branch("")
     for names, base, new in leaves:
-        names = (*names[: DEEPEST - 1], ".".join(names[DEEPEST - 1 :])) if len(names) > DEEPEST else names
         path = [root]
-        for name in names:
+        for name in names[:_DEEPEST]:
             path.append(path[-1].below.setdefault(name, Branch(name)))
         for node in path:
             node.base += base
             node.new += new
             node.width += max(base, new)
     return root
-
-
-def joined(tree: Branch) -> Branch:
-    """The tree in which a node that only leads to another is one with it, widest first.
-
-    >>> list(joined(grown([(("a", "b", "c"), 1, 3), (("a", "b", "d"), 1, 1)])).below)
-    ['a.b']
-    """
-    while tree.name and len(tree.below) == 1:
-        (only,) = tree.below.values()
-        if only.width != tree.width:
-            break
-        tree = replace(only, name=f"{tree.name}.{only.name}")
-    below = sorted(map(joined, tree.below.values()), key=lambda one: (-one.width, one.name))
-    return replace(tree, below={one.name: one for one in below})
-
-
-def layer_rows(tree: Branch) -> list[dict[str, Any]]:
-    """The nodes below the root as rows of a tree of layers."""
-    rows: list[dict[str, Any]] = []
-    numbers = {0: -1}
-    for node, depth, path, _ in _met(tree):
-        numbers[depth + 1] = len(rows)
-        rows.append(
-            {
-                "layer_id": len(rows),
-                "parent_layer_id": numbers[depth] if depth else None,
-                "name": node.name,
-                "path": path,
-                "depth": depth,
-                "base_ns": node.base,
-                "new_ns": node.new,
-                "change_ns": node.new - node.base,
-            }
-        )
-    return rows
 
 
 def icicle(tree: Branch, title: str) -> Figure | None:

@@ -241,7 +241,12 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
             series["x"], series["y"], where="post", color=colour, label=_label(series["label"]), linewidth=1
         )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_cell(value, data["unit"])))
-    _time_axis(axes, data.get("x_unit", "time"))
+    if ends := data.get("ends"):
+        axes.set_xticks(
+            [min(s["x"][0] for s in data["series"]), max(s["x"][-1] for s in data["series"])], ends
+        )
+    else:
+        _time_axis(axes, "time")
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if min(min(s["y"]) for s in data["series"]) >= 0 else None)
 

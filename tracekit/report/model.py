@@ -60,7 +60,7 @@ class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
-    `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
+    `detail` marks what only a page with room for it lists, or data. `summed` says that a page that has no room for all rows ends with one that sums the others. `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
     `main` table the section says nothing.
     """
 
@@ -75,6 +75,8 @@ class Table:
     tree: Tree | None = None
     kept: tuple[str, ...] = ()
     main: bool = False
+    summed: bool = False
+    detail: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""
@@ -86,7 +88,7 @@ class Figure:
     """What to draw, as plain lists.
 
     `stack`: `{"unit", "rows": [{"label", "parts": [{"label", "value"}]}]}`; `bars`: `{"unit", "bars": [{"label",
-    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x, which is a time or has an `x_unit`;
+    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x; where x is no time, words for both `ends`;
     `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other; they may have a `hint`, and the figure words for its `kinds`;
     `curve`, on logarithmic axes: `{"x_title", "y_title", "series": [{"label", "style", "x", "y"}]}`, the style `dots`, `dashes`, or
     `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2;

@@ -225,6 +225,7 @@ def _lines(figure: Figure) -> Chart:
     high = max(one["x"][-1] for one in series)
     top = max(max(one["y"]) for one in series) or 1
     bottom = min(0, *(min(one["y"]) for one in series))
+    first, last = figure.data.get("ends") or [format_cell(x, "time") for x in (low, high)]
     lines = tuple(_line(one, index, (low, high), (bottom, top), unit) for index, one in enumerate(series))
     return Chart(
         figure.name,
@@ -232,8 +233,8 @@ def _lines(figure: Figure) -> Chart:
         "line",
         lines=lines,
         top=format_cell(top, unit),
-        first=format_cell(low, figure.data.get("x_unit", "time")),
-        last=format_cell(high, figure.data.get("x_unit", "time")),
+        first=first,
+        last=last,
     )
 
 

@@ -24,6 +24,7 @@ from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
     costliest,
+    first_rows,
     format_cell,
     format_scalars,
     format_source,
@@ -77,7 +78,7 @@ MOST_HEADLINES: Final = 4
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
 
-DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
+DRAWN: Final = frozenset({"breakdown", "steps", "scaling", "diff"})
 """Sections that open with their figure, not with a table."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
@@ -156,7 +157,12 @@ def render_reports(
 def render_alone(section: Section, _page: Page) -> str:
     """The page of one section that is of no single trace."""
     view, title = _view(section, frozenset()), section.name.capitalize()
-    view["folds"] = [replace(fold, open=True) for fold in view["folds"]]
+    first = next((fold for fold in view["folds"] if fold.kind == "grid"), None)
+    view["folds"] = [
+        # Below a verdict are many tables, of which a reader opens the one that he needs.
+        replace(fold, open=not section.tag or fold is first or fold.kind in ("drawing", "tree"))
+        for fold in view["folds"]
+    ]
     return _page_of(title=title, source="", bodies=[], compared=[], overview=view, schema=SCHEMA_VERSION)
 
 
@@ -369,7 +375,7 @@ def _shown(tree: Branches) -> str:
 
 
 def _grid(section: Section, table: Table) -> Grid:
-    frame = table.frame.head(MAX_ROWS)
+    frame = first_rows(table, MAX_ROWS)
     others = [name for name in frame.columns if name not in table.short]
     # figures before names, and what is the same in every row last: it tells a reader the least
     ordered = [

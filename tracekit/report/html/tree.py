@@ -32,8 +32,19 @@ MOST_SIBLINGS: Final = 8
 LEAST_SIBLING: Final = 0.005
 """So do those with a smaller part of the time, if there are several."""
 
-FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns", "base_ns", "new_ns", "change_ns")
+FIGURES: Final = (
+    "device_ns",
+    "share",
+    "device_own_ns",
+    "calls",
+    "host_ns",
+    "tree_base_ns",
+    "tree_new_ns",
+    "tree_delta_ns",
+)
 _SUMS: Final = (*FIGURES, *(f"{phase}_ns" for phase in PHASES))
+_CHANGE: Final = "tree_delta_ns"
+"""What the tree of two runs has instead of phases."""
 NAME_WIDTH: Final = 64
 
 
@@ -69,6 +80,8 @@ def repeats_as_one(table: Table) -> Table | None:
     Siblings repeat if they have one type and names that differ in a number only, as in the patterns of layers.
     """
     frame = table.frame
+    if "source" not in frame.columns:  # what names its layers so is not known
+        return None
     stems = frame.select(_stem()).to_series().to_list()
     above = parent_rows(frame).tolist()
     groups: dict[tuple[int, str, str | None], int] = {}
@@ -140,7 +153,7 @@ def branches(table: Table, *, folded: bool) -> Branches:
     figures = [
         one for one in figures if one.name in frame.columns and frame[one.name].null_count() < frame.height
     ]
-    measure = "change_ns" if "change_ns" in frame.columns else "device_ns"
+    measure = _CHANGE if _CHANGE in frame.columns else "device_ns"
     walk = _Walk(frame, figures, measure, folded=folded)
     nodes, ends = walk.nodes()
     return Branches(
@@ -155,7 +168,7 @@ def branches(table: Table, *, folded: bool) -> Branches:
 
 def _kinds(frame: pl.DataFrame) -> list[str]:
     """What bars have pieces of."""
-    if "change_ns" in frame.columns:
+    if _CHANGE in frame.columns:
         return [*SIDES]
     return [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
 
@@ -175,10 +188,10 @@ class _Walk:
         for row, parent in enumerate(parent_rows(frame).tolist()):
             self.below.setdefault(parent, []).append(row)
         self.summed = [column.name for column in figures if column.unit != "text"]
-        if measure == "change_ns":
-            self.parts, lengths = _side_parts, ("base_ns", "new_ns")
+        if measure == _CHANGE:
+            self.parts, lengths = _side_parts, ["tree_base_ns", "tree_new_ns"]
         else:
-            self.parts, lengths = _phase_parts, (measure,)
+            self.parts, lengths = _phase_parts, [measure]
             self.summed += [f"{phase}_ns" for phase in PHASES]
         self.greatest = max((row[name] or 0 for row in self.rows for name in lengths), default=0) or 1
         self.total = sum(map(self._cost, self.below.get(-1, [])))
@@ -198,7 +211,8 @@ class _Walk:
         return list(rows) if few else [*rows[:most], tuple(rows[most:])]
 
     def _cost(self, row: int) -> int:
-        return abs(self.rows[row][self.measure] or 0)
+        cost: int = self.rows[row][self.measure] or 0
+        return abs(cost)
 
     def _opened(self) -> set[int]:
         """The rows that are open at first: the costliest first, as long as no more than `OPEN_LAYERS` rows are visible."""
@@ -254,7 +268,7 @@ class _Walk:
             for name in dict.fromkeys(self.summed)
         }
         sums = {name: sum(given) if given else None for name, given in values.items()}
-        less = ", which changed less" if self.measure == "change_ns" else ""
+        less = ", which changed less" if self.measure == _CHANGE else ""
         return {"name": f"{len(places)} more{less}", "type": "", "path": "", **sums}
 
 
@@ -277,7 +291,7 @@ SIDES: Final = ("in both", "slower", "faster")
 
 def _side_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
     """The pieces of a layer's bar, as long as its longer time."""
-    base, new = row["base_ns"] or 0, row["new_ns"] or 0
+    base, new = row["tree_base_ns"] or 0, row["tree_new_ns"] or 0
     at = 0
     for kind, value in zip(SIDES, (min(base, new), max(new - base, 0), max(base - new, 0)), strict=True):
         if value:

@@ -21,11 +21,13 @@ from tracekit.names import unbroken
 from tracekit.report.format import (
     bound_name,
     costliest,
+    first_rows,
     format_scalars,
     format_source,
     format_window,
     is_silent,
     legend,
+    listed_tables,
     missing,
     shown_columns,
     sorted_tree,
@@ -123,7 +125,7 @@ def render_section(section: Section, page: Page) -> str:
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
-    listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
+    listed = listed_tables(section)
     lines += _tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
     for figure in section.figures:
         if figure.kind == "heat":
@@ -330,7 +332,9 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
         columns = shown_columns(table, table.short or None)
         if not columns:
             return
-        lines, fitted = grid(table, columns, width=width - 2, rows=shown)
+        some = first_rows(table, shown)
+        lines, fitted = grid(replace(table, frame=some), columns, width=width - 2, rows=some.height)
+        shown = table.frame.height if some.height == table.frame.height else shown
         left_out = ", ".join(column.title for column in columns if column not in fitted)
     if titled:
         more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
