@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import polars as pl
 import pytest
+import zstandard
 
 import tracekit
 from tests.paths import PUBLIC, SAMPLES
@@ -13,6 +15,7 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.idle import idle
 from tracekit.analyses.scope import Scope, select
 from tracekit.digest import Digest, digest_of
+from tracekit.errors import UnreadableTraceError
 
 _SMALL = [path for path in PUBLIC if path.stat().st_size < 2_000_000]
 
@@ -56,3 +59,30 @@ def test_every_ns_of_a_step_has_one_leaf(path: Path) -> None:
 def test_leaves_are_told_apart_by_their_texts() -> None:
     leaves = digest_of(tracekit.read(SAMPLES[0])).leaves
     assert leaves.drop("leaf").is_unique().all()
+
+
+def test_bytes_of_a_digest_may_be_anything() -> None:
+    data = digest_of(tracekit.read(SAMPLES[0])).packed()
+    chance = random.Random(0)
+    for _ in range(300):
+        hostile = bytearray(data[: chance.choice([len(data), chance.randrange(len(data))])])
+        for _ in range(chance.choice([1, 3])):
+            at = chance.randrange(len(hostile) + 1)
+            hostile[at : at + 1] = bytes([chance.randrange(256)])
+        try:
+            Digest.unpacked(bytes(hostile))
+        except UnreadableTraceError as error:
+            assert error.fault.startswith(("not a valid digest", "its digest has version"))  # noqa: PT017
+
+
+def test_a_digest_that_would_fill_the_memory_is_refused_before_it_is_unpacked() -> None:
+    bomb = zstandard.compress(bytes(300 << 20))
+    assert len(bomb) < 100_000
+    with pytest.raises(UnreadableTraceError, match="more than 256 MiB"):
+        Digest.unpacked(bomb)
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(0, "save it again"), (9, "use a newer tracekit")])
+def test_a_digest_of_another_version_is_one_clear_line(version: int, remedy: str) -> None:
+    with pytest.raises(UnreadableTraceError, match=f"has version {version}, not 1; {remedy}"):
+        Digest.unpacked(zstandard.compress(b'{"version":%d}' % version))

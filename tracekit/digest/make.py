@@ -16,6 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
+from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import Scope, once, step_at, step_spans
 from tracekit.digest.model import KINDS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
 from tracekit.facts.idle_names import CAUSES
@@ -289,4 +290,16 @@ def _facts(scope: Scope) -> Facts:
         versions={clean(name): clean(value) for name, value in versions.items()},
         captured=tuple(sorted(meta.captured)),
         undisturbed_ns=() if manifest is None else tuple(manifest.step_times_ns("M")),
+        recorded_utc_ns=meta.origin_utc_ns,
+        samples_per_step=None if manifest is None else manifest.samples_per_step,
+        peak_memory_bytes=_peak_memory(scope),
     )
+
+
+def _peak_memory(scope: Scope) -> int | None:
+    """Of the capture, else of the profile, where it has totals."""
+    manifest, peaks = scope.trace.manifest, memory(scope).peaks
+    known = [] if manifest is None else [run.peak_memory_bytes for run in manifest.runs]
+    if peaks is not None and not any(known):
+        known = peaks.filter(~pl.col("relative"), pl.col("device_id") >= 0)["peak_bytes"].to_list()
+    return max(filter(None, known), default=None)

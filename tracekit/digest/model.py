@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import polars as pl
+import zstandard
 
+from tracekit.errors import UnreadableTraceError
 from tracekit.trace import Schema
 
-__all__ = ["KINDS", "LEAVES", "NO_STEP", "STEPS", "VALUES", "VERSION", "Digest", "Facts"]
+__all__ = [
+    "KINDS",
+    "LEAVES",
+    "NO_STEP",
+    "STEPS",
+    "VALUES",
+    "VERSION",
+    "Digest",
+    "Facts",
+    "Plain",
+    "Versioned",
+    "check_version",
+]
 
 VERSION: Final = 1
 """Of the bytes; rises when a field changes its meaning."""
 NO_STEP: Final = -1
 """The step of what lies between steps; without steps, of all."""
+
+Number = Annotated[int, msgspec.Meta(ge=NO_STEP, lt=2**53)]
+Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+"""In ns, 104 days; no step, call or run is longer."""
 
 KINDS: Final = ("compute", "communication", "memory", "idle", "call")
 """What a leaf is: work of a device by class, idle time of a device, or calls of the host that are no launch."""
@@ -56,7 +73,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     device: str = ""
     """The name of its devices, or of its processors."""
-    devices: int
+    devices: Annotated[int, msgspec.Meta(ge=1, lt=2**20)]
     """How many worked; the values of a step sum to so many times its duration."""
     on_cpu: bool
     rank: int | None = None
@@ -67,8 +84,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     captured: tuple[str, ...] = ()
     """What the profile recorded."""
-    undisturbed_ns: tuple[int, ...] = ()
+    undisturbed_ns: tuple[Amount, ...] = ()
     """Step times of the same capture without the profiler."""
+    recorded_utc_ns: int | None = None
+    """When the profile began."""
+    samples_per_step: Amount | None = None
+    """Over all ranks."""
+    peak_memory_bytes: Amount | None = None
+    """The most that the allocator of a device held."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,18 +121,111 @@ class Digest:
         >>> Digest.unpacked(made.packed()).values.equals(made.values)
         True
         """
-        frames = {}
-        for name in _FRAMES:
-            stream = io.BytesIO()
-            getattr(self, name).write_ipc(stream, compression="zstd")
-            frames[name] = stream.getvalue()
-        return msgspec.msgpack.encode((VERSION, self.facts, frames))
+        return zstandard.compress(msgspec.json.encode(self.plain()))
+
+    def plain(self) -> Plain:
+        """The same as lists, one for each column."""
+        steps, leaves, values = (
+            frame.to_dict(as_series=False) for frame in (self.steps, self.leaves, self.values)
+        )
+        return Plain(VERSION, self.facts, _Steps(**steps), _Leaves(**leaves), _Values(**values))
 
     @staticmethod
     def unpacked(data: bytes) -> Digest:
-        """What `packed` made. Raises msgspec.MsgspecError for other bytes."""
-        _version, facts, frames = msgspec.msgpack.decode(data, type=tuple[int, Facts, dict[str, bytes]])
-        return Digest(facts, **{name: pl.read_ipc(io.BytesIO(frames[name])) for name in _FRAMES})
+        """What `packed` made.
+
+        Raises UnreadableTraceError, without a path, for bytes of another version and for what no digest is: no bytes do harm.
+        """
+        try:
+            if zstandard.frame_content_size(data) not in range(_LARGEST):
+                message = f"more than {_LARGEST >> 20} MiB"
+                raise ValueError(message)
+            text = zstandard.decompress(data)
+            check_version(msgspec.json.decode(text, type=Versioned).version)
+            return Digest.of_plain(msgspec.json.decode(text, type=Plain))
+        except _FAULTS as error:
+            raise _no_digest(error) from error
+
+    @staticmethod
+    def of_plain(plain: Plain) -> Digest:
+        """What `plain` made. Raises UnreadableTraceError, without a path, if the columns contradict each other."""
+        try:
+            made = Digest(
+                plain.facts,
+                pl.DataFrame(msgspec.structs.asdict(plain.steps), STEPS),
+                pl.DataFrame(msgspec.structs.asdict(plain.leaves), LEAVES),
+                pl.DataFrame(msgspec.structs.asdict(plain.values), VALUES),
+            )
+        except pl.exceptions.PolarsError as error:
+            raise _no_digest(error) from error
+        sums = made.values.group_by("step").agg(pl.col("ns").sum())
+        told = made.steps.join(sums, on="step", how="left").fill_null(0)
+        whole = (
+            made.steps.height > 0
+            and made.steps["step"].is_unique().all()
+            and made.leaves["leaf"].equals(pl.Series("leaf", range(made.leaves.height), dtype=pl.Int64))
+            and made.values["leaf"].is_between(0, made.leaves.height - 1).all()
+            and made.values["step"].is_in(made.steps["step"].implode()).all()
+            and (told["ns"] == told["time_ns"] * made.facts.devices).all()
+        )
+        if not whole:
+            raise _no_digest(ValueError("its parts do not sum to its steps"))
+        return made
 
 
-_FRAMES: Final = ("steps", "leaves", "values")
+_LARGEST: Final = 1 << 28
+_FAULTS: Final = (ValueError, zstandard.ZstdError, msgspec.MsgspecError, RecursionError, MemoryError)
+
+
+def _no_digest(error: Exception) -> UnreadableTraceError:
+    return UnreadableTraceError(f"not a valid digest ({error})", remedy="save it again")
+
+
+def check_version(version: int) -> None:
+    """Raise UnreadableTraceError, without a path, for a digest of another version than `VERSION`."""
+    if version != VERSION:
+        remedy = "use a newer tracekit" if version > VERSION else "save it again"
+        raise UnreadableTraceError(f"its digest has version {version}, not {VERSION}", remedy=remedy)
+
+
+class Versioned(msgspec.Struct, frozen=True):
+    """What digests of all versions have."""
+
+    version: int
+
+
+class _Steps(msgspec.Struct, frozen=True):
+    step: list[Number]
+    name: list[str]
+    time_ns: list[Amount]
+
+
+class _Leaves(msgspec.Struct, frozen=True):
+    leaf: list[Amount]
+    kind: list[Literal["compute", "communication", "memory", "idle", "call"]]
+    category: list[str | None]
+    name: list[str | None]
+    operator: list[str | None]
+    shapes: list[str | None]
+    dtypes: list[str | None]
+    layer: list[str | None]
+    type: list[str | None]
+    phase: list[str | None]
+
+
+class _Values(msgspec.Struct, frozen=True):
+    step: list[Number]
+    leaf: list[Amount]
+    ns: list[Amount]
+    calls: list[Amount]
+    duration_ns: list[Amount]
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """A digest as JSON has it: the columns of its tables as lists. What a field may hold is checked when it is decoded."""
+
+    version: int
+    facts: Facts
+    steps: _Steps
+    leaves: _Leaves
+    values: _Values
