@@ -21,6 +21,7 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops, roofline
 from tracekit.cli.commands.capture import capture
 from tracekit.cli.commands.characterize import characterize
+from tracekit.cli.commands.diff import diff
 from tracekit.cli.commands.doctor import doctor
 from tracekit.cli.commands.export import export
 from tracekit.cli.commands.info import info
@@ -77,7 +78,7 @@ for built_in in BUILT_IN:
     app.command(name=built_in.name, cls=PlainCommand, help=built_in.question)(
         _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
     )
-for command in (analysis, view, export, merge, scrub):
+for command in (analysis, diff, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)

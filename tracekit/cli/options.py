@@ -23,6 +23,7 @@ __all__ = [
     "BY_SUFFIX",
     "MAX_EVENTS",
     "AnalysisFormat",
+    "CommPattern",
     "FactsFormat",
     "FigureFormat",
     "Figures",
@@ -146,6 +147,10 @@ WindowFlag = Annotated[
         of=WindowKind,
     ),
 ]
+CommPattern = Annotated[
+    list[str] | None,
+    _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
+]
 Top = Annotated[int | None, flag("Show this many rows of each table.", min=1, max=10**9)]
 
 ReportFormat = Annotated[Format | None, format_option(Can.REPORT)]
@@ -236,10 +241,7 @@ class Selection:
     process: Process = None
     step: Step = None
     window: WindowFlag = WindowKind.steps
-    comm_pattern: Annotated[
-        list[str] | None,
-        _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
-    ] = None
+    comm_pattern: CommPattern = None
     ranges: NamedRanges = field(default_factory=NamedRanges)
 
     @property
