@@ -46,7 +46,7 @@ def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, wi
     texts, numbers_of = _texts(digests)
     for run, (digest, keep, numbers) in enumerate(zip(digests, kept, numbers_of, strict=True)):
         told = digest.steps.with_columns(pl.lit(run, pl.Int64).alias("run"), pl.Series("kept", keep))
-        steps.append(told.select(SIDE_STEPS))
+        steps.append(told.select(*SIDE_STEPS))
         mine = told.filter("kept").select("step", pl.lit(run, pl.Int64).alias("at"))
         if not windows:
             mine = mine.with_columns(pl.int_range(count, count + pl.len()).alias("at"))
