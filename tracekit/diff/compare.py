@@ -1,0 +1,113 @@
+"""The comparison of two sides, from their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.diff.cells import cells_as_arrays
+from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matched
+from tracekit.diff.explain import explained
+from tracekit.diff.layers import Nodes, match_layers
+from tracekit.diff.matching import Comparable, cells_of, rows_of
+from tracekit.diff.model import LAYERS, Change, Diff
+from tracekit.diff.notes import notes_of
+from tracekit.diff.pool import Pool, pool
+from tracekit.diff.words import Teller
+from tracekit.digest import Digest
+
+__all__ = ["diff_of"]
+
+_MOSTLY = 0.5
+
+
+def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
+    """The change of the step time from base to new, explained. Each side is one process or several, which are pooled.
+
+    >>> import tracekit
+    >>> from tracekit.digest import digest_of
+    >>> made = digest_of(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> same = diff_of([made], [made])
+    >>> same.changes, same.change_ns
+    ((), 0.0)
+    """
+    windows = not all(digest.has_steps for digest in (*base, *new))
+    sides = pool(base, _kept(base), windows=windows), pool(new, _kept(new), windows=windows)
+    layers = all(bool(side.layers["part_of_model"].any()) for side in sides)
+    nodes = (
+        match_layers(*((side.layers, side.leaves) for side in sides))
+        if layers
+        else Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
+    )
+    rows = rows_of(*sides, nodes)
+    comparable = _comparable(rows, *sides, layers=layers)
+    celled = cells_of(rows, comparable)
+    cells = cells_as_arrays(celled, *sides)
+    parents = nodes.frame["parent_layer_id"].fill_null(-1).to_numpy()
+    found = explained(cells, parents, names=comparable.names)
+    matched = shares_matched(celled, sides[0].side, sides[1].side)
+    calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
+    on_cpu = sides[1].side.facts[0].on_cpu
+    teller = Teller(cells, nodes, calls, on_cpu)
+    changes = [teller.change(each) for each in found]
+    changes.sort(key=lambda change: (-abs(change.delta), change.title))
+    total = sides[1].side.mean - sides[0].side.mean
+    return Diff(
+        base=sides[0].side,
+        new=sides[1].side,
+        per="window" if windows else "step",
+        notes=tuple(notes_of(*sides, comparable, nodes, matched, windows=windows)),
+        by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
+        calls=calls,
+        matched=matched,
+        changes=(*changes, *_moved(nodes)),
+        rest=total - sum((change.delta for change in changes), start=Fraction(0)),
+    )
+
+
+def _kept(digests: Sequence[Digest]) -> list[npt.NDArray[np.bool_]]:
+    """Which steps of each process count."""
+    return [np.ones(digest.steps.height, dtype=bool) for digest in digests]
+
+
+def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> Comparable:
+    work = rows.filter(~pl.col("kind").is_in(["idle", "call"]))
+    shapes = work.group_by("new").agg(pl.col("shapes").is_not_null().any())
+    on_cpu = {facts.on_cpu for side in (base, new) for facts in side.side.facts}
+    devices = {facts.device for side in (base, new) for facts in side.side.facts}
+    names = True
+    if len(devices) > 1 or len(on_cpu) > 1:
+        known = work.group_by("kind", "name").agg(
+            pl.col("ns").filter("new").sum().alias("new_ns"), pl.col("ns").filter(~pl.col("new")).sum()
+        )
+        common = known.filter(pl.col("ns") > 0, pl.col("new_ns") > 0)
+        names = all(common[each].sum() >= _MOSTLY * known[each].sum() for each in ("ns", "new_ns"))
+    return Comparable(
+        layers=layers,
+        shapes=shapes.height == 2 and bool(shapes["shapes"].all()),
+        names=names,
+        kinds=len(on_cpu) == 1,
+    )
+
+
+def _moved(nodes: Nodes) -> list[Change]:
+    """The layers that moved, but not those that moved with the layer around them."""
+    frame = nodes.frame
+    moved = frame["status"] == "moved"
+    inside = moved.gather(frame["parent_layer_id"]).fill_null(value=False)
+    return [
+        Change(
+            "moved",
+            Fraction(0),
+            f"layer {before} is now {after}",
+            {"layer": after, **({} if kind is None else {"type": kind})},
+            before,
+            after,
+            1,
+        )
+        for before, after, kind in frame.filter(moved & ~inside)["base_path", "new_path", "type"].rows()
+    ]
