@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,9 +15,6 @@ from tracekit.errors import UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
-
-if TYPE_CHECKING:
-    from tracekit.diff.runs import Side
 
 __all__ = ["diff"]
 

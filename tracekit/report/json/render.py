@@ -51,7 +51,16 @@ def render_reports(
 
 def render_alone(section: Section, page: Page) -> str:
     """A section that is of no single trace, under its name."""
-    return render_data({"schema_version": SCHEMA_VERSION, section.name: section_dict(section, top=page.top)})
+    verdict = {}
+    if section.tag:
+        points = [{"label": label, "text": text} for label, text in section.points]
+        verdict = {"verdict": section.tag, "points": points}
+    return render_data(
+        {
+            "schema_version": SCHEMA_VERSION,
+            section.name: {**verdict, **section_dict(section, top=page.top)},
+        }
+    )
 
 
 def render_data(value: Any) -> str:
@@ -86,12 +95,9 @@ def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
 
 def section_dict(section: Section, *, top: int | None = None) -> dict[str, Any]:
     """One analysis as plain data; every table a list of rows (at most `top`) by column name."""
-    points = [{"label": label, "text": text} for label, text in section.points]
     return {
         "question": section.question,
-        **({"verdict": section.tag} if section.tag else {}),
         "answer": section.answer,
-        **({"points": points} if points else {}),
         "not_captured": section.not_captured,
         "error": section.error,
         "scalars": dict(section.scalars),

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
-from itertools import pairwise
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -62,6 +61,8 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 ELSEWHERE: Final = frozenset({"ops"})
 """Sections that the report leaves to their own commands: operators stand among the kernels already."""
 
+_MOST_LINES: Final = 8
+"""Of one point below an answer."""
 MOST_LINES: Final = 110
 """Two screens; a longer report shows fewer rows of its tables."""
 
@@ -281,9 +282,8 @@ def _opening(section: Section, width: int) -> Lines:
 
 
 def _points(points: Sequence[tuple[str, str]], width: int) -> Lines:
-    """Each text beside its label, which stands once beside several."""
-    for (above, _), (label, text) in pairwise([("", ""), *points]):
-        yield from _labelled("" if label == above else label, text, width)
+    for label, text in points:
+        yield from _labelled(label, text, width, most=_MOST_LINES)
 
 
 def _scalars(section: Section, width: int) -> Lines:

@@ -1,4 +1,4 @@
-"""Two runs as one figure: boxes as wide as the longer of their two times, in the colour of the change."""
+"""Two sides in figures: boxes as wide as the longer of their two times, in the colour of the change, and the times of steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import polars as pl
+
+from tracekit.diff.model import Diff
 from tracekit.facts.units import format_change, format_ns
+from tracekit.names import shorten_name
+from tracekit.report.diff_tables import NOTHING
 from tracekit.report.model import Figure
 
-__all__ = ["Branch", "grown", "icicle"]
+__all__ = ["Branch", "diff_figures", "grown"]
 
+_LAYERS: Final = 3
+"""Fewer layers with work make no figure: then kernels do."""
+_NAME_WIDTH: Final = 60
 _DEEPEST: Final = 24
 """Levels of a tree; what lies deeper is a part of the last one."""
 _LEAST_BOX: Final = 0.0005
@@ -24,6 +32,51 @@ _KINDS: Final = {
     "a little faster": f"faster by more than {100 * _LITTLE:.0f} %",
     "faster": f"by more than {100 * _MUCH:.0f} %",
 }
+
+
+def diff_figures(found: Diff) -> Iterator[Figure]:
+    """The figures `layers`, which are kernels where there are no layers, and `step_times`."""
+    layers = found.by["layer"].filter(pl.col("status") != "none")
+    if layers.height >= _LAYERS:
+        tree = grown(_layer_leaves(found.by["layer"]))
+        title = "Layers of both sides"
+    else:
+        frame = found.by["name"].with_columns(pl.col("name").fill_null(NOTHING["name"]))
+        tree = grown(
+            ((kind, shorten_name(name, _NAME_WIDTH)), base, new)
+            for kind, name, base, new in frame.select("kind", "name", "base_ns", "new_ns").rows()
+        )
+        title = "Kernels and idle time of both sides"
+    drawn = _icicle(tree, title)
+    if drawn is not None:
+        yield drawn
+    sides = [
+        (name, side.steps.filter("kept")["time_ns"])
+        for name, side in (("base", found.base), ("new", found.new))
+    ]
+    series = [
+        {"label": name, "x": list(range(times.len() + 1)), "y": [*times, times[-1]]}
+        for name, times in sides
+        if times.len()
+    ]
+    if len(series) > 1 and any(times.len() > 1 for _, times in sides):
+        data = {"unit": "ns", "ends": ["first step", "last step"], "series": series}
+        yield Figure("step_times", "Times of the steps in order", "line", data)
+
+
+def _layer_leaves(layers: pl.DataFrame) -> Iterator[tuple[tuple[str, ...], float, float]]:
+    """The own time of each layer with the names from the top down to its own."""
+    paths: dict[int, tuple[str, ...]] = {}
+    columns = (
+        "layer_id",
+        "parent_layer_id",
+        pl.col("name").fill_null(NOTHING["path"]),
+        "base_ns",
+        "new_ns",
+    )
+    for number, parent, name, base, new in layers.select(*columns).rows():
+        paths[number] = (*paths.get(parent, ()), name)
+        yield paths[number], base, new
 
 
 @dataclass(slots=True)
@@ -56,7 +109,7 @@ def grown(leaves: Iterable[tuple[Sequence[str], float, float]]) -> Branch:
     return root
 
 
-def icicle(tree: Branch, title: str) -> Figure | None:
+def _icicle(tree: Branch, title: str) -> Figure | None:
     """The figure of a tree, whose colours say what became slower or faster; None without time."""
     nodes = [
         {
