@@ -79,7 +79,7 @@ def format_share(part: float | None) -> str:
     >>> format_share(0.31416), format_share(-0.02), format_share(None)
     ('31.4 %', '−2.0 %', '–')
     """
-    return NOT_CAPTURED if part is None else f"{100 * part:.1f} %".replace("-", "−")
+    return NOT_CAPTURED if part is None else f"{round(100 * part, 1) or 0:.1f} %".replace("-", "−")
 
 
 def format_count(count: int | None) -> str:

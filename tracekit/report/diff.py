@@ -98,9 +98,10 @@ def _test(times: Change) -> str:
     ratio = f"Ratio of the medians {format_number(middle.ratio)}"
     if middle.low is None or middle.high is None:
         return f"{ratio}, without an interval; {steps}."
-    p = f"p < {_LEAST_P}" if middle.p < _LEAST_P else f"p = {format_number(middle.p)}"
+    way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
+    p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
     interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"
-    return f"{ratio}, {interval}; {p} that new is not slower ({middle.test}); {steps}."
+    return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
 
 
 def _steps(side: Any) -> str:

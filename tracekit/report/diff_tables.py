@@ -98,6 +98,7 @@ _COLUMNS: Final[dict[str, tuple[str, Unit]]] = {
     "base_share": ("of base", "ratio"),
     "new_share": ("of new", "ratio"),
     "side": ("side", "text"),
+    "p": ("p for slower", "number"),
     "test": ("test", "text"),
     "low": ("from", "number"),
     "high": ("to", "number"),
@@ -123,14 +124,12 @@ def diff_tables(found: Diff, times: Change, *, nothing: bool) -> Iterator[Table]
     shares = times.verdict in ("slower", "faster")
     on_cpu = all(facts.on_cpu for side in (found.base, found.new) for facts in side.facts)
     for dimension in _TITLES:
-        if found.by[dimension].height:
-            # The types of layers repeat their paths, and on processors operators are what runs.
-            told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
-            yield _by(found, dimension, shares=shares, detail=not told)
-    if found.calls.height:
-        title = "Calls of the host that wait, allocate or load code"
-        short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
-        yield _table("calls", title, found.calls, short, summed=True, detail=nothing)
+        # The types of layers repeat their paths, and on processors operators are what runs.
+        told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
+        yield _by(found, dimension, shares=shares, detail=not told)
+    title = "Calls of the host that wait, allocate or load code"
+    short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
+    yield _table("calls", title, found.calls, short, summed=True, detail=nothing)
     yield _table("changes", "Changes", _changes(found), ("delta_ns", "kind", "title"), detail=True)
     matched = ("how", "base_ns", "new_ns", "base_share", "new_share")
     yield _table("matched", "How work was matched", found.matched, matched, detail=True)
@@ -139,6 +138,8 @@ def diff_tables(found: Diff, times: Change, *, nothing: bool) -> Iterator[Table]
 def _by(found: Diff, dimension: str, *, shares: bool, detail: bool) -> Table:
     """The rows of a dimension, the largest change first."""
     frame, keys = found.by[dimension], _KEYS[dimension]
+    if dimension == "layer":  # those that only hold others stand in the tree
+        frame = frame.filter((pl.col("base_sum") > 0) | (pl.col("new_sum") > 0))
     empty = frame.height == 1 and frame[keys[0]][0] is None
     frame = frame.with_columns(
         pl.col(key).cast(pl.String).fill_null(NOTHING[key]) for key in keys if key in NOTHING
