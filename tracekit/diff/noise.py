@@ -75,6 +75,7 @@ class Estimate:
     p: float
     """Of the one-sided test: how often chance would make new look so much slower, or more, if it were not."""
     test: str
+    """Its name; empty where nothing is tested, since all times are equal or the steps too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ def compare_times(
     paired = paired and len(values[0]) == len(values[1]) > 1
     several = max(side.runs for side in sides) > 1
     if len(base) == len(new) and all(map(np.array_equal, base, new)):
-        same = Estimate(ratio=1.0, low=1.0, high=1.0, p=1.0, test="none, as all times are equal")
+        same = Estimate(ratio=1.0, low=1.0, high=1.0, p=1.0, test="")
         found = [same, same]
     elif min(side.steps for side in sides) < FEWEST_STEPS:
         found = [_untested(sides[0].median, sides[1].median), _untested(sides[0].mean, sides[1].mean)]
@@ -249,7 +250,7 @@ def _midranks(values: Floats) -> Floats:
 
 
 def _untested(base: float, new: float) -> Estimate:
-    return Estimate(ratio=new / base if base else None, low=None, high=None, p=1.0, test="none")
+    return Estimate(ratio=new / base if base > 0 else None, low=None, high=None, p=1.0, test="")
 
 
 def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool) -> Estimate:
