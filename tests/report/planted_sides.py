@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from tracekit.diff.compare import diff_of
-from tracekit.diff.noise import compare_times
+from tracekit.diff.compared import compared
+from tracekit.diff.gate import parse_gate
 from tracekit.digest import Digest, Facts
 from tracekit.digest.model import LAYERS, LEAVES, STEPS, VALUES
 from tracekit.report.diff import diff_section
@@ -79,7 +79,6 @@ def digest(
     return Digest(facts, times, leaves, layers, values)
 
 
-def section(base: Digest, new: Digest) -> Section:
+def section(base: Digest, new: Digest, *gates: str) -> Section:
     """The section of a diff of two runs."""
-    runs = [[each.steps["time_ns"].to_numpy()] for each in (base, new)]
-    return diff_section(diff_of([base], [new]), compare_times(*runs))
+    return diff_section(compared([base], [new], [parse_gate(gate) for gate in gates]))

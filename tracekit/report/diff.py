@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from tracekit.diff.model import Diff
-from tracekit.diff.noise import Change
+from tracekit.diff.compared import Compared
+from tracekit.diff.noise import Change, Estimate, Side
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import clean
 from tracekit.report.diff_figures import diff_figures
@@ -16,77 +16,87 @@ from tracekit.report.model import Section
 
 __all__ = ["diff_section"]
 
-MOST_TOLD: Final = 6
+_MOST_TOLD: Final = 6
 """Changes that have a sentence; the table has all."""
 _TWICE: Final = 2
 _LEAST_P: Final = 0.001
 
 
-def diff_section(found: Diff, times: Change) -> Section:
-    """The section of a comparison and of that of its step times: tables `steps`, `ratios`, one for each dimension, `calls`,
-    `changes`, `matched` and the `tree` of layers.
-    """
+def diff_section(found: Compared) -> Section:
+    """The section: the verdict in words, and the tables of `tracekit.report.diff_tables.SCHEMAS`."""
     return Section(
         "diff",
         "What changed from base to new, and is it more than noise?",
-        " ".join(_answer(found, times)),
-        tag=times.verdict,
-        points=tuple((label, clean(text)) for label, text in _points(found, times)),
-        tables=tuple(diff_tables(found, times, nothing=_nothing(found))),
+        _answer(found),
+        tag=found.times.verdict,
+        points=tuple((label, clean(text)) for label, text in _points(found)),
+        tables=tuple(diff_tables(found)),
         figures=tuple(diff_figures(found)),
     )
 
 
-# -- words -----------------------------------------------------------------------------------------
+def _answer(found: Compared) -> str:
+    told = found.unchanged or found.times.verdict in ("slower", "faster")
+    mean = None if told else _mean(found.times.mean)
+    return " ".join(filter(None, [_headline(found), mean]))
 
 
-def _answer(found: Diff, times: Change) -> Iterator[str]:
-    what = "A step" if found.per == "step" else "The window"
-    base, new, ratio = format_ns(times.base.median), format_ns(times.new.median), times.median.ratio
-    against = f"{new} instead of {base} at the median"
-    if _nothing(found):
-        yield f"Nothing changed: {what.lower()} takes {new} at the median on both sides, and all parts of it take as long."
-    elif times.verdict == "same":
-        yield f"{what} takes as long as before: {new} against {base} at the median."
-    elif times.verdict == "inconclusive" or ratio is None:
-        yield f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
-    elif ratio >= _TWICE:
-        yield f"{what} takes {ratio:.2f} times as long: {against}."
-    elif ratio > 1 / _TWICE:
+def _mean(one: Estimate) -> str | None:
+    """That the mean differs where the median may not, because of some steps; None if it may not either."""
+    if one.ratio is None or one.low is None or one.high is None or one.low <= 1 <= one.high:
+        return None
+    by = f"{format_share(abs(one.ratio - 1))} {'longer' if one.ratio > 1 else 'shorter'}"
+    interval = f"95 % interval {format_number(one.low)} to {format_number(one.high)}"
+    return f"The mean, though, is {by} (ratio {format_number(one.ratio)}, {interval})."
+
+
+def _headline(found: Compared) -> str:
+    what = "A step" if found.diff.per == "step" else "The window"
+    times, ratio = found.times, found.times.median.ratio
+    base, new = format_ns(times.base.median), format_ns(times.new.median)
+    median = "at the median, without the profiler" if found.undisturbed else "at the median"
+    against = f"{new} instead of {base} {median}"
+    if found.unchanged:
+        return f"Nothing changed: {what.lower()} takes {new} on both sides {median}, and all parts of it take as long."
+    if times.verdict == "same":
+        return f"{what} takes as long as before: {new} against {base} {median}."
+    if times.verdict == "inconclusive" or ratio is None:
+        return (
+            f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} {median}."
+        )
+    if ratio >= _TWICE:
+        return f"{what} takes {ratio:.2f} times as long: {against}."
+    if ratio > 1 / _TWICE:
         amount = f"{format_share(ratio - 1)} longer" if ratio > 1 else f"{format_share(1 - ratio)} less time"
-        yield f"{what} takes {amount}: {against}."
-    else:
-        yield f"{what} takes {format_share(ratio)} of the time: {against}."
+        return f"{what} takes {amount}: {against}."
+    return f"{what} takes {format_share(ratio)} of the time: {against}."
 
 
-def _nothing(found: Diff) -> bool:
-    """Whether no figure differs."""
-    sums = (frame["base_ns"].equals(frame["new_ns"]) for frame in found.by.values())
-    return not found.change and not found.changes and all(sums)
-
-
-def _points(found: Diff, times: Change) -> Iterator[tuple[str, str]]:
-    if not _nothing(found):
-        yield "test", _test(times)
-    if found.change:
+def _points(found: Compared) -> Iterator[tuple[str, str]]:
+    diff = found.diff
+    if not found.unchanged:
+        yield "test", _test(found.times)
+    if diff.change:
+        whose = f"mean profiled {diff.per}" if found.undisturbed else f"mean {diff.per}"
         yield (
             "mean",
-            f"The mean {found.per} went from {format_ns(found.base.mean_ns)} to {format_ns(found.new.mean_ns)} "
-            f"({format_change(found.change_ns)}); what follows sums to this.",
+            f"The {whose} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
+            f"({format_change(diff.change_ns)}); what follows sums to this.",
         )
-    for change in found.changes[:MOST_TOLD]:
+    for change in diff.changes[:_MOST_TOLD]:
         yield "change", change.title
-    others = found.changes[MOST_TOLD:]
-    rest = float(found.rest + sum(change.delta for change in others))
-    if rest:
+    others = diff.changes[_MOST_TOLD:]
+    if rest := float(diff.rest + sum(change.delta for change in others)):
         more = (
             f"{count_of(len(others), 'more change')}, and what no change explains"
             if others
             else "What no change explains"
         )
         yield "rest", f"{more}: {format_change(rest)}."
-    for note in dict.fromkeys((*found.notes, *times.notes)):
+    for note in dict.fromkeys((*diff.notes, *found.times.notes)):
         yield "note", note
+    for one in found.judgements:
+        yield "gate", f"{one.gate} {one.outcome}. {one.reason}"
 
 
 def _test(times: Change) -> str:
@@ -104,6 +114,6 @@ def _test(times: Change) -> str:
     return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
 
 
-def _steps(side: Any) -> str:
+def _steps(side: Side) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
     return f"{count_of(side.steps, 'step')}{runs}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
-from tracekit.diff.model import Diff
+from tracekit.diff.compared import Compared
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 from tracekit.report.diff_tables import NOTHING
@@ -34,14 +34,14 @@ _KINDS: Final = {
 }
 
 
-def diff_figures(found: Diff) -> Iterator[Figure]:
+def diff_figures(found: Compared) -> Iterator[Figure]:
     """The figures `layers`, which are kernels where there are no layers, and `step_times`."""
-    layers = found.by["layer"].filter(pl.col("status") != "none")
+    layers = found.diff.by["layer"].filter(pl.col("status") != "none")
     if layers.height >= _LAYERS:
-        tree = grown(_layer_leaves(found.by["layer"]))
+        tree = grown(_layer_leaves(found.diff.by["layer"]))
         title = "Layers of both sides"
     else:
-        frame = found.by["name"].with_columns(pl.col("name").fill_null(NOTHING["name"]))
+        frame = found.diff.by["name"].with_columns(pl.col("name").fill_null(NOTHING["name"]))
         tree = grown(
             ((kind, shorten_name(name, _NAME_WIDTH)), base, new)
             for kind, name, base, new in frame.select("kind", "name", "base_ns", "new_ns").rows()
@@ -50,16 +50,16 @@ def diff_figures(found: Diff) -> Iterator[Figure]:
     drawn = _icicle(tree, title)
     if drawn is not None:
         yield drawn
-    sides = [
-        (name, side.steps.filter("kept")["time_ns"])
-        for name, side in (("base", found.base), ("new", found.new))
+    sides: list[tuple[str, list[int]]] = [
+        (name, [int(ns) for run in runs for ns in run])
+        for name, runs in zip(("base", "new"), found.runs, strict=True)
     ]
     series = [
-        {"label": name, "x": list(range(times.len() + 1)), "y": [*times, times[-1]]}
+        {"label": name, "x": list(range(len(times) + 1)), "y": [*times, times[-1]]}
         for name, times in sides
-        if times.len()
+        if times
     ]
-    if len(series) > 1 and any(times.len() > 1 for _, times in sides):
+    if len(series) > 1 and any(len(times) > 1 for _, times in sides):
         data = {"unit": "ns", "ends": ["first step", "last step"], "series": series}
         yield Figure("step_times", "Times of the steps in order", "line", data)
 
@@ -111,7 +111,7 @@ def grown(leaves: Iterable[tuple[Sequence[str], float, float]]) -> Branch:
 
 def _icicle(tree: Branch, title: str) -> Figure | None:
     """The figure of a tree, whose colours say what became slower or faster; None without time."""
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {
             "label": node.name,
             "kind": _kind(node),
@@ -123,7 +123,12 @@ def _icicle(tree: Branch, title: str) -> Figure | None:
         for node, depth, path, start in _met(tree)
         if node.width >= _LEAST_BOX * tree.width
     ]
-    data = {"unit": "ns", "total": round(tree.width), "nodes": nodes, "kinds": _KINDS}
+    data = {
+        "unit": "ns",
+        "total": sum(node["value"] for node in nodes if node["depth"] == 0),
+        "nodes": nodes,
+        "kinds": _KINDS,
+    }
     return Figure("layers", title, "icicle", data) if data["total"] else None
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.result import Unit, column_of
+from tracekit.diff.compared import Compared
 from tracekit.diff.model import AMOUNTS, MATCHED, Diff
-from tracekit.diff.noise import Change
+from tracekit.diff.noise import Change, Estimate
 from tracekit.facts.units import format_change
 from tracekit.names import clean_frame
 from tracekit.report.model import Column, Table, Tree
@@ -49,6 +50,7 @@ NOTHING: Final = {
 _PLACES: Final = ("phase", "layer", "type", "operator", "category", "name", "shapes", "dtypes", "cause")
 _OF_TREE: Final = ("tree_delta_ns", "tree_base_ns", "tree_new_ns")
 
+_ESTIMATE: Final[Schema] = {**dict.fromkeys(("ratio", "low", "high", "p"), pl.Float64), "test": pl.String}
 _CALLS: Final[Schema] = {
     **dict.fromkeys(("category", "name", "operator", "layer"), pl.String),
     **dict.fromkeys(("base_calls", "new_calls", "base_ns", "new_ns", "delta_ns"), pl.Float64),
@@ -61,10 +63,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
         **dict.fromkeys(("min_ns", "max_ns"), pl.Int64),
         "std_ns": pl.Float64,
     },
-    "ratios": {
-        "name": pl.String,
-        **dict.fromkeys(("ratio", "low", "high", "p"), pl.Float64),
-        "test": pl.String,
+    "ratios": {"name": pl.String, **_ESTIMATE},
+    "gates": {
+        **dict.fromkeys(("gate", "outcome", "reason"), pl.String),
+        **dict.fromkeys(("base_ns", "new_ns"), pl.Float64),
+        **_ESTIMATE,
+        **{f"mean_{key}": kind for key, kind in _ESTIMATE.items()},
     },
     "tree": {
         **dict.fromkeys(("layer_id", "parent_layer_id", "depth"), pl.Int64),
@@ -104,35 +108,42 @@ _COLUMNS: Final[dict[str, tuple[str, Unit]]] = {
     "high": ("to", "number"),
     "ratio": ("ratio", "number"),
     "noise_ns": ("standard error", "ns"),
+    "mean_ratio": ("ratio of means", "number"),
+    "gate": ("gate", "text"),
+    "outcome": ("outcome", "text"),
 }
 """Titles and units that the names of columns do not tell."""
 _SHORT: Final = ("base_ns", "new_ns", "delta_ns", "share")
 
 
-def diff_tables(found: Diff, times: Change, *, nothing: bool) -> Iterator[Table]:
-    """The tables in the order of the page; where `nothing` changed, only a page with room lists parts.
+def diff_tables(found: Compared) -> Iterator[Table]:
+    """The tables in the order of the page; where nothing changed, only a page with room lists parts.
 
     Every time is per step. Those of a dimension sum to the change of the mean step, of `idle` and `communication` to that of their part.
     """
     steps = ("side", "name", "steps", "median_ns", "mean_ns", "p95_ns", "min_ns", "max_ns")
-    yield _table("steps", "Times of steps", _step_times(found, times), steps)
+    diff, times, nothing = found.diff, found.times, found.unchanged
+    title = "Times of steps without the profiler" if found.undisturbed else "Times of steps"
+    yield _table("steps", title, _step_times(found), steps)
     yield _table(
         "ratios", "Ratio of new to base", _ratios(times), ("name", "ratio", "low", "high", "p", "test")
     )
-    if (found.by["layer"]["depth"] > 0).any():
-        yield _tree(found.by["layer"], detail=nothing)
+    gated = ("gate", "outcome", "ratio", "low", "high", "p")
+    yield _table("gates", "Gates", _gates(found), gated)
+    if (diff.by["layer"]["depth"] > 0).any():
+        yield _tree(diff.by["layer"], detail=nothing)
     shares = times.verdict in ("slower", "faster")
-    on_cpu = all(facts.on_cpu for side in (found.base, found.new) for facts in side.facts)
+    on_cpu = all(facts.on_cpu for side in (diff.base, diff.new) for facts in side.facts)
     for dimension in _TITLES:
         # The types of layers repeat their paths, and on processors operators are what runs.
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
-        yield _by(found, dimension, shares=shares, detail=not told)
+        yield _by(diff, dimension, shares=shares, detail=not told)
     title = "Calls of the host that wait, allocate or load code"
     short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
-    yield _table("calls", title, found.calls, short, summed=True, detail=nothing)
-    yield _table("changes", "Changes", _changes(found), ("delta_ns", "kind", "title"), detail=True)
+    yield _table("calls", title, diff.calls, short, summed=True, detail=nothing)
+    yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title"), detail=True)
     matched = ("how", "base_ns", "new_ns", "base_share", "new_share")
-    yield _table("matched", "How work was matched", found.matched, matched, detail=True)
+    yield _table("matched", "How work was matched", diff.matched, matched, detail=True)
 
 
 def _by(found: Diff, dimension: str, *, shares: bool, detail: bool) -> Table:
@@ -150,26 +161,41 @@ def _by(found: Diff, dimension: str, *, shares: bool, detail: bool) -> Table:
     return _table(dimension, title, frame, short, summed=True, detail=detail or empty)
 
 
-def _step_times(found: Diff, times: Change) -> list[dict[str, Any]]:
+def _step_times(found: Compared) -> list[dict[str, Any]]:
+    """A row for each side; quantiles and extremes are of all its steps, those that do not count included."""
     rows = []
-    for name, side, one in (("base", found.base, times.base), ("new", found.new, times.new)):
-        kept = side.steps.filter("kept")["time_ns"]
+    sides = (("base", found.diff.base, found.times.base), ("new", found.diff.new, found.times.new))
+    for (name, side, one), runs in zip(sides, found.runs, strict=True):
+        every = pl.concat([pl.Series(values=run, dtype=pl.Int64) for run in runs])
         devices = sorted({facts.device for facts in side.facts if facts.device})
         rows.append(
             {
                 **{"side": name, "name": side.name, "device": ", ".join(devices) or None},
                 **{"runs": one.runs, "steps": one.steps, "warm_up": one.warm_up, "outliers": one.outliers},
-                **{"median_ns": one.median, "mean_ns": one.mean, "p95_ns": kept.quantile(0.95, "linear")},
-                **{"min_ns": kept.min(), "max_ns": kept.max(), "std_ns": kept.std()},
+                **{"median_ns": one.median, "mean_ns": one.mean, "p95_ns": every.quantile(0.95, "linear")},
+                **{"min_ns": every.min(), "max_ns": every.max(), "std_ns": every.std()},
             }
         )
     return rows
 
 
+def _gates(found: Compared) -> list[dict[str, Any]]:
+    return [
+        {"gate": str(one.gate), "outcome": one.outcome, "reason": one.reason}
+        | {"base_ns": one.change.base.median, "new_ns": one.change.new.median}
+        | _estimate(one.change.median)
+        | {f"mean_{key}": value for key, value in _estimate(one.change.mean).items()}
+        for one in found.judgements
+    ]
+
+
+def _estimate(one: Estimate) -> dict[str, Any]:
+    return {"ratio": one.ratio, "low": one.low, "high": one.high, "p": one.p, "test": one.test}
+
+
 def _ratios(times: Change) -> list[dict[str, Any]]:
     return [
-        {"name": name, "ratio": one.ratio, "low": one.low, "high": one.high, "p": one.p, "test": one.test}
-        for name, one in (("median", times.median), ("mean", times.mean))
+        {"name": name, **_estimate(one)} for name, one in (("median", times.median), ("mean", times.mean))
     ]
 
 

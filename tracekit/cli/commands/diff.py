@@ -11,7 +11,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import NamedRanges, Reading, WindowKind, with_flags
 from tracekit.cli.sources import shown, tell_unread
-from tracekit.errors import UsageError
+from tracekit.errors import GateFailedError, InconclusiveError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
@@ -74,33 +74,35 @@ def diff(
     """
     chosen = formats.choose_format(Can.REPORT, format_, output, command="diff", several=True)
     pair = _paths(traces, base or [], new or [], against)
-    if paired and len(pair[0]) != len(pair[1]):
-        raise UsageError(
-            f"--paired: the base has {len(pair[0])} runs, the new side {len(pair[1])}",
-            remedy="name as many of both",
-        )
     keep_inputs([path for side in pair for path in side])
-    from tracekit.diff.compare import diff_of
-    from tracekit.diff.noise import compare_times
+    from tracekit.cli.jobs import reading_progress
+    from tracekit.diff.compared import compared
+    from tracekit.diff.gate import parse_gate, worst
     from tracekit.diff.sides import read_sides
     from tracekit.job import Options
     from tracekit.report.diff import diff_section
 
-    options = Options(
-        reading.limits, not reading.no_cache, window.value, step, tuple(comm_pattern or ()), ranges.filter
-    )
-    sides = read_sides(pair, options, rank=rank, jobs=jobs)
+    gates = [parse_gate(text) for text in gate or ()]
+    patterns = tuple(comm_pattern or ())
+    options = Options(reading.limits, not reading.no_cache, window.value, step, patterns, ranges.filter)
+    progress = reading_progress()
+    try:
+        sides = read_sides(pair, options, rank=rank, jobs=jobs, progress=progress)
+    finally:
+        progress(0, 0)
     for side in sides:
         tell_unread(side.left_out)
-    digests = [[digest for run in side.runs for digest in run.digests] for side in sides]
-    found = diff_of(*digests)
-    times = compare_times(
-        *([[each.steps["time_ns"].to_numpy() for each in side] for side in digests]), paired=paired
-    )
+    old, fresh = ([digest for run in side.runs for digest in run.digests] for side in sides)
+    found = compared(old, fresh, gates, paired=paired)
     rows = top or (_ROWS if Can.PROSE in chosen.can else None)
-    out.emit_section(
-        diff_section(found, times), chosen, output, figures=figures, figure_format=figure_format, top=rows
-    )
+    section = diff_section(found)
+    out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format, top=rows)
+    outcome = worst(found.judgements)
+    if outcome == "passed":
+        return
+    names = [str(one.gate) for one in found.judgements if one.outcome == outcome]
+    error = GateFailedError if outcome == "failed" else InconclusiveError
+    raise error(f"{outcome}: {', '.join(names)}", remedy="the lines `gate` say why")
 
 
 def _paths(
