@@ -28,7 +28,7 @@ _LARGEST_REPORT: Final = 1 << 30
 _PACKED: Final = (".gz", ".zst", ".zip")
 _PACKED_TIMES: Final = 10
 """So many times larger is what was compressed."""
-_WORTH_WORKERS: Final = 48 << 20
+_WORTH_WORKERS: Final = 100 << 20
 """It takes as long to read so many bytes as to start other processes."""
 
 
@@ -235,8 +235,7 @@ def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -
         raise [*faults, *misfits][0]
     if rank is not None:
         runs = _of_rank(runs, rank)
-    left_out = tuple((each.path or "", each.fault) for each in (*faults, *misfits))
-    return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), left_out)
+    return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), (*faults, *misfits))
 
 
 def _joined(pieces: Iterable[list[_File]]) -> list[list[_File]]:
