@@ -38,6 +38,8 @@ _NO_LOWER: Final = 0.7
 _SIDES: Final = 1.96
 _MOST_CATEGORIES: Final = 6
 _MOST_CAUSES: Final = 3
+_LEAST_PART: Final = 0.1
+"""What is a smaller part of a change is not named."""
 
 
 # -- change points ------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Change:
     high: float
     """Where the ratio lies in 95 % of cases, by the noise between runs."""
     parts: tuple[tuple[str, float], ...]
-    """What changed most, in ns of a step: idle causes as `idle CAUSE`, and kernel categories."""
+    """What changed most along with it, in ns of a step: idle causes as `idle CAUSE`, and kernel categories."""
     told: tuple[tuple[str, str, str], ...]
     """What is known to differ between this run and the one before it: what, before, after."""
 
@@ -182,7 +184,7 @@ def trend_of(runs: Sequence[Run], *, by_name: bool = False) -> Trend:
     middles = [row["step_ns"] for row in rows]
     levels = levels_of(middles)
     members = levels.members(len(kept))
-    means = [exp(float(np.log([middles[at] for at in own]).mean())) for own in members]
+    means = [round(exp(float(np.log([middles[at] for at in own]).mean())), 1) for own in members]
     of_run = [sum(at >= start for start in levels.starts) for at in range(len(kept))]
     timed = order in ("recorded", "changed")
     whens = [at if timed else None for at, _ in ranked]
@@ -321,7 +323,9 @@ def _change(
         - sum(parts[each].get(name, 0.0) for each in old) / len(old)
         for name in names
     }
-    along = sorted((each for each in by.items() if each[1] * log(ratio) > 0), key=lambda each: -abs(each[1]))
+    least = _LEAST_PART * abs(means[level] - means[level - 1])
+    along = [each for each in by.items() if each[1] * log(ratio) > 0 and abs(each[1]) >= least]
+    along.sort(key=lambda each: -abs(each[1]))
     told = _told(runs[at - 1].digests[0].facts, runs[at].digests[0].facts)
     return Change(at, ratio, ratio / error, ratio * error, tuple(along[:_MOST_CAUSES]), told)
 

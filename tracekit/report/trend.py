@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -37,7 +37,8 @@ _TITLES: Final = {
     "told": "differs",
 }
 _UNITS: Final[dict[str, Unit]] = dict.fromkeys(("ratio", "low", "high"), "number")
-_RUNS: Final = "run recorded step_ns step_low_ns step_high_ns throughput_per_s idle_share communication_share peak_memory_bytes change"
+_CHANGES: Final = "since recorded before_ns after_ns ratio low high parts"
+_RUNS: Final = "run recorded step_ns change step_low_ns step_high_ns throughput_per_s idle_share communication_share peak_memory_bytes"
 
 
 def trend_section(trend: Trend) -> Section:
@@ -48,7 +49,6 @@ def trend_section(trend: Trend) -> Section:
         clean(" ".join(_answer(trend))),
         tables=tuple(_tables(trend)),
         figures=(_figure(trend),),
-        scalars={"noise_share": trend.levels.noise},
     )
 
 
@@ -115,30 +115,32 @@ def _tables(trend: Trend) -> Iterator[Table]:
     rows = [
         {"since": trend.table["run"][one.at], "recorded": _when(trend)[one.at], "ratio": one.ratio, "low": one.low, "high": one.high,
          "before_ns": trend.table["level_ns"][one.at - 1], "after_ns": trend.table["level_ns"][one.at],
-         "parts": _parts(one), "told": _differs(one) or None}
+         "parts": _parts(one) or None, "told": _differs(one) or None, "noise_share": trend.levels.noise}
         for one in trend.changes
     ]  # fmt: skip
     if rows:
-        yield _table("changes", "Changes", pl.DataFrame(rows, infer_schema_length=None), "since recorded before_ns after_ns ratio low high parts")  # fmt: skip
+        yield _table("changes", "Changes", pl.DataFrame(rows, infer_schema_length=None), _CHANGES.split())  # fmt: skip
     marks = dict.fromkeys(trend.levels.lone, "alone")
     marks |= {one.at: f"{'+' if one.ratio > 1 else '−'}{format_share(abs(one.ratio - 1))}" for one in trend.changes}  # fmt: skip
     change = pl.Series("change", [marks.get(at) for at in range(trend.table.height)], dtype=pl.String)
     recorded = pl.Series("recorded", _when(trend), dtype=pl.String)
     frame = trend.table.drop("when_ns").insert_column(1, recorded).with_columns(change)
-    yield _table("runs", "Runs", frame, _RUNS)
-    yield _table("categories", "Mean time in a step", trend.categories, " ".join(trend.categories.columns))
+    yield _table("runs", "Runs, the last first", frame.reverse(), _RUNS.split())
+    yield _table("categories", "Mean time in a step", trend.categories.reverse(), trend.categories.columns)
 
 
 def _when(trend: Trend) -> list[str | None]:
     return [None if ns is None else date_of(ns) for ns in trend.table["when_ns"]]
 
 
-def _table(name: str, title: str, frame: pl.DataFrame, short: str) -> Table:
+def _table(name: str, title: str, frame: pl.DataFrame, short: Sequence[str]) -> Table:
     columns = []
     for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        columns.append(Column(key, _TITLES.get(key, column.title), _UNITS.get(key, column.unit)))
-    shown = tuple(key for key in short.split() if key in frame.columns and frame[key].count())
+        column = column_of(clean(key), dtype)
+        columns.append(
+            Column(key, _TITLES.get(key, category_name(column.title)), _UNITS.get(key, column.unit))
+        )
+    shown = tuple(key for key in short if key in frame.columns and frame[key].count())
     return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown)
 
 
