@@ -19,6 +19,7 @@ import typer
 import tracekit
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops, roofline
+from tracekit.cli.commands.baseline import baseline
 from tracekit.cli.commands.capture import capture
 from tracekit.cli.commands.characterize import characterize
 from tracekit.cli.commands.diff import diff
@@ -35,6 +36,7 @@ from tracekit.cli.commands.scaling import scaling
 from tracekit.cli.commands.scrub import scrub
 from tracekit.cli.commands.sweep import sweep
 from tracekit.cli.commands.trajectory import trajectory
+from tracekit.cli.commands.trend import trend
 from tracekit.cli.commands.view import view
 from tracekit.cli.commands.xsp import xsp
 from tracekit.cli.ending import ended_by_signals
@@ -82,8 +84,9 @@ for command in (analysis, diff, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, trajectory, scaling, machine, xsp, nsys_stats):
+for command in (capture, sweep, characterize, trajectory, scaling, trend, machine, xsp, nsys_stats):
     app.command(cls=PlainCommand)(command)
+app.add_typer(baseline)
 
 
 def _print_version(value: bool) -> None:

@@ -306,7 +306,7 @@ def _facts(scope: Scope) -> Facts:
         world_size=meta.world_size,
         steps_inferred_from=scope.inferred_from,
         settings={} if chosen is None else msgspec.structs.asdict(chosen),
-        versions={clean(name): clean(value) for name, value in versions.items()},
+        versions={clean(name): clean(value) for name, value in versions.items() if name != "trace_id"},
         captured=tuple(sorted(meta.captured)),
         undisturbed_ns=() if manifest is None else tuple(manifest.step_times_ns("M")),
         recorded_utc_ns=meta.origin_utc_ns,

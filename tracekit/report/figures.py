@@ -253,8 +253,9 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
 
 def _curve(axes: Axes, data: dict[str, Any]) -> None:
     base = data.get("base", 2)
-    axes.set_xscale("log", base=base)
-    axes.set_yscale("log", base=base)
+    if base:
+        axes.set_xscale("log", base=base)
+        axes.set_yscale("log", base=base)
     for index, series in enumerate(data["series"]):
         colour, label = _SERIES[index % len(_SERIES)], _label(series["label"])
         if series["style"] == "dots":
@@ -273,12 +274,15 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
         else:
             axes.plot(series["x"], series["y"], color=colour, label=label, linewidth=1.2)
             axes.fill_between(series["x"], series["low"], series["high"], color=colour, alpha=0.15)
-    if any("marks" in series for series in data["series"]):  # else a narrow range of them may have no tick
+    if base and any(
+        "marks" in series for series in data["series"]
+    ):  # else a narrow range of them may have no tick
         powers = [log(value, base) for series in data["series"] for value in series["x"]]
         axes.set_xlim(base ** floor(min(powers)), base ** ceil(max(powers)))
         axes.set_ylim(top=1.5 * max(max(series["y"]) for series in data["series"]))
-    low = min(min(series["y"]) for series in data["series"])
-    axes.set_ylim(bottom=low / 1.5)
+    if base:
+        low = min(min(series["y"]) for series in data["series"])
+        axes.set_ylim(bottom=low / 1.5)
     for axis, title in ((axes.xaxis, data["x_title"]), (axes.yaxis, data["y_title"])):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_label_text(title, fontsize=8)

@@ -92,7 +92,7 @@ class Figure:
     "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x; where x is no time, words for both `ends`;
     `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other; they may have a `hint`, and the figure words for its `kinds`;
     `curve`, on logarithmic axes: `{"x_title", "y_title", "series": [{"label", "style", "x", "y"}]}`, the style `dots`, `dashes`, or
-    `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2;
+    `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2, where 0 makes them linear;
     `heat`: `{"bin_ns", "span_ns", "maps": [{"label", "kind", "rows": [{"label", "ranks", "percent": [0 to 100, −1 for
     nothing]}]}]}`; rows of several ranks have their middle, and `least` and `most`.
     """
