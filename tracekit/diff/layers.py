@@ -93,6 +93,7 @@ def _by_path(base: _Tree, new: _Tree) -> tuple[tuple[str, str] | None, _Pairs]:
     """Layers of the same path, but for wrappers, and for the first parts of all paths of one side."""
     plain = [_keys(tree, 0) for tree in (base, new)]
     best, prefix, found = -1, None, (plain[0], plain[1])
+    fewer = min(len(each) for each in plain)
     for parts in range(_MOST_PREFIX + 1):
         for at, tree in enumerate((base, new)):
             keys = _keys(tree, parts) if parts else plain[at]
@@ -100,13 +101,13 @@ def _by_path(base: _Tree, new: _Tree) -> tuple[tuple[str, str] | None, _Pairs]:
             common = sum(
                 base.type[i] == new.type[pair[1][key]] for key, i in pair[0].items() if key in pair[1]
             )
-            if common > best:
+            if common > best and (not parts or common >= _ALIKE * fewer):
                 best, found = common, pair
                 prefix = (("base", "new")[at], _prefix(tree, parts)) if parts else None
     pairs: _Pairs = {}
     for key, i in found[0].items():
-        if key in found[1]:
-            j = found[1][key]
+        j = found[1].get(key, -1)
+        if j >= 0 and (prefix is None or base.type[i] == new.type[j]):
             pairs[i] = j, "path" if base.path[i] == new.path[j] else "suffix"
     taken = {j for j, _ in pairs.values()}
     for i, path in enumerate(base.path):  # what stands for no layer has no prefix
