@@ -140,12 +140,13 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
         above, beside = waiting.pop()
         left: dict[str, list[int]] = defaultdict(list)
         for j in new.children.get(beside, []):
-            if j not in taken:
+            if j not in taken and new.of_model[j]:
                 left[_class(new, j)].append(j)
         for i in base.children.get(above, []):
-            if i in pairs or not left:
+            if i in pairs or not left or not base.of_model[i]:
                 continue
             same = left[_class(base, i)]
+            same.sort(key=lambda j: new.name[j] != base.name[i])
             j = next((j for j in same if _alike(base.work(i, shapes=False), new.work(j, shapes=False))), None)
             if j is not None:
                 same.remove(j)
@@ -155,8 +156,8 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
 
 
 def _class(tree: _Tree, at: int) -> str:
-    """The type; of a layer without one its name without numbers."""
-    return tree.type[at] or re.sub(r"\d+", "#", tree.name[at])
+    """The type, empty where the profile does not tell."""
+    return tree.type[at] or ""
 
 
 def _alike(one: set[tuple[str | None, str | None]], other: set[tuple[str | None, str | None]]) -> bool:

@@ -23,6 +23,7 @@ __all__ = ["Teller"]
 
 _LONGEST: Final = 80
 _MOST_INPUTS: Final = 3
+_NEARLY: Final = 0.95
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
     "forward": "the forward pass",
@@ -83,12 +84,15 @@ class Teller:
     # -- where ---------------------------------------------------------------------------------------
 
     def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
-        """What all the cells have in common."""
-        place = {
-            column: str(values[0])
-            for column in _PLACE
-            if (values := rows[column].unique()).len() == 1 and values[0] is not None
-        }
+        """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
+        size = pl.Series(np.maximum(self.cells.base, self.cells.new)[found.cells])
+        least = size.sum() * (_NEARLY if found.kind == "idle" else 1)
+        place = {}
+        for column in _PLACE:
+            most = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by("value")
+            value, ns = most.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
+            if value is not None and ns >= least * (1 - 1e-9):
+                place[column] = str(value)
         node = found.node if found.node >= 0 else self._common(rows["node"])
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
