@@ -32,7 +32,7 @@ class Cells:
     """One entry per cell. Times are ns per step."""
 
     frame: pl.DataFrame
-    """`how`, `base_sum`, `new_sum`, `base_calls`, `new_calls` (per step), and of the largest leaf of either side the texts and the node as
+    """`how`, `leaves`, `base_sum`, `new_sum`, `base_calls`, `new_calls` (per step), and of the largest leaf of either side the texts and the node as
     `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base.
     """
     sums: tuple[Array, Array]
@@ -77,6 +77,7 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     ]
     sums = rows.group_by("cell").agg(
         pl.col("how").first(),
+        pl.len().alias("leaves"),
         *(
             pl.col(column).filter(pl.col("new") == side).sum().alias(f"{('base', 'new')[side]}_{name}")
             for column, name in (("ns", "sum"), ("calls", "calls"))

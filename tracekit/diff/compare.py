@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,8 @@ from tracekit.digest import Digest
 
 __all__ = ["diff_of"]
 
-_MOSTLY = 0.5
+_MOSTLY: Final = 0.5
+_SOME: Final = 0.1
 
 
 def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
@@ -37,12 +39,10 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     """
     windows = not all(digest.has_steps for digest in (*base, *new))
     sides = pool(base, _kept(base), windows=windows), pool(new, _kept(new), windows=windows)
-    layers = all(bool(side.layers["part_of_model"].any()) for side in sides)
-    nodes = (
-        match_layers(*((side.layers, side.leaves) for side in sides))
-        if layers
-        else Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
-    )
+    nodes = match_layers(*((side.layers, side.leaves) for side in sides))
+    layers = _in_common(nodes, *sides)
+    if not layers:
+        nodes = Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
     rows = rows_of(*sides, nodes)
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
@@ -72,6 +72,19 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
 def _kept(digests: Sequence[Digest]) -> list[npt.NDArray[np.bool_]]:
     """Which steps of each process count."""
     return [np.ones(digest.steps.height, dtype=bool) for digest in digests]
+
+
+def _in_common(nodes: Nodes, base: Pool, new: Pool) -> bool:
+    """Whether some of the work that lies in layers of the model lies in layers that both sides have."""
+    matched = set(nodes.frame.filter(pl.col("status").is_in(["matched", "moved"]))["layer_id"])
+    for side, numbers in ((base, nodes.base), (new, nodes.new)):
+        paths = set(side.layers.filter("part_of_model")["path"])
+        shared = [path for path in paths if numbers.get(path) in matched]
+        timed = side.leaves.filter(pl.col("layer").is_in(paths)).select("ns", pl.col("layer").is_in(shared))
+        whole, both = int(timed["ns"].sum()), int(timed.filter("layer")["ns"].sum())
+        if both and both >= _SOME * whole:
+            return True
+    return False
 
 
 def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> Comparable:

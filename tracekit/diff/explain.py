@@ -63,6 +63,7 @@ _LEAST: Final = 5e-4
 """Of the step time: smaller changes are not told."""
 _AS_GOOD: Final = 0.98
 _AS_GOOD_IDLE: Final = 0.9
+_HARDLY_LARGER: Final = 1.25
 _WITHIN: Final = 0.5
 _MOST: Final = 24
 """Changes of one kind of difference."""
@@ -98,9 +99,11 @@ class _Search:
         self.least = _LEAST * max(cells.base.sum(), cells.new.sum())
         self.found: list[Found] = []
         idle = (cells.frame["kind"] == "idle").to_numpy()
-        self.groups = groups_of(cells, ~idle, parents, _DIMENSIONS)
+        self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
+        self.groups = groups_of(cells, ~idle, parents, self.dimensions)
         how = cells.frame["how"].cast(pl.String).to_numpy()
-        replaced = np.isin(how, ["kernel", "operator", "category"]) & names
+        other = np.isin(how, ["operator", "category"])
+        replaced = (how == "kernel") & names
         open_ = ~idle
         for kind, mask in (
             ("added", (how == "none") & (cells.base == 0)),
@@ -110,7 +113,8 @@ class _Search:
         self._pairs("dtype", (how == "dtype") & open_, "dtypes")
         self._pure("shape", (how == "shape") & open_)
         self._pairs("kernel", replaced & open_, "name")
-        open_ &= ~replaced & ~np.isin(how, ["none", "dtype", "shape"])
+        self._pairs("kernel", other & open_, "operator")
+        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
         self._pure("fewer_calls", fewer)
@@ -144,7 +148,8 @@ class _Search:
             if mine.size and size[mine].sum() >= _WITHIN * there[group]:
                 if there[group] < self.least or taken == _MOST:
                     break
-                self._whole(kind, mine, groups.dimensions[groups.kind[group]], int(groups.node[group]))
+                by = groups.dimensions[groups.kind[group]]
+                self._whole(kind, mine, by or (() if not taken else ("rest",)), int(groups.node[group]))
                 free[mine] = False
                 taken += 1
         rest = np.flatnonzero(free)
@@ -193,7 +198,7 @@ class _Search:
     # -- what takes longer ---------------------------------------------------------------------------
 
     def _factors(self, wanted: Array) -> None:
-        groups = groups_of(self.cells, wanted & (self.cells.base > 0), self.parents, _DIMENSIONS)
+        groups = groups_of(self.cells, wanted & (self.cells.base > 0), self.parents, self.dimensions)
         if not groups.kind.size:
             return
         error, weight = np.sqrt(groups.sums(self.cells.error**2)), groups.sums(self.cells.base)
@@ -212,8 +217,7 @@ class _Search:
             if best <= 0:
                 return
             good = np.array([group for group, gain in gains.items() if gain >= _AS_GOOD * best])
-            lightest = good[weight[good] <= weight[good].min() * (1 + 1e-9)]
-            group = int(lightest[np.lexsort((-depth[lightest], groups.kind[lightest]))][0])
+            group = _specific(good, weight, groups.kind, depth)
             if not self._taken(groups, group):
                 open_[group] = False
 
@@ -260,15 +264,14 @@ class _Search:
         if not groups.kind.size:
             return
         error = np.sqrt(groups.sums(self.cells.error**2))
-        weight = groups.sums(np.maximum(self.cells.base, self.cells.new))
+        weight, depth = groups.sums(np.maximum(self.cells.base, self.cells.new)), self._depths(groups.node)
         open_ = np.ones(groups.kind.size, dtype=bool)
         for _ in range(2 * _MOST):
             score = np.where(open_, np.abs(groups.sums(self.left)) - 2 * error, 0.0)
             if score.max() < self.least:
                 return
             good = np.flatnonzero(score >= _AS_GOOD_IDLE * score.max())
-            lightest = good[weight[good] <= weight[good].min() * (1 + 1e-9)]
-            group = int(lightest[np.argmin(groups.kind[lightest])])
+            group = _specific(good, weight, groups.kind, depth)
             mine = groups.cells(group)
             mine = mine[self.left[mine] != 0]
             noise = self.cells.noise(mine)
@@ -278,6 +281,12 @@ class _Search:
                 continue
             by, node = groups.dimensions[groups.kind[group]], int(groups.node[group])
             self._whole("idle", mine, by, node)
+
+
+def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:
+    """Of groups that do equally well one of the smallest: of those that are hardly larger than it the simplest, the innermost."""
+    small = good[weight[good] <= weight[good].min() * _HARDLY_LARGER]
+    return int(small[np.lexsort((-depth[small], kind[small]))[0]])
 
 
 def _median_ratio(change: Array, base: Array) -> float:

@@ -93,6 +93,7 @@ def _by_path(base: _Tree, new: _Tree) -> tuple[tuple[str, str] | None, _Pairs]:
     """Layers of the same path, but for wrappers, and for the first parts of all paths of one side."""
     plain = [_keys(tree, 0) for tree in (base, new)]
     best, prefix, found = -1, None, (plain[0], plain[1])
+    fewer = min(len(each) for each in plain)
     for parts in range(_MOST_PREFIX + 1):
         for at, tree in enumerate((base, new)):
             keys = _keys(tree, parts) if parts else plain[at]
@@ -100,13 +101,13 @@ def _by_path(base: _Tree, new: _Tree) -> tuple[tuple[str, str] | None, _Pairs]:
             common = sum(
                 base.type[i] == new.type[pair[1][key]] for key, i in pair[0].items() if key in pair[1]
             )
-            if common > best:
+            if common > best and (not parts or common >= _ALIKE * fewer):
                 best, found = common, pair
                 prefix = (("base", "new")[at], _prefix(tree, parts)) if parts else None
     pairs: _Pairs = {}
     for key, i in found[0].items():
-        if key in found[1]:
-            j = found[1][key]
+        j = found[1].get(key, -1)
+        if j >= 0 and (prefix is None or base.type[i] == new.type[j]):
             pairs[i] = j, "path" if base.path[i] == new.path[j] else "suffix"
     taken = {j for j, _ in pairs.values()}
     for i, path in enumerate(base.path):  # what stands for no layer has no prefix
@@ -139,12 +140,13 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
         above, beside = waiting.pop()
         left: dict[str, list[int]] = defaultdict(list)
         for j in new.children.get(beside, []):
-            if j not in taken:
+            if j not in taken and new.of_model[j]:
                 left[_class(new, j)].append(j)
         for i in base.children.get(above, []):
-            if i in pairs or not left:
+            if i in pairs or not left or not base.of_model[i]:
                 continue
             same = left[_class(base, i)]
+            same.sort(key=lambda j: new.name[j] != base.name[i])
             j = next((j for j in same if _alike(base.work(i, shapes=False), new.work(j, shapes=False))), None)
             if j is not None:
                 same.remove(j)
@@ -154,8 +156,8 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
 
 
 def _class(tree: _Tree, at: int) -> str:
-    """The type; of a layer without one its name without numbers."""
-    return tree.type[at] or re.sub(r"\d+", "#", tree.name[at])
+    """The type, empty where the profile does not tell."""
+    return tree.type[at] or ""
 
 
 def _alike(one: set[tuple[str | None, str | None]], other: set[tuple[str | None, str | None]]) -> bool:

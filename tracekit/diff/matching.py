@@ -70,7 +70,7 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         "row",
         "new",
         "category",
-        "name",
+        pl.when(work | comparable.names).then("name").alias("name"),
         "operator",
         *(pl.when(work & comparable.shapes).then(name).alias(name) for name in ("shapes", "dtypes")),
         pl.when(pl.col("kind").is_in(["compute", "memory"]) & (not comparable.kinds)).then(pl.lit("compute")).otherwise(pl.col("kind").cast(pl.String)).alias("kind"),
@@ -80,6 +80,8 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
     found, count = [], 0
     for level, (how, keys) in enumerate(_LEVELS):
         groups = keyed.filter(pl.col("kind") != "idle") if level else keyed
+        if how == "category":
+            groups = groups.filter(pl.col("node").is_not_null())
         made = groups.group_by(keys).agg("row", (pl.col("new").min() != pl.col("new").max()).alias("both"))
         made = made.filter("both").select("row").with_row_index("cell", offset=count)
         count += made.height

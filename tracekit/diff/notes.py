@@ -59,6 +59,8 @@ def notes_of(
         if lacking:
             both = " and the ".join(lacking)
             yield f"The {both} {'have' if len(lacking) > 1 else 'has'} no {what}, so these are not compared."
+    if not comparable.layers and _has_layers(base) and _has_layers(new):
+        yield "The layers of the two sides have nothing in common, so layers are not compared."
     if nodes.prefix is not None:
         name = dict(base="base", new="new side")[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."

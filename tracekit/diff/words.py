@@ -22,6 +22,8 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 __all__ = ["Teller"]
 
 _LONGEST: Final = 80
+_MOST_INPUTS: Final = 3
+_NEARLY: Final = 0.95
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
     "forward": "the forward pass",
@@ -82,12 +84,15 @@ class Teller:
     # -- where ---------------------------------------------------------------------------------------
 
     def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
-        """What all the cells have in common."""
-        place = {
-            column: str(values[0])
-            for column in _PLACE
-            if (values := rows[column].unique()).len() == 1 and values[0] is not None
-        }
+        """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
+        size = pl.Series(np.maximum(self.cells.base, self.cells.new)[found.cells])
+        least = size.sum() * (_NEARLY if found.kind == "idle" else 1)
+        place = {}
+        for column in _PLACE:
+            most = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by("value")
+            value, ns = most.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
+            if value is not None and ns >= least * (1 - 1e-9):
+                place[column] = str(value)
         node = found.node if found.node >= 0 else self._common(rows["node"])
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
@@ -182,12 +187,13 @@ class Teller:
             return f"{what} elsewhere ({_signed(found.delta)})"
         if found.kind == "dtype":
             return f"inputs of {where} are {after}, not {before} ({_signed(found.delta)})"
-        inside = where.partition(" in ")[2]
-        place_ = f" in {inside}" if inside else ""
-        return f"{shorten_name(after, _LONGEST)} replaces {shorten_name(before, _LONGEST)}{place_} ({_signed(found.delta)})"
+        of = f" for {place['operator']}" if place.get("operator", after) not in (before, after) else ""
+        inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
+        names = (shorten_name(each, _LONGEST) for each in (after, before))
+        return f"{' replaces '.join(names)}{of}{inside} ({_signed(found.delta)})"
 
     def _reshaped(self, found: Found, where: str, amounts: object, place: dict[str, str], before: str | None, after: str | None) -> str:  # fmt: skip
-        told = "" if before is None else f": {after}, not {before}"
+        told = "" if before is None or after is None else f": {_reshaped_inputs(before, after)}"
         be = "have" if where.startswith("layers ") else "has"
         if found.by == ("rest",):
             return f"other work has inputs of other shapes ({_signed(found.delta)})"
@@ -232,36 +238,62 @@ class Teller:
     # -- what stands for what ------------------------------------------------------------------------
 
     def _exchanged(self, found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None]:
-        if found.kind not in ("kernel", "dtype", "shape") or found.by == ("rest",):
+        """What stood in the place of what now, if that is one thing in all cells."""
+        if found.kind == "dtype":
+            told = {
+                _differing(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()
+            }
+            return told.pop() if len(told) == 1 else (None, None)
+        if found.kind == "shape" and (rows["leaves"] > 2).any():
             return None, None
-        for column in {"kernel": ("name", "operator"), "dtype": ("dtypes",), "shape": ("shapes",)}[
-            found.kind
-        ]:
+        columns = {"kernel": ("name", "operator"), "shape": ("shapes",)}.get(found.kind, ())
+        for column in columns:
             pairs = rows.select(f"base_{column}", f"new_{column}").cast(pl.String).unique()
-            if column == "dtypes":
-                found_pairs = {_differing(*pair) for pair in pairs.rows()}
-                return found_pairs.pop() if len(found_pairs) == 1 else (None, None)
+            before, after = pairs.row(0)
             if pairs.height > 1:
                 return None, None
-            before, after = pairs.row(0)
             if before != after:
                 return before, after
         return None, None
 
 
+def _list(text: str | None) -> list[object]:
+    """The inputs that a text of shapes or types lists."""
+    try:
+        return msgspec.json.decode(text or "[]", type=list[object])
+    except msgspec.DecodeError:
+        return [text]
+
+
 def _differing(before: str | None, after: str | None) -> tuple[str | None, str | None]:
     """The types that differ: `fp32` and `bf16`."""
-    lists = []
-    for text in (before, after):
-        try:
-            lists.append(msgspec.json.decode(text or "", type=list[str]))
-        except msgspec.DecodeError:
-            return before, after
-    pairs = dict.fromkeys((old, new) for old, new in zip(*lists, strict=False) if old != new)
+    pairs = dict.fromkeys(
+        (str(old), str(new)) for old, new in zip(_list(before), _list(after), strict=False) if old != new
+    )
     if not pairs:
         return before, after
-    old, new = zip(*pairs, strict=True)
-    return tuple(" and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side)) for side in (old, new))  # type: ignore[return-value]
+    old, new = (
+        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
+        for side in zip(*pairs, strict=True)
+    )
+    return old, new
+
+
+def _reshaped_inputs(before: str, after: str) -> str:
+    """`input 1 is 128 × 64, not 32 × 64`."""
+    old, new = _list(before), _list(after)
+    if len(old) != len(new):
+        return f"{len(new)} inputs, not {len(old)}"
+    told = [
+        f"input {number} is {_size(b)}, not {_size(a)}"
+        for number, (a, b) in enumerate(zip(old, new, strict=True), 1)
+        if a != b
+    ]
+    return ", ".join(told[:_MOST_INPUTS])
+
+
+def _size(shape: object) -> str:
+    return " × ".join(str(each) for each in shape) or "a scalar" if isinstance(shape, list) else str(shape)
 
 
 def _during(rest: set[str], place: Mapping[str, str]) -> str:
