@@ -10,7 +10,7 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import NamedRanges, Reading, WindowKind, with_flags
-from tracekit.cli.sources import shown, tell_unread
+from tracekit.cli.sources import shown
 from tracekit.errors import GateFailedError, InconclusiveError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
@@ -32,7 +32,7 @@ def diff(
         list[Path],
         typer.Argument(
             metavar="BASE NEW",
-            help="Two runs to compare, each a trace, its address, a folder or a pattern of traces, a report in JSON, or a saved baseline.",
+            help="Two runs, each a trace, its address, a folder or a pattern of traces, or a report in JSON; with --against only NEW.",
         ),
     ],
     base: Annotated[list[Path] | None, _more("base", "--base")] = None,
@@ -44,7 +44,7 @@ def diff(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Compare the one run with this baseline (`tracekit baseline save`)."
+            metavar="NAME", help="Compare with this saved baseline (`tracekit baseline save NAME RUN`)."
         ),
     ] = None,
     gate: Annotated[
@@ -73,9 +73,10 @@ def diff(
     The change of the step time, the parts of the program that it comes from, and gates for continuous integration.
     """
     chosen = formats.choose_format(Can.REPORT, format_, output, command="diff", several=True)
-    pair = _paths(traces, base or [], new or [], against)
-    keep_inputs([path for side in pair for path in side])
+    named = _sides(traces, base or [], new or [], against)
+    keep_inputs([path for side in named for path in side])
     from tracekit.cli.jobs import reading_progress
+    from tracekit.diff.baselines import load
     from tracekit.diff.compared import compared
     from tracekit.diff.gate import parse_gate, worst
     from tracekit.diff.sides import read_sides
@@ -83,45 +84,48 @@ def diff(
     from tracekit.report.diff import diff_section
 
     gates = [parse_gate(text) for text in gate or ()]
+    saved = [] if against is None else [load(against)]
     patterns = tuple(comm_pattern or ())
     options = Options(reading.limits, not reading.no_cache, window.value, step, patterns, ranges.filter)
     progress = reading_progress()
     try:
-        sides = read_sides(pair, options, rank=rank, jobs=jobs, progress=progress)
+        sides = saved + read_sides(named, options, rank=rank, jobs=jobs, progress=progress)
     finally:
         progress(0, 0)
-    for side in sides:
-        tell_unread(side.left_out)
+    for fault in (each for side in sides for each in side.left_out):
+        out.say(f"tracekit: left out: {fault}")
     old, fresh = ([digest for run in side.runs for digest in run.digests] for side in sides)
     found = compared(old, fresh, gates, paired=paired)
     rows = top or (_ROWS if Can.PROSE in chosen.can else None)
     section = diff_section(found)
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format, top=rows)
     outcome = worst(found.judgements)
-    if outcome == "passed":
-        return
-    names = [str(one.gate) for one in found.judgements if one.outcome == outcome]
-    error = GateFailedError if outcome == "failed" else InconclusiveError
-    raise error(f"{outcome}: {', '.join(names)}", remedy="the lines `gate` say why")
+    if outcome != "passed":
+        names = ", ".join(str(one.gate) for one in found.judgements if one.outcome == outcome)
+        error = GateFailedError if outcome == "failed" else InconclusiveError
+        raise error(f"gate {outcome}: {names}", remedy="the result says why")
 
 
-def _paths(
-    traces: list[Path], base: list[Path], new: list[Path], against: str | None
-) -> tuple[list[Path], list[Path]]:
-    """The paths of both sides. Raises UsageError unless there is one run of each, or a new one and a saved baseline."""
-    if len(traces) > 2:
+def _sides(traces: list[Path], base: list[Path], new: list[Path], against: str | None) -> list[list[Path]]:
+    """The paths of base and new; of new alone if a baseline is the base.
+
+    Raises UsageError unless there is one run of each.
+    """
+    wanted = 1 if against else 2
+    if against and (len(traces) > wanted or base):
         raise UsageError(
-            f"{len(traces)} runs, but a diff has two sides",
+            "--against names the base already", remedy="name the new run only, and more with --new"
+        )
+    if len(traces) > wanted:
+        raise UsageError(
+            f"{len(traces)} runs, but there are two sides",
             remedy="name more runs of a side with --base and --new",
         )
-    if against is None:
-        if len(traces) < 2:
-            raise UsageError(
-                "there is nothing to compare it with",
-                path=shown(traces[0]),
-                remedy="name two runs, BASE NEW, or a baseline with --against",
-            )
-        return [traces[0], *base], [traces[1], *new]
-    if len(traces) > 1 or base:
-        raise UsageError("--against names the base already", remedy="name the new run only")
-    raise NotImplementedError
+    if len(traces) < wanted:
+        raise UsageError(
+            "there is nothing to compare it with",
+            path=shown(traces[0]),
+            remedy="name the base before it, or a saved one with --against",
+        )
+    *first, last = traces
+    return [*([[*first, *base]] if first else []), [last, *new]]
