@@ -60,16 +60,21 @@ def _headline(found: Compared) -> str:
         return f"Nothing changed: {what.lower()} takes {new} on both sides {median}, and all parts of it take as long."
     if times.verdict == "same":
         return f"{what} takes as long as before: {new} against {base} {median}."
+    if times.median.low is None:
+        return f"{what} takes {against}, but so few steps prove nothing."
     if times.verdict == "inconclusive" or ratio is None:
         return (
             f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} {median}."
         )
+    return f"{what} takes {_longer(ratio)}: {against}."
+
+
+def _longer(ratio: float) -> str:
     if ratio >= _TWICE:
-        return f"{what} takes {ratio:.2f} times as long: {against}."
-    if ratio > 1 / _TWICE:
-        amount = f"{format_share(ratio - 1)} longer" if ratio > 1 else f"{format_share(1 - ratio)} less time"
-        return f"{what} takes {amount}: {against}."
-    return f"{what} takes {format_share(ratio)} of the time: {against}."
+        return f"{ratio:.2f} times as long"
+    if ratio <= 1 / _TWICE:
+        return f"{format_share(ratio)} of the time"
+    return f"{format_share(ratio - 1)} longer" if ratio > 1 else f"{format_share(1 - ratio)} less time"
 
 
 def _points(found: Compared) -> Iterator[tuple[str, str]]:

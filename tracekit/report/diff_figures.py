@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import polars as pl
 
+from tracekit.analyses.idle.causes import cause_name
 from tracekit.diff.compared import Compared
+from tracekit.diff.model import Diff
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 from tracekit.report.diff_tables import NOTHING
@@ -26,11 +28,11 @@ _LITTLE: Final = 0.03
 _MUCH: Final = 0.15
 """By how much the times of a box differ, relative to the longer one, that it is coloured, and coloured strongly."""
 _KINDS: Final = {
-    "slower": f"slower by more than {100 * _MUCH:.0f} %",
-    "a little slower": f"by more than {100 * _LITTLE:.0f} %",
+    "slower": "slower by more than 15 %",
+    "a little slower": "slower by 3 to 15 %",
     "in both": "about the same",
-    "a little faster": f"faster by more than {100 * _LITTLE:.0f} %",
-    "faster": f"by more than {100 * _MUCH:.0f} %",
+    "a little faster": "faster by 3 to 15 %",
+    "faster": "faster by more than 15 %",
 }
 
 
@@ -41,11 +43,7 @@ def diff_figures(found: Compared) -> Iterator[Figure]:
         tree = grown(_layer_leaves(found.diff.by["layer"]))
         title = "Layers of both sides"
     else:
-        frame = found.diff.by["name"].with_columns(pl.col("name").fill_null(NOTHING["name"]))
-        tree = grown(
-            ((kind, shorten_name(name, _NAME_WIDTH)), base, new)
-            for kind, name, base, new in frame.select("kind", "name", "base_ns", "new_ns").rows()
-        )
+        tree = grown(_kernel_leaves(found.diff))
         title = "Kernels and idle time of both sides"
     drawn = _icicle(tree, title)
     if drawn is not None:
@@ -62,6 +60,15 @@ def diff_figures(found: Compared) -> Iterator[Figure]:
     if len(series) > 1 and any(len(times) > 1 for _, times in sides):
         data = {"unit": "ns", "ends": ["first step", "last step"], "series": series}
         yield Figure("step_times", "Times of the steps in order", "line", data)
+
+
+def _kernel_leaves(diff: Diff) -> Iterator[tuple[tuple[str, ...], float, float]]:
+    """The time of each kernel with its kind, and of idle time that of each cause."""
+    work = diff.by["name"].filter(pl.col("kind") != "idle")
+    for kind, name, base, new in work.select("kind", "name", "base_ns", "new_ns").rows():
+        yield (kind, shorten_name(name, _NAME_WIDTH)), base, new
+    for cause, base, new in diff.by["idle"].select("category", "base_ns", "new_ns").rows():
+        yield ("idle", cause_name(cause)), base, new
 
 
 def _layer_leaves(layers: pl.DataFrame) -> Iterator[tuple[tuple[str, ...], float, float]]:

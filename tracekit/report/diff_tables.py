@@ -134,10 +134,11 @@ def diff_tables(found: Compared) -> Iterator[Table]:
         yield _tree(diff.by["layer"], detail=nothing)
     shares = times.verdict in ("slower", "faster")
     on_cpu = all(facts.on_cpu for side in (diff.base, diff.new) for facts in side.facts)
-    for dimension in _TITLES:
+    titles = {**_TITLES, **({"idle": "Time outside operators by cause"} if on_cpu else {})}
+    for dimension, title in titles.items():
         # The types of layers repeat their paths, and on processors operators are what runs.
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
-        yield _by(diff, dimension, shares=shares, detail=not told)
+        yield _by(diff, dimension, title, shares=shares, detail=not told)
     title = "Calls of the host that wait, allocate or load code"
     short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
     yield _table("calls", title, diff.calls, short, summed=True, detail=nothing)
@@ -146,7 +147,7 @@ def diff_tables(found: Compared) -> Iterator[Table]:
     yield _table("matched", "How work was matched", diff.matched, matched, detail=True)
 
 
-def _by(found: Diff, dimension: str, *, shares: bool, detail: bool) -> Table:
+def _by(found: Diff, dimension: str, title: str, *, shares: bool, detail: bool) -> Table:
     """The rows of a dimension, the largest change first."""
     frame, keys = found.by[dimension], _KEYS[dimension]
     if dimension == "layer":  # those that only hold others stand in the tree
@@ -155,7 +156,7 @@ def _by(found: Diff, dimension: str, *, shares: bool, detail: bool) -> Table:
     frame = frame.with_columns(
         pl.col(key).cast(pl.String).fill_null(NOTHING[key]) for key in keys if key in NOTHING
     ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
-    title = f"{_TITLES[dimension]}, {format_change(float(frame['delta_ns'].sum()))} in all"
+    title = f"{title}, {format_change(float(frame['delta_ns'].sum()))} in all"
     told = [key for key in keys if key not in ("kind", "status") and (key == keys[0] or key == "name")]
     short = (*told, *(name for name in _SHORT if shares or name != "share"), "kind")
     return _table(dimension, title, frame, short, summed=True, detail=detail or empty)
@@ -190,7 +191,8 @@ def _gates(found: Compared) -> list[dict[str, Any]]:
 
 
 def _estimate(one: Estimate) -> dict[str, Any]:
-    return {"ratio": one.ratio, "low": one.low, "high": one.high, "p": one.p, "test": one.test}
+    tested = {"p": one.p, "test": one.test} if one.test else {"p": None, "test": None}
+    return {"ratio": one.ratio, "low": one.low, "high": one.high, **tested}
 
 
 def _ratios(times: Change) -> list[dict[str, Any]]:

@@ -225,8 +225,12 @@ def _lines(figure: Figure) -> Chart:
     high = max(one["x"][-1] for one in series)
     top = max(max(one["y"]) for one in series) or 1
     bottom = min(0, *(min(one["y"]) for one in series))
-    first, last = figure.data.get("ends") or [format_cell(x, "time") for x in (low, high)]
-    lines = tuple(_line(one, index, (low, high), (bottom, top), unit) for index, one in enumerate(series))
+    ends = figure.data.get("ends")
+    first, last = ends or [format_cell(x, "time") for x in (low, high)]
+    lines = tuple(
+        _line(one, index, (low, high), (bottom, top), unit, holds=not ends)
+        for index, one in enumerate(series)
+    )
     return Chart(
         figure.name,
         figure.title,
@@ -238,7 +242,10 @@ def _lines(figure: Figure) -> Chart:
     )
 
 
-def _line(one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[int, int], unit: Any) -> Line:
+def _line(
+    one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[int, int], unit: Any, *, holds: bool
+) -> Line:
+    """A series; its last value `holds` until the end of the figure."""
     low, high = span
     bottom, top = limits
     across, up = PATH_WIDTH / max(high - low, 1), PATH_HEIGHT / max(top - bottom, 1)
@@ -248,7 +255,7 @@ def _line(one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[
         # a value holds until the next one: first across, then up or down
         pieces.append(f"M{at:.1f} {height:.1f}" if last is None else f"H{at:.1f}V{height:.1f}")
         last = height
-    path = "".join(pieces) + f"H{PATH_WIDTH}"
+    path = "".join(pieces) + (f"H{PATH_WIDTH}" if holds else "")
     zero = PATH_HEIGHT + bottom * up
     start = (one["x"][0] - low) * across
     area = f"{path}V{zero:.1f}H{start:.1f}Z"
