@@ -81,4 +81,4 @@ def digest(
 
 def section(base: Digest, new: Digest, *gates: str) -> Section:
     """The section of a diff of two runs."""
-    return diff_section(compared([base], [new], [parse_gate(gate) for gate in gates]))
+    return diff_section(compared([[base]], [[new]], [parse_gate(gate) for gate in gates]))

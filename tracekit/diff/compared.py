@@ -11,6 +11,7 @@ from tracekit.diff.model import Diff
 from tracekit.diff.noise import Change, Runs, compare_times
 from tracekit.digest import Digest
 from tracekit.errors import UsageError
+from tracekit.facts.units import count_of
 
 __all__ = ["Compared", "compared"]
 
@@ -37,14 +38,21 @@ class Compared:
 
 
 def compared(
-    base: Sequence[Digest], new: Sequence[Digest], gates: Sequence[Gate] = (), *, paired: bool = False
+    base: Sequence[Sequence[Digest]],
+    new: Sequence[Sequence[Digest]],
+    gates: Sequence[Gate] = (),
+    *,
+    paired: bool = False,
 ) -> Compared:
-    """The comparison of two sides, each of one process or several; `paired`: those of one place belong together.
+    """The comparison of two sides, each of one run or several, and a run of the digests of its ranks or processes.
+
+    Changes are those of the mean over all ranks. The step times of a run, and what gates judge, are those of its slowest rank:
+    ranks wait for each other, so that each of them would tell the same again. `paired`: runs of one place belong together.
 
     >>> import tracekit
     >>> from tracekit.digest import digest_of
     >>> run = digest_of(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> found = compared([run], [run])
+    >>> found = compared([[run]], [[run]])
     >>> found.times.verdict, found.diff.changes, found.unchanged
     ('same', (), True)
 
@@ -52,18 +60,23 @@ def compared(
     """
     if paired and len(base) != len(new):
         raise UsageError(
-            f"the base has {len(base)} traces and the new side {len(new)}, which are no pairs",
+            f"{count_of(len(base), 'run')} of the base and {len(new)} of the new side are no pairs",
             remedy="name as many of both, or leave --paired out",
         )
-    found = diff_of(base, new)
-    *runs, undisturbed = step_times(base, new)
+    found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))
+    old, fresh = ([max(run, key=_whole) for run in side] for side in (base, new))
+    *runs, undisturbed = step_times(old, fresh)
     if found.per == "window":
         undisturbed = False
-        runs = [[[int(each.steps["time_ns"].sum())] for each in side] for side in (base, new)]
+        runs = [[[_whole(run)] for run in side] for side in (old, fresh)]
     return Compared(
         diff=found,
         runs=(runs[0], runs[1]),
         undisturbed=undisturbed,
         times=compare_times(runs[0], runs[1], paired=paired),
-        judgements=tuple(judge_runs(gates, base, new, paired=paired)),
+        judgements=tuple(judge_runs(gates, old, fresh, paired=paired)),
     )
+
+
+def _whole(run: Digest) -> int:
+    return int(run.steps["time_ns"].sum())

@@ -94,7 +94,7 @@ def diff(
         progress(0, 0)
     for fault in (each for side in sides for each in side.left_out):
         out.say(f"tracekit: left out: {fault}")
-    old, fresh = ([digest for run in side.runs for digest in run.digests] for side in sides)
+    old, fresh = ([run.digests for run in side.runs] for side in sides)
     found = compared(old, fresh, gates, paired=paired)
     rows = top or (_ROWS if Can.PROSE in chosen.can else None)
     section = diff_section(found)
