@@ -111,10 +111,11 @@ def judge(
     *,
     paired: bool = False,
     step_times: tuple[Runs, Runs] | None = None,
+    devices: int = 1,
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
-    With a part, `step_times` are the times of the whole steps of both sides.
+    With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -123,7 +124,7 @@ def judge(
     change = compare_times(base, new, paired=paired, step_times=step_times)
     floor = 0.0
     if step_times is not None and (steps := [np.asarray(run) for run in step_times[0] if len(run)]):
-        floor = _MATTERS * float(np.median(np.concatenate(steps)))
+        floor = _MATTERS * devices * float(np.median(np.concatenate(steps)))
     median = _Figure("median", change.base.median, change.new.median, change.median, gate.threshold, floor)
     mean = _Figure("mean", change.base.mean, change.new.mean, change.mean, gate.threshold, floor)
     grew = [each for each in (median, mean) if each.grew]
@@ -206,64 +207,73 @@ def _subject(gate: Gate) -> str:
     return f"time of {gate.part} {gate.name}"
 
 
-# -- gates on digests -------------------------------------------------------------------------------
+# -- gates on runs ----------------------------------------------------------------------------------
 
 
-def step_times(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Runs, Runs, bool]:
-    """The step times of the runs of both sides, and whether they are those without the profiler: if all runs have as many of them
-    as profiled steps.
-    """
-    undisturbed = all(len(run.facts.undisturbed_ns) >= run.steps.height for run in (*base, *new))
-    sides = [
-        [run.facts.undisturbed_ns if undisturbed else run.steps["time_ns"].to_numpy() for run in side]
-        for side in (base, new)
-    ]
-    return sides[0], sides[1], undisturbed
+def step_times(run: Sequence[Digest]) -> npt.NDArray[np.int64]:
+    """The times of a run's steps in ns: with several ranks, of the steps that all have, each as long as that of the slowest rank."""
+    return _by_step(run, [one.steps for one in run], pl.col("time_ns").max())
 
 
 def judge_runs(
-    gates: Sequence[Gate], base: Sequence[Digest], new: Sequence[Digest], *, paired: bool = False
+    gates: Sequence[Gate],
+    base: Sequence[Sequence[Digest]],
+    new: Sequence[Sequence[Digest]],
+    *,
+    paired: bool = False,
 ) -> list[Judgement]:
-    """Whether the runs of two sides keep to each gate.
+    """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks.
 
-    Raises UsageError for a gate on something that no run has.
+    The time of a part is that of all ranks and devices together. Raises UsageError for a gate on something that no run has.
     """
-    found = []
+    sides, found = (base, new), []
+    whole = [[step_times(run) for run in side] for side in sides]
     for gate in gates:
         if not gate.part:
-            old_times, new_times, _ = step_times(base, new)
-            found.append(judge(gate, old_times, new_times, paired=paired))
+            found.append(judge(gate, whole[0], whole[1], paired=paired))
             continue
-        if gate.name and not any(_meant(gate, run).height for run in (*base, *new)):
-            column = PARTS[gate.part]
-            names = {name for run in (*base, *new) for name in _leaves(gate, run)[column].drop_nulls()}
+        digests = [one for side in sides for run in side for one in run]
+        if gate.name and not any(_meant(gate, one).height for one in digests):
+            names = {name for one in digests for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()}
             raise UsageError(f"no step has the {gate.part} {gate.name!r}", remedy=nearest(gate.name, names))
-        whole = [
-            [run.steps["time_ns"].to_numpy() * run.facts.devices for run in side] for side in (base, new)
+        parts = [
+            [_by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum()) for run in side]
+            for side in sides
         ]
-        parts = [[_times(gate, run) for run in side] for side in (base, new)]
-        found.append(judge(gate, parts[0], parts[1], paired=paired, step_times=(whole[0], whole[1])))
+        devices = max(sum(one.facts.devices for one in run) for run in base)
+        times = (whole[0], whole[1])
+        found.append(judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices))
     return found
 
 
-def _leaves(gate: Gate, run: Digest) -> pl.DataFrame:
+def _by_step(run: Sequence[Digest], frames: Sequence[pl.DataFrame], value: pl.Expr) -> npt.NDArray[np.int64]:
+    """A value of the steps that all ranks have, in order."""
+    steps = pl.concat(frames).group_by("step").agg(value.alias("value"), pl.len())
+    return steps.filter(pl.col("len") == len(run)).sort("step")["value"].to_numpy()
+
+
+def _leaves(gate: Gate, digest: Digest) -> pl.DataFrame:
     """The leaves of the kinds that a gate is on."""
     if gate.part in _KINDS:
-        return run.leaves.filter(pl.col("kind") == gate.part)
-    return run.leaves.filter(pl.col("kind").is_in(_WORK if gate.part in ("category", "kernel") else _KINDS))
+        return digest.leaves.filter(pl.col("kind") == gate.part)
+    kinds = _WORK if gate.part in ("category", "kernel") else _KINDS
+    return digest.leaves.filter(pl.col("kind").is_in(kinds))
 
 
-def _meant(gate: Gate, run: Digest) -> pl.DataFrame:
+def _meant(gate: Gate, digest: Digest) -> pl.DataFrame:
     """The leaves that a gate is on; a layer is those below it too."""
     if not gate.name:
-        return _leaves(gate, run)
+        return _leaves(gate, digest)
     pattern = re.escape(gate.name).replace(r"\*", ".*").replace(r"\?", ".")
     below = r"(\..*)?" if gate.part == "layer" else ""
-    return _leaves(gate, run).filter(pl.col(PARTS[gate.part]).str.contains(f"^(?s:{pattern}){below}$"))
+    return _leaves(gate, digest).filter(pl.col(PARTS[gate.part]).str.contains(f"^(?s:{pattern}){below}$"))
 
 
-def _times(gate: Gate, run: Digest) -> npt.NDArray[np.int64]:
-    """The ns of the part in each step, of all devices together."""
-    leaves = _meant(gate, run).select("leaf")
-    sums = run.values.join(leaves, on="leaf", how="semi").group_by("step").agg(pl.col("ns").sum())
-    return run.steps.join(sums, on="step", how="left", maintain_order="left")["ns"].fill_null(0).to_numpy()
+def _part(gate: Gate, digest: Digest) -> pl.DataFrame:
+    """`step` and `ns` of the part."""
+    sums = (
+        digest.values.join(_meant(gate, digest), on="leaf", how="semi")
+        .group_by("step")
+        .agg(pl.col("ns").sum())
+    )
+    return digest.steps.join(sums, on="step", how="left").select("step", pl.col("ns").fill_null(0))

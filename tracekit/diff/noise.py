@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -36,8 +36,11 @@ FEWEST_STEPS: Final = 5
 TOLERANCE: Final = 0.01
 """Two sides are the same if the interval of the ratio ends within this of 1."""
 _DRAWS: Final = 2000
+_FEWEST_DRAWS: Final = 200
+_DRAWN: Final = 20_000_000
+"""Of more steps than this there are fewer draws, so that long runs do not take long."""
 _AT_ONCE: Final = 2_000_000
-"""So many drawn steps are in memory at a time."""
+"""So many drawn steps are in memory at a time, and those of one draw."""
 _TAIL: Final = 0.025
 """What lies beyond each end of a 95 % interval."""
 _WARM_UP: Final = 0.25
@@ -61,6 +64,8 @@ class Side:
     """The mean of the medians of the runs, of the steps that count; NaN without any."""
     mean: float
     """The mean of their means."""
+    kept: tuple[Flags, ...] = field(repr=False, compare=False)
+    """Of each run, which steps count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ def compare_times(
         for side in zip((base, new), which, strict=True)
     ]
     share = _independent_share([*values[0], *values[1]])
-    sides = [_side(runs, share, warm, out) for runs, warm, out in zip(values, warm_up, left_out, strict=True)]
+    sides = [_side(share, *side) for side in zip(values, which, warm_up, left_out, strict=True)]
     paired = paired and len(values[0]) == len(values[1]) > 1
     several = max(side.runs for side in sides) > 1
     if len(base) == len(new) and all(map(np.array_equal, base, new)):
@@ -195,11 +200,18 @@ def _leading(flags: Flags) -> int:
 def _chance(hits: list[int], steps: list[int]) -> float:
     """How likely chance divides that many hits so unevenly among the steps of both sides, or more so (Fisher's exact test)."""
     total = sum(hits)
-    ways = [math.comb(steps[0], k) * math.comb(steps[1], total - k) for k in range(total + 1)]
-    return min(1.0, 2 * min(sum(ways[: hits[0] + 1]), sum(ways[hits[0] :])) / math.comb(sum(steps), total))
+    least, most = max(0, total - steps[1]), min(total, steps[0])
+    ways = [math.exp(_log_ways(steps[0], k) + _log_ways(steps[1], total - k) - _log_ways(sum(steps), total)) for k in range(least, most + 1)]  # fmt: skip
+    at = hits[0] - least
+    return min(1.0, 2 * min(sum(ways[: at + 1]), sum(ways[at:])))
 
 
-def _side(runs: list[Floats], share: float, warm_up: int, left_out: int) -> Side:
+def _log_ways(of: int, chosen: int) -> float:
+    """The logarithm of the number of ways to choose some of so many."""
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+
+def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, left_out: int) -> Side:
     steps = sum(run.size for run in runs)
     return Side(
         runs=len(runs),
@@ -209,6 +221,7 @@ def _side(runs: list[Floats], share: float, warm_up: int, left_out: int) -> Side
         outliers=left_out,
         median=float(np.mean([np.median(run) for run in runs])) if runs else math.nan,
         mean=float(np.mean([np.mean(run) for run in runs])) if runs else math.nan,
+        kept=tuple(kept),
     )
 
 
@@ -257,13 +270,15 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     """The ratio of the sides' figures, its interval, and Student's test with the standard error of the bootstrap."""
     random = np.random.default_rng(0)
     figures = [np.array([stat(run) for run in runs]) for runs in values]
-    drawn = [np.stack([_drawn(run, stat, share, random) for run in runs]) for runs in values]
+    steps = sum(run.size for runs in values for run in runs)
+    draws = min(_DRAWS, max(_FEWEST_DRAWS, _DRAWN // steps))
+    drawn = [np.stack([_drawn(run, stat, share, draws, random) for run in runs]) for runs in values]
     paired = paired and all(side.all() for side in figures)
     moves, freedom = _moves(figures, drawn, paired)
     for side in (1,) if paired else (0, 1):
         drawn[side] *= 1 + random.choice(moves, drawn[side].shape)
     test = f"Student's t test of the {'pairs' if paired else 'runs'}" if freedom else "Student's t test"
-    freedom = max(1, freedom or int(share * sum(run.size for runs in values for run in runs)) - 2)
+    freedom = max(1, freedom or int(share * steps) - 2)
     base, new = (float(side.mean()) for side in figures)
     low, high = (side.mean(axis=0) for side in drawn)
     error = float(np.std(high - low))
@@ -277,10 +292,10 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     return Estimate(ratio=ratio, low=max(0.0, float(ends[0])), high=float(ends[1]), p=p, test=test)
 
 
-def _drawn(run: Floats, stat: Any, share: float, random: np.random.Generator) -> Floats:
+def _drawn(run: Floats, stat: Any, share: float, draws: int, random: np.random.Generator) -> Floats:
     """The figure of a run, of as many steps drawn from it as are independent, less one; again and again."""
     size = max(1, round(share * run.size) - 1)
-    parts = np.array_split(np.arange(_DRAWS), min(_DRAWS, _DRAWS * size // _AT_ONCE + 1))
+    parts = np.array_split(np.arange(draws), min(draws, draws * size // _AT_ONCE + 1))
     return np.concatenate(
         [stat(run[random.integers(0, run.size, (part.size, size))], axis=1) for part in parts]
     )
