@@ -51,10 +51,9 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     found = explained(cells, parents, names=comparable.names)
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
-    on_cpu = sides[1].side.facts[0].on_cpu
-    teller = Teller(cells, nodes, calls, on_cpu)
+    teller = Teller(cells, nodes, calls, sides[1].side.facts[0].on_cpu if comparable.kinds else None)
     changes = [teller.change(each) for each in found]
-    changes.sort(key=lambda change: (-abs(change.delta), change.title))
+    changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(
         base=sides[0].side,
@@ -64,7 +63,11 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,
-        changes=(*changes, *_moved(nodes)),
+        changes=(
+            *(one for one in changes if one.sure),
+            *_moved(nodes),
+            *(one for one in changes if not one.sure),
+        ),
         rest=total - sum((change.delta for change in changes), start=Fraction(0)),
     )
 
@@ -98,7 +101,7 @@ def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> C
             pl.col("ns").filter("new").sum().alias("new_ns"), pl.col("ns").filter(~pl.col("new")).sum()
         )
         common = known.filter(pl.col("ns") > 0, pl.col("new_ns") > 0)
-        names = all(common[each].sum() >= _MOSTLY * known[each].sum() for each in ("ns", "new_ns"))
+        names = all(int(common[each].sum()) >= _MOSTLY * int(known[each].sum()) for each in ("ns", "new_ns"))
     return Comparable(
         layers=layers,
         shapes=shapes.height == 2 and bool(shapes["shapes"].all()),
@@ -114,13 +117,13 @@ def _moved(nodes: Nodes) -> list[Change]:
     inside = moved.gather(frame["parent_layer_id"]).fill_null(value=False)
     return [
         Change(
-            "moved",
-            Fraction(0),
-            f"layer {before} is now {after}",
-            {"layer": after, **({} if kind is None else {"type": kind})},
-            before,
-            after,
-            1,
+            kind="moved",
+            delta=Fraction(0),
+            title=f"layer {before} is now {after}",
+            place={"layer": after, **({} if kind is None else {"type": kind})},
+            before=before,
+            after=after,
+            layers=1,
         )
         for before, after, kind in frame.filter(moved & ~inside)["base_path", "new_path", "type"].rows()
     ]
